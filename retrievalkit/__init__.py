@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from retrievalkit.artifacts.folder import Folder
     from retrievalkit.conversion import convert
     from retrievalkit.evaluate.compare.compare import compare
-    from retrievalkit.evaluate.compare.result import Comparison
-    from retrievalkit.evaluate.program import Evaluation
+    from retrievalkit.evaluate.compare.comparison import Comparison
+    from retrievalkit.evaluate.evaluation import Evaluation
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
     from retrievalkit.training.pretrain import pretrain
@@ -82,8 +82,8 @@ _MODULES = {
     "artifacts.folder": ("Folder",),
     "conversion": ("convert",),
     "evaluate.compare.compare": ("compare",),
-    "evaluate.compare.result": ("Comparison",),
-    "evaluate.program": ("Evaluation",),
+    "evaluate.compare.comparison": ("Comparison",),
+    "evaluate.evaluation": ("Evaluation",),
     "indexing.encode": ("encode",),
     "indexing.index": ("IndexFolder", "index"),
     "training.pretrain": ("pretrain",),

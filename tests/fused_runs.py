@@ -6,18 +6,15 @@ from retrievalkit import oddities
 from retrievalkit.options import check_options
 from retrievalkit.search.fusion import as_hits, gather, ranking
 from retrievalkit.search.options import FusionOptions, HybridOptions
-from retrievalkit.search.program import find
-from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
+from retrievalkit.search.searcher import Searcher, find
 
 
-def search(
-    indexes, *, queries, k=1000, model=None, options=None, batch_size=BATCH_QUERIES, note=oddities.note, **named
-):
+def search(indexes, *, queries, k=1000, model=None, options=None, note=oddities.note, **named):
     """The run of queries."""
     chosen = HybridOptions(**check_options("search", HybridOptions, named))
     fusion = chosen.fused(len(indexes))
     searcher = Searcher(indexes, model=model, options=options, note=note)
-    return dict(find(searcher, queries, k, fusion, depth=chosen.depth, batch_size=batch_size))
+    return dict(find(searcher, queries, k, fusion, depth=chosen.depth))
 
 
 def fuse(runs, *, method="rrf", k=None, depth=1000, **named):

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrievalkit.api.runs import Run
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
@@ -17,7 +18,6 @@ from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.errors import DataError, OptionError
-from retrievalkit.evaluate.program import evaluate
 from retrievalkit.passage_parts import Windows, equal_parts, sentences
 
 PASSAGES = [
@@ -195,7 +195,7 @@ def test_a_run_of_parts_becomes_one_of_passages(tmp_path, folder):
     counts, _ = run(tmp_path / "parts.trec", tmp_path / "passages.trec", "--merge-parts")
     assert counts == {"results": 4}
     assert read_run(tmp_path / "passages.trec") == {"1": [("b#x", 9.5), ("a", 8.0), ("c", 5.0)], "2": [("b#x", 1.0)]}
-    found = evaluate(tmp_path / "passages.trec", qrels=folder, metrics="RR@10")
+    found = Run.load(tmp_path / "passages.trec").evaluate(folder, "RR@10")
     assert found["RR@10"] == pytest.approx((1 / 2 + 1 + 0) / 3)
     run(tmp_path / "parts.trec", tmp_path / "ms.tsv", "--merge-parts", "--form", "msmarco")
     assert (tmp_path / "ms.tsv").read_text().splitlines()[:2] == ["1\tb#x\t1", "1\ta\t2"]

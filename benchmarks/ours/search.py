@@ -242,11 +242,11 @@ def _mine(source: Path, corpus: Path, examples: Path, depth: int) -> Callable[[]
 
 def evaluate(data: Path, folder: Path, *, queries: int, depth: int) -> Callable[[], dict[str, float]]:
     """Five metrics of a run, from its file to the means."""
-    from retrievalkit.evaluate.program import evaluate as judge
+    from retrievalkit.evaluate.evaluate import evaluate as judge
 
     run, qrels = drawn.run_file(data, queries, depth)
     metrics = "nDCG@10 RR@10 R@100 R@1000 AP@1000"
-    return lambda: {str(name): value for name, value in dict(judge(run, qrels=qrels, metrics=metrics)).items()}
+    return lambda: dict(next(iter(judge(run=[run], qrels=qrels, metrics=metrics).values())))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,12 @@ from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.declarations import Reads, method
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.report import notebook
-from retrievalkit.search import program
 from retrievalkit.search.encoders import JoinedEncoders
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.options import HybridOptions
-from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.searcher import HITS, Searcher
 from retrievalkit.search.sources import OpenRun, Source
-from retrievalkit.search.tuning import METRIC, Tuned, write_choice
+from retrievalkit.search.tuning import METRIC, Tuned, tune, write_choice
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Hybrid(Searching):
     def _open_now(self) -> list[Searcher | None]:
         return [one._searcher for one in self.parts if isinstance(one, Index)]
 
-    def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = program.HITS) -> Hybrid:
+    def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = HITS) -> Hybrid:
         """The same indexes with the weights (and normalisation) that are best by judgements.
 
         Args:
@@ -110,7 +109,7 @@ class Hybrid(Searching):
             raise OptionError(msg)
         fixed = replace(self._options, fusion=self._options.fusion or "linear").fused(len(self.parts))
         assert fixed is not None
-        tuned = program.tune(self.searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
+        tuned = tune(self.searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
         return self._with(tuned)
 
     def _queries(self, queries: Any) -> list[Query]:

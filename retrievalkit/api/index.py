@@ -22,8 +22,7 @@ from retrievalkit.indexing.options import Count, Precision
 from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
 from retrievalkit.search.options import OpenOptions
-from retrievalkit.search.program import opened
-from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.searcher import Searcher, opened
 from retrievalkit.search.sources import open_recorded_corpus
 
 

@@ -18,7 +18,7 @@ from retrievalkit.report.table import Tabular
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from retrievalkit.evaluate.program import Evaluation
+    from retrievalkit.evaluate.evaluation import Evaluation
 
 _SHOWN = 10
 

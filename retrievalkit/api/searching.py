@@ -17,8 +17,7 @@ from retrievalkit.errors import InputError
 from retrievalkit.search.encoders import EncodedBatch
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.interactive import Reader, search_one
-from retrievalkit.search.program import HITS, HITS_TO_READ, find, hit_count
-from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.searcher import HITS, HITS_TO_READ, Searcher, find, hit_count
 
 
 class Searching:

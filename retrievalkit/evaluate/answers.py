@@ -64,12 +64,8 @@ class FoldedText:
     def spaced(self) -> str:
         """The tokens, each between spaces."""
         if self._spaced is None:
-            self._spaced = _spaced(tokens(self.normal))
+            self._spaced = f" {' '.join(tokens(self.normal))} "
         return self._spaced
-
-
-def _spaced(sequence: Sequence[str]) -> str:
-    return f" {' '.join(sequence)} "
 
 
 class AnswerMatcher:
@@ -79,9 +75,6 @@ class AnswerMatcher:
         answers: Texts, or patterns if the mode is "regex".
         mode: "string" compares tokens; "regex" searches the NFD text for each answer as a case-insensitive pattern. A
             pattern that does not compile does not match.
-
-    Raises:
-        OptionError: The mode is unknown.
     """
 
     def __init__(self, answers: Iterable[str], mode: Mode = "string") -> None:
@@ -94,15 +87,11 @@ class AnswerMatcher:
         tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
         self._always_matches = any(not answer for answer in tokenised)
         # Most texts lack even the longest token of an answer, and need not be cut into tokens.
-        self._sequences = [(max(answer, key=len), _spaced(answer)) for answer in tokenised if answer]
+        self._sequences = [(max(answer, key=len), f" {' '.join(answer)} ") for answer in tokenised if answer]
         self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 
     def matches(self, text: str | FoldedText) -> bool:
-        """Whether the text contains an answer.
-
-        Raises:
-            InputError: A pattern takes longer than `PATTERN_SECONDS`.
-        """
+        """Whether the text contains an answer."""
         if self._always_matches:
             return True
         folded = FoldedText(text) if isinstance(text, str) else text
@@ -130,24 +119,10 @@ def answer_hits(
     mode: Mode = "string",
     processes: int | None = None,
 ) -> dict[str, list[bool]]:
-    """For each retrieved document, best first, whether it contains an answer to the query that retrieved it.
+    """Query id -> for each retrieved document, best first, whether it contains an answer to the query.
 
     The corpus is read once, in order, until every retrieved document has been seen; a passage is prepared once for all
     queries that retrieved it.
-
-    Args:
-        run: The run; queries without an entry in `answers` are left out.
-        answers: The answers by query id.
-        corpus: The passages; only retrieved ones are examined.
-        depth: How many documents to examine per query.
-        mode: See `AnswerMatcher`.
-        processes: How many processes share the work; by default one for small runs, otherwise one per processor.
-
-    Returns:
-        Query id -> one flag per rank, for the queries of `answers` that are in the run.
-
-    Raises:
-        DataError: A retrieved document is not in the corpus.
     """
     matchers = {query_id: AnswerMatcher(answers[query_id], mode) for query_id in answers if query_id in run}
     hits = {query_id: [False] * min(depth, len(run[query_id])) for query_id in matchers}
@@ -155,9 +130,18 @@ def answer_hits(
     for query_id, flags in hits.items():
         for rank in range(len(flags)):
             wanted.setdefault(run[query_id][rank][0], []).append((query_id, rank))
-    pairs = sum(map(len, hits.values()))
-    processes = processes or (_processors() if pairs >= _WORTH_PROCESSES else 1)
-    for query_id, rank in _places_with_answer(_retrieved(corpus, wanted), matchers, processes):
+    if processes is None:
+        available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        processes = available if sum(map(len, hits.values())) >= _WORTH_PROCESSES else 1
+
+    def retrieved() -> Iterator[tuple[str, list[_Place]]]:
+        for passage in corpus if wanted else ():
+            if places := wanted.pop(passage.id, None):
+                yield passage.text, places
+                if not wanted:
+                    return
+
+    for query_id, rank in _places_with_answer(retrieved(), matchers, processes):
         hits[query_id][rank] = True
     if wanted and isinstance(corpus, Corpus):
         raise corpus.unknown(next(iter(wanted)))
@@ -171,17 +155,6 @@ _Place = tuple[str, int]  # query id, rank counted from 0
 _Task = list[tuple[str, list[_Place]]]  # texts, each with the places where it was retrieved
 
 
-def _retrieved(corpus: Iterable[Passage], wanted: dict[str, list[_Place]]) -> Iterator[tuple[str, list[_Place]]]:
-    """The retrieved texts with their places; removes them from `wanted`."""
-    if not wanted:
-        return
-    for passage in corpus:
-        if places := wanted.pop(passage.id, None):
-            yield passage.text, places
-            if not wanted:
-                return
-
-
 def _places_with_answer(
     texts: Iterator[tuple[str, list[_Place]]], matchers: dict[str, AnswerMatcher], processes: int
 ) -> Iterator[_Place]:
@@ -190,8 +163,11 @@ def _places_with_answer(
         for text in texts:
             yield from _match([text], matchers)
         return
+    # Forked where possible: spawning would run a caller's unguarded script again.
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    starting = _worker_matchers.update
     try:
-        with _pool(processes, matchers) as pool:
+        with ProcessPoolExecutor(processes, context, initializer=starting, initargs=(matchers,)) as pool:
             waiting: deque[Future[list[_Place]]] = deque()
             while task := [text for _, text in zip(range(_PASSAGES_A_TASK), texts, strict=False)]:
                 waiting.append(pool.submit(_match_in_worker, task))
@@ -215,18 +191,8 @@ def _match(task: _Task, matchers: Mapping[str, AnswerMatcher]) -> list[_Place]:
 _worker_matchers: dict[str, AnswerMatcher] = {}
 
 
-def _pool(processes: int, matchers: dict[str, AnswerMatcher]) -> ProcessPoolExecutor:
-    # Forked where possible: spawning would run a caller's unguarded script again.
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    return ProcessPoolExecutor(processes, context, initializer=_worker_matchers.update, initargs=(matchers,))
-
-
 def _match_in_worker(task: _Task) -> list[_Place]:
     return _match(task, _worker_matchers)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,11 @@
 """`rkit evaluate`: runs and judgements, or answers, in; metrics out.
 
-rkit evaluate RUN [RUN...] --qrels QRELS [--metrics "nDCG@10 RR@10"]
+    rkit evaluate RUN [RUN...] --qrels QRELS [--metrics "nDCG@10 RR@10"]
+    rkit evaluate RUN --answers QUERIES --corpus CORPUS [--top "5 20 100"]
+
+Metrics are those of ir-measures, by its names: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
+queries with at least one hit, which MS MARCO papers report as recall). Top-k accuracy is the share of questions with an
+answer in the text of the first k documents; see `answers`.
 """
 
 from __future__ import annotations
@@ -8,18 +13,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
 from retrievalkit import oddities
 from retrievalkit.data import inputs
+from retrievalkit.data.runs import Ties, run_names
 from retrievalkit.declarations import Argument, CommandOptions, Flag, Reads, command
-from retrievalkit.errors import OptionError
-from retrievalkit.evaluate.options import METRICS, Conventions, Metrics
+from retrievalkit.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from retrievalkit.evaluate.program import Evaluations
+    from retrievalkit.evaluate.evaluation import Evaluations
+
+METRICS = "nDCG@10 RR@10 R@1000"
+Metrics = Annotated[str | Sequence[str], Flag(metavar="NAMES")]
+Over = Literal["qrels", "run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """How metrics are computed where programs differ.
+
+    Args:
+        ties: Order of documents with equal scores: "document_id", descending, as in trec_eval; or "run", the ranks of
+            the run's file, as in MS MARCO's script.
+        over: Queries that count: all in the "qrels" (a query that the run lacks scores 0), or only those in the "run".
+        exclude_self: Leave out hits with the query's own id, as BEIR does (ArguAna, Quora).
+    """
+
+    heading: ClassVar = "Conventions"
+
+    ties: Ties = "document_id"
+    over: Over = "qrels"
+    exclude_self: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,30 +99,51 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
     from retrievalkit.data.corpus import open_corpus
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.data.runs import run_names
-    from retrievalkit.evaluate.program import AnswerOptions, Evaluations, cutoffs
-    from retrievalkit.evaluate.program import evaluate as program
+    from retrievalkit.data.run_file import check_run, open_run
+    from retrievalkit.evaluate.evaluation import Evaluation, Evaluations
+    from retrievalkit.evaluate.measures import check_metrics
+    from retrievalkit.evaluate.metrics import WithoutSameId
 
     if options.split is not None and (options.answers is None or Path(options.answers).is_file()):
         msg = "split has no effect here: it is for answers in a folder. "
         msg += f"The judgements of a split are a file: qrels FOLDER/qrels/{options.split}.tsv"
         raise OptionError(msg)
-    names = run_names(options.run)
+    if options.qrels is None and options.answers is None:
+        msg = "nothing to evaluate by. Give judgements (qrels), or answers and their corpus."
+        raise InputError(msg)
+    if options.answers is not None and options.corpus is None:
+        msg = "top-k accuracy looks for answers in the passages' texts. Give the corpus that was searched."
+        raise InputError(msg)
+    names, ks = run_names(options.run), _cutoffs(options.top)
     qrels = None if options.qrels is None else read_qrels(options.qrels)
+    if qrels is not None:
+        check_metrics(options.metrics, qrels)
     queries = None if options.answers is None else read_queries(options.answers, options.split)
     corpus = None if options.corpus is None else open_corpus(options.corpus)
-    answers = AnswerOptions(cutoffs(options.top), options.answer_mode, options.processes)
-    evaluations = {
-        name: program(
-            run,
-            qrels=qrels,
-            metrics=options.metrics,
-            queries=queries,
-            corpus=corpus,
-            answers=answers,
-            conventions=options,
+    evaluations = Evaluations(per_query=options.per_query)
+    for name, place in zip(names, options.run, strict=True):
+        whole = open_run(place, options.ties)
+        run = WithoutSameId(whole) if options.exclude_self else whole
+        evaluations[name] = found = Evaluation({}, {}, {})
+        if qrels is not None:
+            found.add_judged(run, qrels, options.metrics, options)
+        if queries is not None and corpus is not None:
+            if qrels is not None and not any(query.answers for query in queries):
+                found.notes.append("no query has answers, so there is no top-k accuracy.")
+            else:
+                found.add_accuracy(run, queries, corpus, ks, options.answer_mode, options.processes)
+        check_run(whole)
+    oddities.check(*evaluations.notes)
+    return evaluations
+
+
+def _cutoffs(values: str | Sequence[int | str]) -> list[int]:
+    """Whole numbers from 1 on, in a list or between spaces or commas."""
+    text = values if isinstance(values, str) else " ".join(map(str, values))
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
+        msg = (
+            f"'{text}' is not a list of cutoffs for top-k accuracy. Write whole numbers from 1 on, such as '5 20 100'."
         )
-        for name, run in zip(names, options.run, strict=True)
-    }
-    oddities.check(*(note for one in evaluations.values() for note in one.notes))
-    return Evaluations(evaluations, per_query=options.per_query)
+        raise OptionError(msg)
+    return list(map(int, words))

@@ -14,23 +14,17 @@ from retrievalkit import registry
 from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest
-from retrievalkit.evaluate.options import METRICS
+from retrievalkit.evaluate.evaluate import METRICS
 
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LARGEST_GRADE_OF_ERR = 4
-_LONGEST_NAME = 200
 
 
 def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
-    """Refuse metrics that cannot be computed, before large files are read.
-
-    Raises:
-        UnknownNameError: A metric is unknown.
-        OptionError: A metric cannot be read.
-    """
+    """Refuse metrics that cannot be computed, before large files are read."""
     for name in metric_names(metrics):
         measure_of(name, qrels)
 
@@ -41,11 +35,7 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The distinct metrics, in order; texts are split at spaces and commas outside parentheses.
-
-    Raises:
-        OptionError: There is none.
-    """
+    """The distinct metrics, in order; texts are split at spaces and commas outside parentheses."""
     texts = [metrics] if isinstance(metrics, str) else metrics
     names = [name for text in texts for name in re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", text)]
     if not names:
@@ -62,16 +52,53 @@ class IrMeasure(Metric):
 
     def __init__(self, measure: Any) -> None:
         self.measure = measure
-        self.cutoff = depth_of(measure)
+        # Documents of a ranking that the measure needs; None if unknown.
+        known = measure.NAME in _TRUNCATED and not measure.params.get("judged_only")
+        self.cutoff = measure.params.get("cutoff") if known else None
 
     @classmethod
-    def of(cls, text: str) -> IrMeasure:
+    def of(cls, name: str) -> IrMeasure:
         """The measure with this name, validated: ir-measures would end the process for a wrong cutoff."""
-        return cls(_validated(text))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
+                measure = ir_measures.parse_measure(name)
+            if lacking := sorted(_required(measure) - measure.params.keys()):
+                msg = f"it needs {' and '.join(lacking)}"
+                raise ValueError(msg)  # noqa: TRY301 -- as ir-measures' own, whose text shows an address instead of a name
+            measure.validate_params()
+        except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            msg = f"metric '{name}' cannot be read: {reason}. Write metrics as in '{METRICS}' or 'AP(rel=2)@100'."
+            raise OptionError(msg) from error
+        for parameter in ("cutoff", "rel"):
+            value = measure.params.get(parameter, 1)
+            if isinstance(value, bool) or not 1 <= value <= _LARGEST_CUTOFF:
+                msg = (
+                    f"metric '{name}' has {parameter} {value}; it must be a whole number from 1 to {_LARGEST_CUTOFF:,}."
+                )
+                raise OptionError(msg)
+        gains = measure.params.get("gains") or {}
+        if any(gain > LARGEST_GRADE for gain in gains.values()):
+            msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Give smaller ones."
+            raise OptionError(msg)
+        return cls(measure)
 
     def for_grades(self, qrels: Qrels) -> IrMeasure:
-        """The measure for judgements with these grades."""
-        return IrMeasure(_for_grades(self.measure, qrels))
+        """The measure, with exponential gains written out: ir-measures would call a Perl script for those of nDCG.
+
+        The script computes ERR, and takes grades up to 4.
+        """
+        measure, err = self.measure, self.measure.NAME == "ERR"
+        if not err and (measure.NAME != "nDCG" or measure["dcg"] != "exp-log2"):
+            return self
+        grades = {grade for judged in qrels.values() for grade in judged.values()}
+        most = _LARGEST_GRADE_OF_ERR if err else _LARGEST_EXPONENT
+        if (largest := max(grades, default=0)) > most:
+            msg = f"the qrels have the grade {largest}; the exponential gains of {measure} are for grades up to {most}."
+            raise InputError(msg)
+        gains = {grade: 2**grade - 1 for grade in sorted(grades) if grade > 0}
+        return self if err else IrMeasure(measure(dcg="log2", gains=gains))
 
     def value(self, query: Judged) -> float:
         """The value for a query."""
@@ -96,21 +123,13 @@ class IrMeasure(Metric):
 
 
 def measure_of(name: str, qrels: Qrels) -> Metric:
-    """The metric with this name, for these judgements.
-
-    Raises:
-        UnknownNameError: Neither ir-measures nor a plugin has it.
-        OptionError: It cannot be read.
-    """
+    """The metric with this name, for these judgements."""
     metric = open_metric(name)
     return metric.for_grades(qrels) if isinstance(metric, IrMeasure) else metric
 
 
 def open_metric(name: str) -> Metric:
     """The metric with this name; see `measure_of`."""
-    if len(name) > _LONGEST_NAME:
-        msg = f"metric '{name[:_LONGEST_NAME]}...' is too long to be one. Write metrics as in '{METRICS}'."
-        raise OptionError(msg)
     base = re.split(r"\W", name, maxsplit=1)[0]
     if base in registry.names("metric"):
         metric: Metric = registry.get("metric", base).of(name)  # type: ignore[attr-defined]
@@ -126,28 +145,6 @@ def open_metric(name: str) -> Metric:
     raise UnknownNameError("metric", name, registry.names("metric"), hint=hint)
 
 
-def _validated(name: str) -> Any:
-    try:
-        measure = parse(name)
-        if lacking := sorted(_required(measure) - measure.params.keys()):
-            msg = f"it needs {' and '.join(lacking)}"
-            raise ValueError(msg)  # noqa: TRY301 -- as ir-measures' own, whose text shows an address instead of a name
-        measure.validate_params()
-    except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
-        msg = f"metric '{name}' cannot be read: {reason(error)}. Write metrics as in '{METRICS}' or 'AP(rel=2)@100'."
-        raise OptionError(msg) from error
-    for parameter in ("cutoff", "rel"):
-        value = measure.params.get(parameter, 1)
-        if isinstance(value, bool) or not 1 <= value <= _LARGEST_CUTOFF:
-            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number from 1 to {_LARGEST_CUTOFF:,}."
-            raise OptionError(msg)
-    gains = measure.params.get("gains") or {}
-    if any(gain > LARGEST_GRADE for gain in gains.values()):
-        msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Give smaller ones."
-        raise OptionError(msg)
-    return measure
-
-
 def _required(measure: Any) -> set[str]:
     """The parameters without which the measure, or none of the programs that compute it, has a value."""
     programs = [
@@ -158,29 +155,6 @@ def _required(measure: Any) -> set[str]:
     ]
     own = {parameter for parameter, description in measure.SUPPORTED_PARAMS.items() if description.required}
     return own | set.intersection(*programs)
-
-
-def parse(name: str) -> Any:
-    """The measure of ir-measures with this name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
-        return ir_measures.parse_measure(name)
-
-
-def _for_grades(measure: Any, qrels: Qrels) -> Any:
-    """The measure, with exponential gains written out: ir-measures would call a Perl script for those of nDCG.
-
-    The script computes ERR, and takes grades up to 4.
-    """
-    err = measure.NAME == "ERR"
-    if not err and (measure.NAME != "nDCG" or measure["dcg"] != "exp-log2"):
-        return measure
-    grades = {grade for judged in qrels.values() for grade in judged.values()}
-    most = _LARGEST_GRADE_OF_ERR if err else _LARGEST_EXPONENT
-    if (largest := max(grades, default=0)) > most:
-        msg = f"the qrels have the grade {largest}; the exponential gains of {measure} are for grades up to {most}."
-        raise InputError(msg)
-    return measure if err else measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
 
 
 def with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
@@ -199,28 +173,3 @@ def trec_eval_level(measure: Any) -> int | None:
         return None
     level: int = params.get("rel", 1)
     return level
-
-
-def cutoff_of(name: str) -> int | None:
-    """The cutoff in a metric's name, if any; None for a wrong name too, which is refused when it is computed."""
-    try:
-        metric = open_metric(name)
-    except InputError:
-        return None
-    if not isinstance(metric, IrMeasure):
-        return metric.cutoff
-    cutoff = metric.measure.params.get("cutoff")
-    return cutoff if isinstance(cutoff, int) else None
-
-
-def depth_of(measure: Any) -> int | None:
-    """How many documents of a ranking a measure needs; None if unknown."""
-    if measure.NAME not in _TRUNCATED or measure.params.get("judged_only"):
-        return None
-    depth: int | None = measure.params.get("cutoff")
-    return depth
-
-
-def reason(error: Exception) -> str:
-    """An error of ir-measures in a line."""
-    return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__

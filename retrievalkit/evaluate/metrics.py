@@ -20,17 +20,15 @@ from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.run_file import columns_of
 from retrievalkit.data.runs import Columns, Hits, Ties
 from retrievalkit.errors import InputError, PluginError, check_choice, shortlist
+from retrievalkit.evaluate.evaluate import METRICS, Over
 from retrievalkit.evaluate.measures import (
     IrMeasure,
-    depth_of,
     measure_of,
     metric_names,
     open_metric,
-    reason,
     trec_eval_level,
     with_grade_of_zero,
 )
-from retrievalkit.evaluate.options import METRICS, Over
 from retrievalkit.report.counts import counted
 
 PerQuery = dict[str, dict[str, float]]
@@ -66,15 +64,8 @@ Visit = Callable[[str, Found], None]
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
 _HITS_AT_ONCE = 1 << 17
 _FAILURES = (
-    ValueError,
-    TypeError,
-    KeyError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    OSError,
-    subprocess.SubprocessError,
-)
+    ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError,
+)  # fmt: skip
 
 
 def per_query(
@@ -86,40 +77,62 @@ def per_query(
     over: Over = "qrels",
     visit: Visit | None = None,
 ) -> PerQuery:
-    """Each metric for each query: {metric: {query_id: value}}, with the metrics named as requested.
+    """Each metric for each query, {metric: {query_id: value}}, by the names that were asked for; see `Conventions`.
 
-    Args:
-        run: The run; each of its judged queries is taken once, and only some are in memory at a time.
-        qrels: The judgements; judged queries that are not in the run have the value 0.
-        metrics: See `evaluate`.
-        ties: See `Conventions`.
-        over: See `Conventions`.
-        visit: Called with each judged query of the run and what was found.
-
-    Raises:
-        InputError: No query of the run is in the qrels, or a metric cannot be computed.
-        UnknownNameError: A metric is unknown.
+    Only some queries are in memory at a time; `visit` is called with each judged query of the run and its hits.
     """
     check_choice("choice of ties", ties, get_args(Ties))
     check_choice("choice of queries", over, get_args(Over))
-    measures = {name: measure_of(name, qrels) for name in metric_names(metrics)}
+    by_name = {name: measure_of(name, qrels) for name in metric_names(metrics)}
+    measures = {name: metric for name, metric in by_name.items() if isinstance(metric, IrMeasure)}
     check_overlap(run, qrels)
-    values: PerQuery = {name: {} for name in measures}
-    for judged in _batches(run, qrels, ties, visit):
-        for name, computed in _values_of(judged, measures, over).items():
-            values[name] |= computed
+    values: PerQuery = {name: {} for name in by_name}
+    for queries in _batches(run, qrels, ties, visit):
+        computed = _by_ir_measures(queries, list(measures.values())) if measures else {}
+        for query_id, query in queries.items():
+            if over == "run" and query.depth is None:
+                continue
+            for name, metric in by_name.items():
+                if not isinstance(metric, IrMeasure):
+                    values[name][query_id] = _value(name, metric, query_id, query)
+                elif query_id in computed[metric.measure]:
+                    values[name][query_id] = computed[metric.measure][query_id]
     return values
 
 
-def _values_of(queries: Mapping[str, _Query], metrics: Mapping[str, Metric], over: Over) -> PerQuery:
-    """Each metric for some queries; see `per_query`."""
-    measures = {name: metric.measure for name, metric in metrics.items() if isinstance(metric, IrMeasure)}
-    values = _by_ir_measures(queries, measures, over) if measures else {}
-    ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.depth is not None]
-    return {
-        name: values[name] if name in values else {one: _value(name, metric, one, queries[one]) for one in ids}
-        for name, metric in metrics.items()
-    }
+def _by_ir_measures(queries: Mapping[str, _Query], measures: Sequence[IrMeasure]) -> dict[Any, dict[str, float]]:
+    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
+    # Some of ir-measures' programs accept only numbers as ids.
+    ids = list(queries)
+    judged = {str(number): with_grade_of_zero(query.grades) for number, query in enumerate(queries.values())}
+    # Without queries that found nothing, by whose depth some of the programs divide.
+    depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
+    deepest = max(depths.values(), default=0)
+    needed = {one.measure: min(one.cutoff or deepest, deepest) for one in measures}
+    levels = {trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
+    by_depth: dict[int, list[Any]] = {}
+    for measure, depth in needed.items():
+        # trec_eval has all rankings for other measures: it would take as long again for the part of them.
+        by_depth.setdefault(deepest if trec_eval_level(measure) in levels else depth, []).append(measure)
+    values: dict[Any, dict[str, float]] = {measure: {} for measure in needed}
+    for depth, together in by_depth.items():
+        # Documents are called by their ranks, and scores decrease by one per rank, so that all programs see one order;
+        # queries with as many documents share their scores.
+        names = [str(rank) for rank in range(1, depth + 1)]
+        scores = {
+            count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))
+            for count in {min(count, depth) for count in depths.values()}
+        }
+        run = {number: scores[min(count, depth)] for number, count in depths.items()}
+        try:
+            for value in ir_measures.iter_calc(together, judged, run):
+                values[value.measure][ids[int(value.query_id)]] = float(value.value)
+        except _FAILURES as error:
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            failed = ", ".join(map(str, together))
+            msg = f"ir-measures cannot compute {failed}: {reason}. Leave out the metric named there."
+            raise InputError(msg) from error
+    return values
 
 
 def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
@@ -133,20 +146,6 @@ def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
     return float(value)
 
 
-def _by_ir_measures(queries: Mapping[str, _Query], measures: Mapping[str, Any], over: Over) -> PerQuery:
-    # Some of ir-measures' programs accept only numbers as ids.
-    numbers = {query_id: str(number) for number, query_id in enumerate(queries)}
-    judged = {numbers[query_id]: with_grade_of_zero(query.grades) for query_id, query in queries.items()}
-    # Without queries that found nothing, by whose depth some of the programs divide.
-    counts = {numbers[query_id]: query.depth for query_id, query in queries.items() if query.depth}
-    by_measure = _compute(list(measures.values()), judged, counts)
-    ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.depth is not None]
-    return {
-        name: {one: by_measure[measure][numbers[one]] for one in ids if numbers[one] in by_measure[measure]}
-        for name, measure in measures.items()
-    }
-
-
 def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None) -> Iterator[dict[str, _Query]]:
     """The judged queries, as many at a time as memory allows."""
     batch: dict[str, _Query] = {}
@@ -158,35 +157,36 @@ def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | N
         if size >= _HITS_AT_ONCE:
             yield batch
             batch, size = {}, 0
-        found = _found(run, query_id, ties)
-        batch[query_id] = _Query(len(found.ranks), _by_rank(grades, found.ranks))
-        size += len(found.ranks) + len(grades)
+        columns = columns_of(run, query_id)
+        ranks = _ranked(query_id, columns, ties)
+        if len(ranks) < len(columns.documents):
+            list(run[query_id])  # raises the error of a file, with the line
+            msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
+            raise InputError(msg)
+        # Each judgement is named by its document's rank, or by a negative number if the run lacks the document.
+        by_rank = {str(ranks.get(name, -number)): grade for number, (name, grade) in enumerate(grades.items(), 1)}
+        batch[query_id] = _Query(len(ranks), by_rank)
+        size += len(ranks) + len(grades)
         if visit is not None:
-            visit(query_id, found)
+            visit(query_id, Found(columns, ranks))
     yield batch
 
 
-def _found(run: Mapping[str, Hits], query_id: str, ties: Ties) -> Found:
-    columns = columns_of(run, query_id)
-    ranks = ranked(query_id, columns, ties)
-    if len(ranks) < len(columns.documents):
-        list(run[query_id])  # raises the error of a file, with the line
-        msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
+def _ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
+    """Document -> rank from 1 on, in the order on which metrics are computed."""
+    ids = columns.documents
+    with np.errstate(over="ignore"):
+        scores = np.array(columns.scores, dtype=np.float32)
+    if np.isnan(scores).any():
+        msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
         raise InputError(msg)
-    return Found(columns, ranks)
-
-
-def _by_rank(grades: dict[str, int], ranks: dict[str, int]) -> dict[str, int]:
-    """The judgements, each under its document's rank, or under a negative number if it was not found."""
-    return {str(ranks.get(document, -number)): grade for number, (document, grade) in enumerate(grades.items(), 1)}
+    if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
+        ids = [document for _, document in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
+    return dict(zip(ids, range(1, len(ids) + 1), strict=True))
 
 
 def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") -> None:
-    """Refuse judgements that belong to other queries.
-
-    Raises:
-        InputError: No query of the run is in the qrels.
-    """
+    """Refuse judgements that belong to other queries."""
     if run.keys().isdisjoint(qrels):
         msg = (
             f"no query of {name} is in the qrels: the run has {first_ids(run)}, the qrels {first_ids(qrels)}. "
@@ -196,12 +196,7 @@ def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") 
 
 
 class Doubts:
-    """Finds possible mistakes in a run and the judgements of its queries.
-
-    Args:
-        run: The run.
-        qrels: The judgements.
-    """
+    """Finds possible mistakes in a run and the judgements of its queries."""
 
     def __init__(self, run: Mapping[str, Hits], qrels: Qrels) -> None:
         self.run = run
@@ -239,15 +234,17 @@ class Doubts:
                 f"the first document of {self._own} of {self._shared} queries has the query's own id. Where queries "
                 "are documents themselves, leave these out with --exclude-self, as BEIR does."
             )
-        return [*sentences, *too_deep([name for name in metric_names(metrics) if self._too_deep(name)], self.deepest)]
-
-    def _too_deep(self, name: str) -> bool:
-        """Whether a longer run might have another value."""
-        metric = open_metric(name)
-        first = isinstance(metric, IrMeasure) and metric.measure.NAME in _FIRST
-        return (
-            self._judged and (self._without if first else self._incomplete) > 0 and (metric.cutoff or 0) > self.deepest
-        )
+        limited = []
+        for name in metric_names(metrics):
+            metric = open_metric(name)
+            only_first = isinstance(metric, IrMeasure) and metric.measure.NAME in _FIRST
+            if (
+                self._judged
+                and (self._without if only_first else self._incomplete)
+                and (metric.cutoff or 0) > self.deepest
+            ):
+                limited.append(name)
+        return [*sentences, *too_deep(limited, self.deepest)]
 
 
 def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
@@ -259,12 +256,9 @@ def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
     return [f"the run has at most {documents} per query, so {', '.join(metrics)} {verb} no further."]
 
 
-def without_same_id(run: Mapping[str, Hits]) -> Mapping[str, Hits]:
+class WithoutSameId(Mapping[str, Hits]):
     """The run without documents that have the query's id: in some collections the queries are documents too."""
-    return _WithoutSameId(run)
 
-
-class _WithoutSameId(Mapping[str, Hits]):
     def __init__(self, run: Mapping[str, Hits]) -> None:
         self._run = run
 
@@ -279,68 +273,6 @@ class _WithoutSameId(Mapping[str, Hits]):
 
     def __len__(self) -> int:
         return len(self._run)
-
-
-def ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
-    """Document -> rank from 1 on, in the order on which metrics are computed.
-
-    Raises:
-        InputError: A score is not a number.
-    """
-    ids = columns.documents
-    with np.errstate(over="ignore"):
-        scores = np.array(columns.scores, dtype=np.float32)
-    if np.isnan(scores).any():
-        msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
-        raise InputError(msg)
-    if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
-        ids = [document for _, document in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
-    return dict(zip(ids, range(1, len(ids) + 1), strict=True))
-
-
-def _compute(measures: list[Any], qrels: Qrels, counts: Mapping[str, int]) -> dict[Any, dict[str, float]]:
-    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time.
-
-    Args:
-        measures: The measures.
-        qrels: The judgements by rank; see `_Query`.
-        counts: The number of documents found for each query.
-    """
-    values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
-    for depth, same_depth in _by_depth(measures, max(counts.values(), default=0)).items():
-        try:
-            for value in ir_measures.iter_calc(same_depth, qrels, _by_scores(counts, depth)):
-                values[value.measure][value.query_id] = float(value.value)
-        except _FAILURES as error:
-            names = ", ".join(map(str, same_depth))
-            msg = f"ir-measures cannot compute {names}: {reason(error)}. Leave out the metric named there."
-            raise InputError(msg) from error
-    return values
-
-
-def _by_depth(measures: Iterable[Any], deepest: int) -> dict[int, list[Any]]:
-    """The measures that are computed together, by the depth to which they need the rankings."""
-    needed = {measure: min(depth_of(measure) or deepest, deepest) for measure in measures}
-    levels = {trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
-    by_depth: dict[int, list[Any]] = {}
-    for measure, depth in needed.items():
-        # trec_eval has all rankings for other measures: it would take as long again for the part of them.
-        together = deepest if trec_eval_level(measure) in levels else depth
-        by_depth.setdefault(together, []).append(measure)
-    return by_depth
-
-
-def _by_scores(counts: Mapping[str, int], depth: int) -> dict[str, dict[str, float]]:
-    """A run whose documents are called by their ranks; queries with as many documents share their scores.
-
-    Scores decrease by one per rank, so that all programs see one order.
-    """
-    names = [str(rank) for rank in range(1, depth + 1)]
-    scores = {
-        count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))
-        for count in {min(count, depth) for count in counts.values()}
-    }
-    return {query_id: scores[min(count, depth)] for query_id, count in counts.items()}
 
 
 def first_ids(ids: Iterable[str]) -> str:

@@ -3,6 +3,9 @@
 The paired randomisation test (Fisher, 1935; Smucker, Allan and Carterette, 2007) asks how often the mean difference
 would be as large if each query's two values were swapped by the toss of a coin. Student's t-test is given as well.
 Multiple comparisons are corrected by Holm's step-down method (1979). Intervals are percentiles of bootstrap means.
+
+`scipy.stats.permutation_test` has the same exact p-values, but takes 2 s instead of 3 ms for 18 differing queries and
+10 s instead of 0.1 s for samples of 7,000, and a second to import.
 """
 
 from __future__ import annotations
@@ -26,11 +29,6 @@ def randomisation_test(differences: Sequence[float] | Values, *, permutations: i
 
     Exact, over all permutations, if at most 20 queries differ. Otherwise permutations are sampled, and the p-value is
     (1 + those with a difference at least as large as observed) / (1 + sampled), which is never 0.
-
-    Args:
-        differences: One difference per query.
-        permutations: How many permutations to sample.
-        seed: Of the random generator.
     """
     values = _differing(differences)
     if not values.size:
@@ -80,17 +78,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def bootstrap_intervals(
     values: Any, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> list[tuple[float, float]]:
-    """Intervals for means: the percentiles of the means of resampled queries.
-
-    Args:
-        values: (queries, columns) or (queries,); all columns share the resampled queries.
-        confidence: The fraction of resampled means inside the interval.
-        resamples: How many times the queries are resampled.
-        seed: Of the random generator.
-
-    Returns:
-        One (low, high) pair per column.
-    """
+    """(low, high) for the mean of each column: percentiles of the means of resampled queries, which columns share."""
     table = np.asarray(values, np.float64)
     table = table[:, None] if table.ndim == 1 else table  # (queries, columns)
     queries = table.shape[0]

@@ -12,7 +12,7 @@ from torch.nn import functional
 from retrievalkit.contracts import Representation, Side
 from retrievalkit.model.precision import Precision
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.score.rough import multiplies_bf16
+from retrievalkit.score.bf16_filter import multiplies_bf16
 
 TEXTS = 64
 """Enough for a median, and encoded twice in a second."""

@@ -20,7 +20,7 @@ from typing import Literal, cast
 import torch
 
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score.rough import multiplies_bf16
+from retrievalkit.score.bf16_filter import multiplies_bf16
 
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 

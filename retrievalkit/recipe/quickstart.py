@@ -22,7 +22,7 @@ import click
 
 from retrievalkit import artifacts
 from retrievalkit.errors import InputError
-from retrievalkit.evaluate.compare.result import Difference, Mean
+from retrievalkit.evaluate.compare.comparison import Difference, Mean
 from retrievalkit.recipe.noise import LEVEL
 from retrievalkit.recipe.outcome import StepResult, times
 from retrievalkit.recipe.recipe import Recipe, load_recipe

@@ -11,9 +11,9 @@ from retrievalkit.score.ranking import (
     scores_of,
     top_k,
 )
-from retrievalkit.score.refined import top_k_of_rounded, top_k_of_store
 from retrievalkit.score.rule import scores, vector_scores, vectors_alone, viewed
 from retrievalkit.score.tiles import is_single
+from retrievalkit.score.two_stage import top_k_of_rounded, top_k_of_store
 
 __all__ = [
     "scores", "vector_scores", "vectors_alone", "viewed", "TextReader", "best_of_candidates", "check_k",

@@ -14,9 +14,9 @@ from torch import Tensor
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError
-from retrievalkit.score.best import Best
 from retrievalkit.score.rule import check_sizes
 from retrievalkit.score.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, workers
+from retrievalkit.score.topk import Best
 
 # Vectors read at once when the scores of given texts are computed.
 TAKEN = 1 << 16

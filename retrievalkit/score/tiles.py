@@ -21,7 +21,7 @@ from torch import Tensor
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
-from retrievalkit.score import rough
+from retrievalkit.score import bf16_filter
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
@@ -64,7 +64,7 @@ class Documents:
     """
 
     block: VectorBlock
-    side: rough.Side | None
+    side: bf16_filter.Side | None
     vectors: Tensor | None
     groups: list[tuple[Tensor, Tensor]]
     weights: Any
@@ -88,7 +88,7 @@ class Documents:
             and is_filtered(queries, dtype)
             and (block.weights is None or has_one_vector(block))
         ):
-            side = rough.Side.of(block.vectors, in_bf16=rough.pays(len(queries)))
+            side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
         vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
@@ -168,10 +168,10 @@ class QueryPart:
         self.mask = queries.vector_mask
         self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
         self.device = queries.device
-        self.side: rough.Side | None = None
+        self.side: bf16_filter.Side | None = None
         if is_filtered(queries, dtype):
             assert queries.vectors is not None
-            self.side = rough.Side.of(queries.vectors[:, 0].float().numpy(), in_bf16=in_bf16)
+            self.side = bf16_filter.Side.of(queries.vectors[:, 0].float().numpy(), in_bf16=in_bf16)
         if queries.vectors is not None:
             self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
             if len(self.vectors) == 1:
@@ -179,7 +179,7 @@ class QueryPart:
                 self.vectors = self.vectors.expand(2, -1).contiguous()
         self.terms = None if queries.weights is None else _terms(queries.weights)
 
-    def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, rough.Slack]:
+    def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
         """Rough scores of a block's vectors with queries of one vector.
 
         Returns:
@@ -189,10 +189,10 @@ class QueryPart:
         assert self.side is not None
         assert documents.side is not None
         tile = scratch.take(self.count, len(documents.side.rough), documents.side.rough)
-        rough.products(self.side, documents.side, tile)
+        bf16_filter.products(self.side, documents.side, tile)
         if self.terms is None:
-            return tile, None, rough.slack(self.side, documents.side)
-        slack = rough.slack(self.side, documents.side, added_to=tile)
+            return tile, None, bf16_filter.slack(self.side, documents.side)
+        slack = bf16_filter.slack(self.side, documents.side, added_to=tile)
         lexical = _lexical(self.terms, documents.weights)
         return tile.float().add_(lexical), lexical, slack
 
@@ -200,7 +200,7 @@ class QueryPart:
         """(pairs,) the exact scores of queries with vectors of a block; `lexical` is what `rough_scores` gave."""
         assert self.side is not None
         assert documents.side is not None
-        pairs = rough.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
+        pairs = bf16_filter.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
         found = torch.from_numpy(pairs)
         return found if lexical is None else found + lexical[rows, columns]
 
@@ -258,7 +258,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
         size = min(size, -(-len(queries) // torch.get_num_threads()))
     size = max(size, 1 if m > 1 else LEAST_PART)
     for start in range(0, len(queries), size):
-        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=rough.pays(len(queries)))
+        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=bf16_filter.pays(len(queries)))
 
 
 def _terms(weights: Tensor) -> Any:

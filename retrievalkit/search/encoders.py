@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,46 +53,43 @@ class Encoders:
         self._given = None if self.model is None else _fingerprint_of(self.model)
         if self._given is not None and not any(self._fits(index) for index in encoded):
             raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
-        self._folders = {str(index.folder): self._locate(index) for index in encoded if self._is_known(index)}
+        self._folders = {
+            str(index.folder): self._locate(index)
+            for index in encoded
+            if index.checkpoint is not None or self.model is not None
+        }
 
     def check(self) -> None:
-        """Refuse queries that are texts, if it is not known which model encodes them for an index.
-
-        Raises:
-            ArtifactError: The manifest of an index does not name it, and none was given.
-        """
+        """Refuse queries that are texts, if it is not known which model encodes them for an index."""
         for index in self.indexes:
-            if index.needs_encoding:
-                self._check(index)
-
-    def _check(self, index: OpenIndex) -> None:
-        if not self._is_known(index):
-            msg = (
-                f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
-                f"Give it with --model."
-            )
-            raise ArtifactError(msg)
-
-    def _is_known(self, index: OpenIndex) -> bool:
-        return index.checkpoint is not None or self.model is not None
+            if index.needs_encoding and index.checkpoint is None and self.model is None:
+                msg = (
+                    f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
+                    f"Give it with --model."
+                )
+                raise ArtifactError(msg)
 
     def of(self, index: OpenIndex) -> Retriever:
-        """The retriever that made an index.
-
-        Raises:
-            ArtifactError: The model at the index's path is not the one that made it.
-        """
-        with self.lock:
-            return self._of(index)
-
-    def using(self, index: OpenIndex) -> AbstractContextManager[Retriever]:
-        """The retriever that made an index, for this thread alone."""
-        return self._using(index)
+        """The retriever that made an index."""
+        with self.using(index) as retriever:
+            return retriever
 
     @contextmanager
-    def _using(self, index: OpenIndex) -> Iterator[Retriever]:
+    def using(self, index: OpenIndex) -> Iterator[Retriever]:
+        """The retriever that made an index, for this thread alone; see `of`."""
         with self.lock:
-            yield self._of(index)
+            self.check()
+            folder, key, options = self.place_of(index), self._key(index), self.options_for(index)
+            if key not in self._loaded:
+                # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+                with anonymously(folder != str(self.model)):
+                    self._loaded[key] = _load(folder, index, options)
+            retriever = self._loaded[key]
+            # Set at each use: a retriever that was lent encodes for others too.
+            retriever.dimensions = self.dimensions_for(index)
+            if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
+                raise _wrong_checkpoint(index, folder, retriever.fingerprint)
+            yield retriever
 
     def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
         """The representation of texts by the retriever that made an index."""
@@ -100,15 +97,7 @@ class Encoders:
             return retriever.encode(texts, side, precision=self.precision)
 
     def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
-        """Use a retriever that is loaded already, for the indexes that it made.
-
-        Args:
-            retriever: The retriever.
-            lock: What its other users hold while they use it.
-
-        Raises:
-            ArtifactError: It made none of them.
-        """
+        """Use a retriever that is loaded already, for the indexes that it made."""
         encoded, fits = [index for index in self.indexes if index.needs_encoding], False
         for index in encoded:
             if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
@@ -133,20 +122,6 @@ class Encoders:
         # An untrained model may have been used with several poolers.
         description = (index.checkpoint or {}).get("description")
         return artifacts.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
-
-    def _of(self, index: OpenIndex) -> Retriever:
-        self._check(index)
-        folder, key, options = self._folders[str(index.folder)], self._key(index), self.options_for(index)
-        if key not in self._loaded:
-            # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
-            with anonymously(folder != str(self.model)):
-                self._loaded[key] = _load(folder, index, options)
-        retriever = self._loaded[key]
-        # Set at each use: a retriever that was lent encodes for others too.
-        retriever.dimensions = self.dimensions_for(index)
-        if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
-            raise _wrong_checkpoint(index, folder, retriever.fingerprint)
-        return retriever
 
     def place_of(self, index: OpenIndex) -> str:
         """Where the model is that made an index: a folder, or the name of a pretrained model."""
@@ -180,54 +155,42 @@ class Encoders:
             msg = f"{error} Give it with --model."
             raise InputError(msg) from error
         if "description" in index.checkpoint:
-            return self._untrained(index, folder)
-        if folder is None:
+            # A pretrained model, with a pooler that was not trained.
+            from retrievalkit.model.checkpoint import untrained_fingerprint
+            from retrievalkit.model.pretrained import locate_model
+
+            described = index.checkpoint["description"]
+            folder = folder or str(described["model"])
+            # Another folder than what made the index is not even loaded: the manifest may be a stranger's.
+            if not os.path.isdir(locate_model(folder)):
+                return folder
+            fingerprint = untrained_fingerprint(described, folder)
+        elif folder is None:
             msg = (
                 f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which no longer "
                 f"exists. Give its new path with --model."
             )
             raise ArtifactError(msg)
-        fingerprint = _fingerprint_of(folder)
+        else:
+            fingerprint = _fingerprint_of(folder)
         if fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, fingerprint)
         return folder
 
-    @staticmethod
-    def _untrained(index: OpenIndex, folder: str | None) -> str:
-        """Where the pretrained model is that made an index, with a pooler that was not trained."""
-        from retrievalkit.model.checkpoint import untrained_fingerprint
-        from retrievalkit.model.pretrained import locate_model
-
-        assert index.checkpoint is not None
-        described = index.checkpoint["description"]
-        folder = folder or str(described["model"])
-        # Another folder than what made the index is not even loaded: the manifest may be a stranger's.
-        if os.path.isdir(locate_model(folder)):
-            fingerprint = untrained_fingerprint(described, folder)
-            if fingerprint != index.checkpoint["fingerprint"]:
-                raise _wrong_checkpoint(index, folder, fingerprint)
-        return folder
-
 
 class JoinedEncoders(Encoders):
-    """The encoders of several searchers, each of which keeps its own.
-
-    Args:
-        parts: The encoders; the indexes of each are encoded for by it.
-    """
+    """The encoders of several searchers, each of which keeps its own."""
 
     def __init__(self, parts: Sequence[Encoders]) -> None:
         super().__init__(None, [])
         self.indexes = [index for one in parts for index in one.indexes]
         self._owners = {id(index.indexer): one for one in parts for index in one.indexes}
 
-    def of(self, index: OpenIndex) -> Retriever:
+    @contextmanager
+    def using(self, index: OpenIndex) -> Iterator[Retriever]:
         """As of the index's own encoders."""
-        return self._owners[id(index.indexer)].of(index)
-
-    def using(self, index: OpenIndex) -> AbstractContextManager[Retriever]:
-        """As of the index's own encoders."""
-        return self._owners[id(index.indexer)].using(index)
+        with self._owners[id(index.indexer)].using(index) as retriever:
+            yield retriever
 
     def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
         """As of the index's own encoders."""
@@ -267,7 +230,13 @@ class QueryBatch:
         key = artifacts.fingerprint_value([retriever.fingerprint, *differing])
         if key not in self._encoded:
             encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
-            _check_finite(encoded, self.queries)
+            for tensor in (encoded.vectors, encoded.weights):
+                finite = [True] if tensor is None else tensor.isfinite().flatten(1).all(dim=1).tolist()
+                if not all(finite):
+                    query = texts[finite.index(False)][:80]
+                    msg = f"the query {query!r} was encoded as numbers that are not finite. Check the model, or use "
+                    msg += "fp32."
+                    raise InputError(msg)
             self._encoded[key] = encoded
         encoded = self._encoded[key]
         return replace(encoded, texts=texts) if index.indexer.reads_texts else encoded
@@ -275,11 +244,7 @@ class QueryBatch:
 
 @dataclass
 class EncodedBatch(QueryBatch):
-    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made.
-
-    Raises:
-        UnsupportedError: Several models made the indexes.
-    """
+    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made."""
 
     encoded: Representation = field(kw_only=True)
 
@@ -291,11 +256,7 @@ class EncodedBatch(QueryBatch):
             raise UnsupportedError(msg)
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
-        """The representation that was given.
-
-        Raises:
-            UnsupportedError: The index searches words.
-        """
+        """The representation that was given."""
         if not index.needs_encoding:
             msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
             raise UnsupportedError(msg)
@@ -341,14 +302,3 @@ def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> Artifa
         f"Give the right one with --model, or encode and index again."
     )
     return ArtifactError(msg)
-
-
-def _check_finite(encoded: Representation, queries: Sequence[Query]) -> None:
-    for tensor in (encoded.vectors, encoded.weights):
-        if tensor is None:
-            continue
-        finite = tensor.isfinite().flatten(1).all(dim=1).tolist()
-        if not all(finite):
-            query = queries[finite.index(False)].text[:80]
-            msg = f"the query {query!r} was encoded as numbers that are not finite. Check the model, or use fp32."
-            raise InputError(msg)

@@ -9,16 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from retrievalkit import oddities
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.search.hits import Found
+from retrievalkit.search.hits import Found, TokenPair
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import OpenIndex, Source
 
-RankAndScore = tuple[int | None, float | None]
+if TYPE_CHECKING:
+    from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.model.retriever import Retriever
+
+MOST = 20
+"""The maximum number of terms or pairs of tokens per hit; fewer are printed."""
 
 
 def explain(
@@ -30,21 +37,24 @@ def explain(
     candidates: Candidates | None = None,
     why: bool = True,
 ) -> list[tuple[Found, ...]]:
-    """Explain each hit, source by source.
+    """Explain each hit, source by source; without a corpus, the scores of vectors are not explained.
 
-    Args:
-        searcher: The sources that were searched.
-        query: The query.
-        hits: Its hits.
-        corpus: The texts; without them, the scores of vectors are not explained.
-        candidates: The hits of each source, if several were searched.
-        why: Whether to explain the scores; if not, only ranks and scores are reported.
+    `candidates` has the hits of each source, if several were searched; without `why`, it is their ranks and scores.
     """
     ids = [document for document, _ in hits]
-    columns, rows = [], None if candidates is None else _rows(candidates, ids)
+    rows: list[int] = []
+    if candidates is not None:
+        wanted = set(ids)
+        row_of = {document: row for row, document in enumerate(candidates.ids) if document in wanted}
+        rows = [row_of[document] for document in ids]
+    columns = []
     for number, source in enumerate(searcher.sources):
         reasons = _reasons(searcher, source, query, ids, corpus) if why else [Found("")] * len(hits)
-        ranked = _ranks_and_scores(number, hits, candidates, rows)
+        ranked: list[tuple[int | None, float | None]] = [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
+        if candidates is not None:
+            # A hit with a score but no rank was not found by this source, only scored.
+            pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
+            ranked = [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
         column = [
             replace(reason, index=source.label, rank=rank, score=score)
             for reason, (rank, score) in zip(reasons, ranked, strict=True)
@@ -53,48 +63,112 @@ def explain(
     return list(zip(*columns, strict=True))
 
 
-def _rows(candidates: Candidates, ids: Sequence[str]) -> list[int]:
-    """The places of some documents, of perhaps thousands of candidates."""
-    wanted = set(ids)
-    row_of = {document: row for row, document in enumerate(candidates.ids) if document in wanted}
-    return [row_of[document] for document in ids]
-
-
-def _ranks_and_scores(
-    number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None, rows: Sequence[int] | None
-) -> list[RankAndScore]:
-    """The rank and score of each hit in one source; a hit with a score but no rank was not found there, only scored."""
-    if candidates is None:
-        return [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
-    pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
-    return [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
-
-
 def _reasons(
     searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
 ) -> list[Found]:
     """The explanation of each document's score in one source; empty if unknown."""
-    unknown = Found("")
-    if not isinstance(source, OpenIndex) or not ids:
-        return [unknown] * len(ids)
+    unknown = [Found("")] * len(ids)
+    if not isinstance(source, OpenIndex) or not ids or source.label in searcher.without_reasons:
+        return unknown
     if not source.needs_encoding:
         try:
             return [Found("", terms=terms) for terms in source.indexer.contributions(query.text, ids)]
         except UnsupportedError:
-            return [unknown] * len(ids)
-    if source.label in searcher.without_reasons:
-        return [unknown] * len(ids)
-    lacking = set(ids) if corpus is None else corpus.missing(ids)
-    passages = {} if corpus is None else {document: corpus.get(document) for document in ids if document not in lacking}
-    texts = [(passage.title, passage.text) for passage in passages.values()]
-    reasons: list[Found] = []
-    if texts:
-        # Of a search of texts alone, the import of torch would take most of the time.
-        from retrievalkit.search.similarities import compared
+            return unknown
+    passages = {} if corpus is None else corpus.find(ids)
+    texts = {document: (passages[document].title, passages[document].text) for document in ids if document in passages}
+    if not texts:
+        return unknown
+    # The search and `rkit encode` noted the texts that are cut.
+    with searcher.encoders.using(source) as retriever, oddities.gathered():
+        reasons = _compared(searcher, retriever, query.text, list(texts.values()), source)
+    if not reasons:
+        # One vector per text and query: another query need not be encoded to find that out.
+        searcher.without_reasons.add(source.label)
+    by_id = dict(zip(texts, reasons, strict=False))
+    return [by_id.get(document, Found("")) for document in ids]
 
-        reasons = compared(searcher, query.text, texts, source)
-        if not reasons:
-            # One vector per text and query: another query need not be encoded to find that out.
-            searcher.without_reasons.add(source.label)
-    by_id = dict(zip(passages, reasons, strict=False))
-    return [by_id.get(document, unknown) for document in ids]
+
+def _compared(
+    searcher: Searcher, retriever: Retriever, query: str, texts: Sequence[Text], index: OpenIndex
+) -> list[Found]:
+    """The similarities of a query and each text, by the parts of the representations that the index compares."""
+    # Of a search of texts alone, the import of torch would take most of the time.
+    from retrievalkit.score import scores, viewed
+
+    asked = viewed(searcher.encoders.encode(index, [("", query)], "query"), index.indexer.view)
+    counts = index.manifest.get("counts", {})
+    if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
+        # With one vector on either side, there is nothing to add to the score.
+        return []
+    documents = viewed(searcher.encoders.encode(index, texts, "document"), index.indexer.view)
+    reasons = [Found("")] * len(texts)
+    if asked.vectors is not None:
+        reasons = _by_vectors(retriever, query, texts, asked, documents)
+    if asked.weights is None or documents.weights is None:
+        return reasons
+    # The terms shared by query and document, with their contributions; with vectors also both parts of the score.
+    products = asked.weights * documents.weights  # (D, vocabulary)
+    values, terms = products.topk(min(MOST, products.shape[1]), dim=1)
+    dense = None
+    if asked.vectors is not None:
+        dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0]
+    for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
+        shared = [(number, round(value, 6)) for number, value in zip(numbers, own, strict=True) if value > 0]
+        names = retriever.tower("document").tokens([number for number, _ in shared])
+        by_name = {name: value for name, (_, value) in zip(names, shared, strict=True)}
+        reasons[row] = replace(reasons[row], terms=by_name)
+        if dense is not None:
+            reasons[row] = replace(reasons[row], dense=float(dense[row]), lexical=float(products[row].sum()))
+    return reasons
+
+
+def _vectors(representation: Representation) -> int:
+    return 0 if representation.vectors is None else representation.vectors.shape[1]
+
+
+def _by_vectors(
+    retriever: Retriever, query: str, texts: Sequence[Text], asked: Representation, documents: Representation
+) -> list[Found]:
+    """The document's vector that is nearest to the query's only vector, or the pairs of the nearest tokens."""
+    from retrievalkit.score import vector_scores
+
+    products = vector_scores(asked, documents)[0]  # (m_q, D, m_d)
+    best, nearest = (values.T.tolist() for values in products.max(dim=2))  # (D, m_q)
+    names = _token_names(retriever, texts, documents, "document")
+    reasons = [Found("")] * len(texts)
+    if len(products) == 1:
+        mask = documents.vector_mask
+        for row, (number,) in enumerate(nearest):
+            views = _vectors(documents) if mask is None else int(mask[row].sum())
+            if views > 1:
+                label = retriever.pooler.view_names(number + 1)[number]
+                token = names[row][number] if names is not None else ""
+                view = f"{label} '{token}'" if token else label
+                reasons[row] = Found("", view=view, view_number=number, views=views)
+        return reasons
+    own = _token_names(retriever, [("", query)], asked, "query")
+    if own is None or names is None:
+        return reasons
+    # The encoder adds tokens to those of the text.
+    encoder = retriever.tower("query")
+    batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
+    is_word = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()
+    for row in range(len(texts)):
+        pairs: dict[str, TokenPair] = {}
+        for token, word, score, number in zip(own[0], is_word, best[row], nearest[row], strict=True):
+            if word and token:
+                pairs.setdefault(token, TokenPair(token, names[row][number], round(score, 6)))
+        reasons[row] = Found("", tokens=tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST]))
+    return reasons
+
+
+def _token_names(
+    retriever: Retriever, texts: Sequence[Text], encoded: Representation, side: Side
+) -> list[list[str]] | None:
+    """For each text, the token of each of its vectors; None if the vectors do not belong to tokens."""
+    encoder = retriever.tower(side)
+    batch = encoder.collate(encoder.tokenize(texts, side), side)
+    if batch.input_ids.shape[1] != _vectors(encoded) or (side == "document" and encoded.vector_mask is None):
+        return None
+    return [encoder.tokens(ids) for ids in batch.input_ids.tolist()]

@@ -34,18 +34,9 @@ _actors: weakref.WeakValueDictionary[ClusterOptions, Actors] = weakref.WeakValue
 
 @dataclass(frozen=True)
 class Asked:
-    """What a worker is asked.
+    """A call of a method for some segments; "" only opens them.
 
-    Attributes:
-        place: The index folder.
-        version: Names the manifest.
-        segments: The names of the segments to search.
-        options: Options of the indexer.
-        method: What to call of the indexer; "" = nothing, the segments are opened.
-        arguments: What to call it with.
-        manifest: The manifest; None at first, because the worker may have opened the segments before.
-        verify: Whether all bytes of their files are read when they are opened.
-        in_recipe: Whether the options are those of a recipe; see `consent`.
+    The manifest is None at first, because the worker may have opened the segments before; `version` names it.
     """
 
     place: Path
@@ -60,19 +51,7 @@ class Asked:
 
 
 class Spread(Indexer):
-    """Searches the segments of an index on the workers of a cluster.
-
-    Args:
-        made: The indexer, which is not opened.
-        folder: The index folder.
-        manifest: Its manifest.
-        options: Options that differ from those in the manifest.
-        cluster: The cluster.
-
-    Raises:
-        InputError: There is no such cluster, or it has no room.
-        ArtifactError: A worker does not see the index, or another one.
-    """
+    """Searches the segments of an index on the workers of a cluster."""
 
     def __init__(
         self,

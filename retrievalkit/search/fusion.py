@@ -46,10 +46,6 @@ class Fusion:
             normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index computes,
             normalised together with those of its hits.
         rrf_k: The constant k of "rrf", 60 if None: the greater it is, the less the first ranks count.
-
-    Raises:
-        OptionError: An option is out of range, or has no effect with the method.
-        UnknownNameError: The method is unknown.
     """
 
     method: str = "rrf"
@@ -59,8 +55,14 @@ class Fusion:
     rrf_k: RankConstant | None = None
 
     def __post_init__(self) -> None:
-        self._class  # noqa: B018 - refuses an unknown method
-        self._check_effect()
+        # An option without effect is refused: the user expects it to change something.
+        others = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
+        for name in ("weights", "rrf_k", "normalization", "missing"):
+            value = getattr(self, name)
+            if not self.takes(name) and value not in (None, "none"):
+                method = read_call(self.method)[0]
+                msg = f"{name}={value} has no effect with fusion '{method}'. Leave it out, or fuse by {others[name]}."
+                raise OptionError(msg)
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
             raise OptionError(msg)
@@ -68,16 +70,6 @@ class Fusion:
             msg = f"weights {list(self.weights)} are all 0: every score would be 0. Raise one."
             raise OptionError(msg)
         self._made  # noqa: B018 - refuses wrong options of the method
-
-    def _check_effect(self) -> None:
-        """Refuse an option without effect: the user expects it to change something."""
-        others = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
-        for name in ("weights", "rrf_k", "normalization", "missing"):
-            value = getattr(self, name)
-            if value is not None and value != "none" and not self.takes(name):
-                method = read_call(self.method)[0]
-                msg = f"{name}={value} has no effect with fusion '{method}'. Leave it out, or fuse by {others[name]}."
-                raise OptionError(msg)
 
     def takes(self, name: str) -> bool:
         """Whether the method looks at the weights, the normalization, the choice of `missing`, or k."""
@@ -106,12 +98,7 @@ class Fusion:
         return self._class.uses_scores
 
     def weights_of(self, runs: int) -> Scores:
-        """(runs,) the weight of each run.
-
-        Raises:
-            InputError: There is no run.
-            OptionError: There are more weights than runs, or fewer.
-        """
+        """(runs,) the weight of each run."""
         if not runs:
             msg = "there is no run to fuse. Give one or more."
             raise InputError(msg)
@@ -198,11 +185,7 @@ class Linear(Sum):
 
 
 def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
-    """Gather the hits of the runs for one query.
-
-    Raises:
-        InputError: A run has a document twice, or a score that is not a finite number.
-    """
+    """Gather the hits of the runs for one query."""
     for number, (ids, _) in enumerate(rankings, 1):
         if len(set(ids)) < len(ids):
             twice, _ = Counter(ids).most_common(1)[0]
@@ -231,17 +214,12 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
     order = np.argsort(-rounded, kind="stable")
     ranked = rounded[order]
     order = order[: depth + int(np.count_nonzero(ranked[depth:] == ranked[depth - 1 : depth]))]
-    return _ties_by_id(ids, order, ranked[: len(order)])[:depth], ranked[:depth]
-
-
-def _ties_by_id(ids: Sequence[str], order: NDArray[np.int64], ranked: NDArray[np.float32]) -> list[str]:
-    """The ids in the given order, those with equal scores ascending."""
     named = [ids[row] for row in order.tolist()]
-    same = np.concatenate([[False], ranked[1:] == ranked[:-1], [False]])
+    same = np.concatenate([[False], ranked[1 : len(order)] == ranked[: len(order) - 1], [False]])
     starts, ends = np.flatnonzero(~same[:-1] & same[1:]).tolist(), np.flatnonzero(same[:-1] & ~same[1:]).tolist()
     for start, end in zip(starts, ends, strict=True):
         named[start : end + 1] = sorted(named[start : end + 1])
-    return named
+    return named[:depth], ranked[:depth]
 
 
 def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:

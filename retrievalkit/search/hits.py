@@ -7,7 +7,7 @@ pairs of tokens that contribute most to the score.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from retrievalkit.report.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 INDENT = 6
 
@@ -68,16 +67,8 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         """The reasons as JSON values; unknown ones are left out, except rank and score."""
-        known = {name: value for name in _FIELDS if (value := getattr(self, name)) not in (None, {}, ())}
-        kept = {name: _short(value) for name, value in known.items()}
-        if self.terms:
-            kept["terms"] = dict(self.terms)
-        if self.tokens:
-            kept["tokens"] = tuple(asdict(pair) for pair in self.tokens)
+        kept = {name: _short(value) for name, value in asdict(self).items() if value not in (None, {}, ())}
         return {"index": self.index, "rank": self.rank, "score": _short(self.score), **kept}
-
-
-_FIELDS = tuple(field.name for field in fields(Found))
 
 
 @dataclass(frozen=True)
@@ -138,14 +129,7 @@ def describe_hits(
 
 
 def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], indexes: Sequence[str]) -> None:
-    """Write hits: as a page (.html), for programs (.json), or else as a run (TREC).
-
-    Args:
-        path: The file.
-        query: The text of the query.
-        hits: Its hits.
-        indexes: The names of the indexes.
-    """
+    """Write hits: as a page (.html), for programs (.json), or else as a run (TREC)."""
     suffix = Path(path).suffix
     if suffix == ".json":
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
@@ -171,8 +155,16 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         if hit.title and hit.title != hit.id:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
-        lines = [_marked(hit)] if hit.snippet else []
-        lines += map(_coloured, _reasons(hit))
+        shown, last = Text(), 0
+        for start, end in hit.matches:
+            shown.append(printable(hit.snippet[last:start]))
+            shown.append(printable(hit.snippet[start:end]), style="bold yellow")
+            last = end
+        shown.append(printable(hit.snippet[last:]))
+        lines = [shown] if hit.snippet else []
+        for parts in _reasons(hit):
+            styled = zip(parts, ("green", "default", "dim"), strict=True)
+            lines.append(Text.assemble(*((part, style) for part, style in styled if part)))
         if console.is_terminal:
             console.print(head)
             for line in lines:
@@ -182,57 +174,30 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
                 console.print(line, soft_wrap=True)
 
 
-def _marked(hit: DescribedHit) -> Text:
-    from rich.text import Text
-
-    text, last = Text(), 0
-    for start, end in hit.matches:
-        text.append(printable(hit.snippet[last:start]))
-        text.append(printable(hit.snippet[start:end]), style="bold yellow")
-        last = end
-    return text.append(printable(hit.snippet[last:]))
-
-
 def reasons_of(hit: DescribedHit) -> list[str]:
     """A line of text for each index with something to report."""
     return ["".join(parts) for parts in _reasons(hit)]
 
 
 def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
-    """One line per index with something to report: its name, its rank and score, and why; alone, only why."""
-    several = len(hit.found) > 1
-    return [line for found in hit.found if any(line := _why(found, several=several))]
-
-
-def _coloured(line: tuple[str, str, str]) -> Text:
-    from rich.text import Text
-
-    return Text.assemble(
-        *((part, style) for part, style in zip(line, ("green", "default", "dim"), strict=True) if part)
-    )
-
-
-def _why(found: Found, *, several: bool) -> tuple[str, str, str]:
-    """One line; with the index's name, rank and score if it is one of several."""
-    parts = []
-    if found.dense is not None and found.lexical is not None:
-        parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
-    if found.view is not None:
-        parts.append(f"nearest of {found.views} vectors: {found.view}")
-    if found.tokens:
-        rare_first = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)
-        parts.append(", ".join(map(_pair, rare_first[:SHOWN_TOKENS])))
-    if found.terms:
-        shown = list(found.terms.items())[:SHOWN_TERMS]
-        parts.append(", ".join(f"{term} {value:.3g}" for term, value in shown))
-    why = printable("; ".join(parts))
-    if not several:
-        return "", "", why
-    rank = f"#{found.rank}" if found.rank is not None else "not found"
-    score = "" if found.score is None else f" {found.score:.4f}"
-    return f"{printable(found.index)} ", f"{rank}{score}", f"  {why}" if why else ""
-
-
-def _pair(pair: TokenPair) -> str:
-    tokens = pair.query if pair.query == pair.document else f"{pair.query} ~ {pair.document}"
-    return f"{tokens} {pair.score:.2f}"
+    """A line per index with something to report: its name, its rank and score, and why; alone, only why."""
+    lines = []
+    for found in hit.found:
+        parts = []
+        if found.dense is not None and found.lexical is not None:
+            parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
+        if found.view is not None:
+            parts.append(f"nearest of {found.views} vectors: {found.view}")
+        # Common words come last.
+        pairs = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
+        named = ((one.query if one.query == one.document else f"{one.query} ~ {one.document}", one) for one in pairs)
+        parts.append(", ".join(f"{tokens} {pair.score:.2f}" for tokens, pair in named))
+        parts.append(", ".join(f"{term} {value:.3g}" for term, value in list(found.terms.items())[:SHOWN_TERMS]))
+        why = printable("; ".join(filter(None, parts)))
+        if len(hit.found) > 1:
+            rank = f"#{found.rank}" if found.rank is not None else "not found"
+            score = "" if found.score is None else f" {found.score:.4f}"
+            lines.append((f"{printable(found.index)} ", f"{rank}{score}", f"  {why}" if why else ""))
+        elif why:
+            lines.append(("", "", why))
+    return lines

@@ -35,21 +35,24 @@ Type a query, or
   :q       quit (also Ctrl-D)"""
 
 
-def converse(answer: Callable[[str, int], None], k: int) -> None:
+def converse(answer: Callable[[str, int], object], k: int) -> None:
     """Answer each line of standard input, until its end or `:q`.
 
     An error in one query is reported on standard error and does not end the session.
-
-    Args:
-        answer: Called with a query and how many hits to show.
-        k: How many hits to show at first.
     """
     for line in _lines():
-        if line in (":q", ":quit", ":exit"):
+        name, _, value = line.partition(" ")
+        if name == ":q":
             return
         try:
-            if line.startswith(":"):
-                k = _command(line, k)
+            if name == ":k" and value.strip().isdigit() and int(value) > 0:
+                k = int(value)
+            elif name == ":k":
+                _say(f"Error: ':k {value}' should be a number of hits, such as :k 20.")
+            elif name == ":help":
+                _say(HELP)
+            elif name.startswith(":"):
+                _say(f"Error: unknown command '{name}'. {HELP}")
             elif line:
                 answer(line, k)
         except RetrievalkitError as error:
@@ -58,21 +61,29 @@ def converse(answer: Callable[[str, int], None], k: int) -> None:
             _say("Interrupted.")
 
 
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    say(text, err=True)
+    sys.stderr.flush()
+
+
 def _lines() -> Iterator[str]:
     """The lines of standard input, stripped; on a terminal, with a prompt and a history."""
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):
             # An invalid byte should spoil a character, not end the session.
             sys.stdin.reconfigure(errors="replace")
-        for line in sys.stdin:
-            yield line.strip()
+        yield from map(str.strip, sys.stdin)
         return
     with contextlib.suppress(ImportError):
         # Imported for its effect on input(): a history and line editing.
         import readline  # noqa: F401
     while True:
         try:
-            yield input(_prompt()).strip()
+            if not sys.stdout.isatty():  # answers go to a file or a pipe
+                sys.stderr.write(PROMPT)
+                sys.stderr.flush()
+            yield input(PROMPT if sys.stdout.isatty() else "").strip()
         except EOFError:
             sys.stdout.write("\n")
             return
@@ -81,48 +92,9 @@ def _lines() -> Iterator[str]:
             sys.stdout.write("\n")
 
 
-def _prompt() -> str:
-    """The prompt for input(); printed to standard error if standard output is a file or a pipe."""
-    if sys.stdout.isatty():
-        return PROMPT
-    sys.stderr.write(PROMPT)
-    sys.stderr.flush()
-    return ""
-
-
-def _command(line: str, k: int) -> int:
-    """Run a line that starts with a colon, and return how many hits to show from now on."""
-    name, _, value = line.partition(" ")
-    if name == ":k":
-        if value.strip().isdigit() and int(value) > 0:
-            return int(value)
-        _say(f"Error: ':k {value}' should be a number of hits, such as :k 20.")
-    elif name in (":help", ":h", ":?"):
-        _say(HELP)
-    else:
-        _say(f"Error: unknown command '{name}'. {HELP}")
-    return k
-
-
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    say(text, err=True)
-    sys.stderr.flush()
-
-
 @dataclass
 class Reader:
-    """Prints the hits of queries with their texts and the reasons for their scores.
-
-    Attributes:
-        searcher: The indexes.
-        fusion: How several indexes are fused; None for one.
-        corpus: Source of the texts; the corpus that was indexed if None.
-        depth: How many hits of each index are fused.
-        why: Whether to find the reasons for the scores.
-        as_json: Print JSON, an object per query.
-        indent: Indentation of the JSON; None = one line.
-    """
+    """Prints the hits of queries with their texts and the reasons for their scores."""
 
     searcher: Searcher
     fusion: Fusion | None = None
@@ -138,16 +110,6 @@ class Reader:
             # They were told of when the corpus was indexed, and hits are shown one by one.
             self._texts.counts_empty = False
 
-    def hits(self, text: str, k: int) -> list[DescribedHit]:
-        """The hits of a query, described.
-
-        Raises:
-            InputError: The query is empty, or the indexes cannot search for it.
-        """
-        query = Query("query", text)
-        check_queries([query])
-        return self.described(query, *search_one(self.searcher, query, k, self.fusion, self.depth))
-
     def warm(self) -> None:
         """Find out where each text is, which the first hits would wait for."""
         if self._texts is not None:
@@ -156,21 +118,16 @@ class Reader:
     def described(
         self, query: Query, hits: Sequence[tuple[str, float]], candidates: Candidates | None, why: bool | None = None
     ) -> list[DescribedHit]:
-        """Hits with their texts and the reasons for their scores.
-
-        Args:
-            query: The query.
-            hits: Its hits.
-            candidates: The hits of each index, if several were fused.
-            why: Whether to find the reasons; None = as the reader was told.
-        """
+        """Hits with their texts and the reasons for their scores."""
         why = self.why if why is None else why
         reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=why)
         return describe_hits(hits, query.text, self._texts, reasons)
 
     def __call__(self, text: str, k: int) -> list[DescribedHit]:
-        """Print the hits of a query."""
-        hits = self.hits(text, k)
+        """Print the hits of a query, and return them."""
+        query = Query("query", text)
+        check_queries([query])
+        hits = self.described(query, *search_one(self.searcher, query, k, self.fusion, self.depth))
         if self.as_json:
             value = {"query": text, "hits": [hit.to_json() for hit in hits]}
             sys.stdout.write(printable_json(json.dumps(value, indent=self.indent, ensure_ascii=False)) + "\n")

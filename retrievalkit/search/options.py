@@ -61,10 +61,6 @@ class FusionOptions:
             indexes: How many.
             identities: Fingerprints of the indexes, with which a file of weights is compared; None = the indexes are
                 not open yet, and the file is not read.
-
-        Raises:
-            OptionError: An option has no effect or does not fit, or contradicts the file.
-            InputError: The file holds no tuned weights, or those of other indexes.
         """
         from retrievalkit.search.fusion import Fusion
 
@@ -77,7 +73,15 @@ class FusionOptions:
         weights = self.weights
         if isinstance(weights, str) and Path(weights).is_file():
             if identities is not None:
-                return self._tuned(weights, identities)
+                from retrievalkit.search.tuning import read_choice
+
+                tuned = read_choice(weights, identities)
+                known = {"fusion": tuned.method, **vars(tuned)}
+                for name, value in given.items():
+                    if name not in ("weights", "depth") and value != known[name]:
+                        msg = f"'{weights}' has {name}={known[name]}, but the options say {value}. Leave out one."
+                        raise OptionError(msg)
+                return tuned
             weights = None
         elif isinstance(weights, str):
             try:
@@ -90,18 +94,6 @@ class FusionOptions:
         if indexes:
             fusion.weights_of(indexes)
         return fusion
-
-    def _tuned(self, path: str, identities: Sequence[str]) -> Fusion:
-        """The fusion in a file of tuned weights."""
-        from retrievalkit.search.tuning import read_choice
-
-        tuned = read_choice(path, identities)
-        known = {"fusion": tuned.method, **vars(tuned)}
-        for name, value in self.given().items():
-            if name not in ("weights", "depth") and value != known[name]:
-                msg = f"'{path}' has {name}={known[name]}, but the options say {value}. Leave out one."
-                raise OptionError(msg)
-        return tuned
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,20 +84,7 @@ def check_index(
     model: str | Path | None = None,
     precision: Precision | None = None,
 ) -> Recall:
-    """Compare an index with brute force, and write the result into its manifest.
-
-    Args:
-        folder: The index.
-        queries: A queries file; None = texts of the folder itself.
-        count: The maximum number of queries.
-        k: Hits per query.
-        options: Options of the indexer that differ from those at indexing.
-        model: The checkpoint that encodes the queries of a file, if it was moved.
-        precision: The number format to encode them in; None = fp32.
-
-    Raises:
-        InputError: There is nothing to compare with, or the vectors were altered.
-    """
+    """Compare an index with brute force, and write the result into its manifest."""
     check_k(k)
     if precision is not None and queries is None:
         msg = "precision is for the encoding of queries, and texts of the folder are encoded. Leave it out."
@@ -107,22 +94,40 @@ def check_index(
         msg = f"index '{folder}' is one of texts (indexer '{index.name}'): there are no vectors to compare it with."
         raise UnsupportedError(msg)
     store = _vectors(index)
-    total = _Total()
-    batches = _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision)
-    for batch in batches:
-        total.add(index, store, viewed(batch, index.indexer.view), min(k, len(store)))
+    wanted = min(k, len(store))
+    searched, exact, difference = 0, True, 0.0
+    shares: list[float] = []
+    for batch in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
+        asked = viewed(batch, index.indexer.view)
+        searched += len(asked)
+        ids, reported = index.indexer.search(asked, wanted)
+        rows = [store.ids.rows(hits) for hits in ids]
+        for hits, texts in zip(ids, rows, strict=True):
+            if (texts < 0).any():
+                unknown = hits[int(np.argmax(texts < 0))]
+                msg = f"index '{index.folder}' finds '{unknown}', which is not among its vectors' texts. Index again."
+                raise ArtifactError(msg)
+        best, _ = top_k(asked, store.blocks(_BLOCK), wanted, width=store.block_rows(_BLOCK))
+        for scores, given, every in zip(scores_of(asked, store, rows), reported, best.numpy(), strict=True):
+            top = every[np.isfinite(every)]
+            if not len(top):
+                exact &= not len(scores)
+                continue
+            rounding = _ROUNDING * max(1.0, float(np.abs(top).max()))
+            found = int((scores >= top[-1] - rounding).sum())
+            differs = float(np.abs(scores - np.asarray(given)).max(initial=0.0))
+            shares.append(min(found, len(top)) / len(top))
+            difference = max(difference, differs)
+            exact &= found == len(top) and differs <= rounding
+    share = sum(shares) / len(shares) if shares else 1.0
     source = "texts of the folder" if queries is None else str(queries)
-    recall = Recall(total.queries, k, round(total.share, 6), total.exact, total.difference, source)
-    _record(index, recall, options or {})
+    recall = Recall(searched, k, round(share, 6), exact, difference, source)
+    artifacts.add_to_manifest(index.folder, check=asdict(recall) | ({"options": dict(options)} if options else {}))
     return recall
 
 
 def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
-    """Refuse an impossible check before an index is built.
-
-    Raises:
-        InputError: The source is a corpus, or the queries file is not one.
-    """
+    """Refuse an impossible check before an index is built."""
     if artifacts.kind_of(source) != "vectors":
         msg = f"check compares an index of vectors with brute force, but '{source}' is not a vectors folder."
         raise UnsupportedError(msg)
@@ -156,44 +161,6 @@ def _vectors(index: OpenIndex) -> VectorStore:
     raise ArtifactError(msg)
 
 
-class _Total:
-    """Sums over all queries so far."""
-
-    def __init__(self) -> None:
-        self.queries = 0
-        self.exact = True
-        self.difference = 0.0
-        self._shares: list[float] = []
-
-    @property
-    def share(self) -> float:
-        return sum(self._shares) / len(self._shares) if self._shares else 1.0
-
-    def add(self, index: OpenIndex, store: VectorStore, queries: Representation, k: int) -> None:
-        self.queries += len(queries)
-        ids, reported = index.indexer.search(queries, k)
-        rows = [store.ids.rows(hits) for hits in ids]
-        for hits, texts in zip(ids, rows, strict=True):
-            if (texts < 0).any():
-                unknown = hits[int(np.argmax(texts < 0))]
-                msg = f"index '{index.folder}' finds '{unknown}', which is not among its vectors' texts. Index again."
-                raise ArtifactError(msg)
-        best, _ = top_k(queries, store.blocks(_BLOCK), k, width=store.block_rows(_BLOCK))
-        for exact, given, wanted in zip(scores_of(queries, store, rows), reported, best.numpy(), strict=True):
-            self._add_query(exact, np.asarray(given), wanted[np.isfinite(wanted)])
-
-    def _add_query(self, exact: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> None:
-        if not len(wanted):
-            self.exact &= not len(exact)
-            return
-        rounding = _ROUNDING * max(1.0, float(np.abs(wanted).max()))
-        found = int((exact >= wanted[-1] - rounding).sum())
-        difference = float(np.abs(exact - given).max(initial=0.0))
-        self._shares.append(min(found, len(wanted)) / len(wanted))
-        self.difference = max(self.difference, difference)
-        self.exact &= found == len(wanted) and difference <= rounding
-
-
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
     """Texts of the folder as queries: one vector per text, or all if their number varies, as with token vectors."""
     random = np.random.default_rng(SEED)
@@ -224,9 +191,3 @@ def _encoded(
     for start in range(0, len(queries), _BATCH):
         texts = [("", query.text) for query in queries[start : start + _BATCH]]
         yield encoders.of(index).encode(texts, "query", precision=encoders.precision)
-
-
-def _record(index: OpenIndex, recall: Recall, options: Mapping[str, Any]) -> None:
-    """Write the result into the index's manifest."""
-    entry = asdict(recall) | ({"options": dict(options)} if options else {})
-    artifacts.add_to_manifest(index.folder, check=entry)

@@ -10,15 +10,29 @@ an index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit.data import inputs
+from retrievalkit import artifacts, oddities
+from retrievalkit.data import inputs, sources
+from retrievalkit.data.runs import Hits, write_run
 from retrievalkit.declarations import Argument, Flag, Place, Reads, Sections, command
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.options import HybridOptions, OpenOptions
+
+if TYPE_CHECKING:
+    from retrievalkit.data.queries import Query
+    from retrievalkit.search.fusion import Fusion
+    from retrievalkit.search.searcher import Searcher
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ class SearchOptions(HybridOptions, OpenOptions):
         """Whether hits are printed with their texts, instead of a run."""
         return self.query is not None or self.interactive
 
+    @property
+    def runs_alone(self) -> bool:
+        """Whether all that is searched is files."""
+        return all(Path(place).is_file() for place in self.indexes)
+
 
 @command("search", SearchOptions)
 def search(options: SearchOptions) -> None:
@@ -78,6 +97,159 @@ def search(options: SearchOptions) -> None:
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
     """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
-    from retrievalkit.search import program
+    from retrievalkit.data.qrels import read_qrels
+    from retrievalkit.data.queries import read_queries
+    from retrievalkit.search.searcher import HITS, find, opened
+    from retrievalkit.search.tuning import METRIC, tune, write_choice
 
-    program.perform(options)
+    count = len(options.indexes)
+    tunes_linear = options.tune is not None and options.fusion is None and count > 1
+    fused = replace(options, fusion="linear") if tunes_linear else options
+    fused.fused(count)
+    _check(options)
+    queries = None if options.queries is None else read_queries(options.queries, options.split)
+    qrels = None if options.tune is None else read_qrels(options.tune, "dev")
+    dev = None if options.tune is None else _queries_to_tune_on(options)
+    searcher = opened(list(map(Path, options.indexes)), options, options.named_options)
+    fusion = fused.fused(count, searcher.identities)
+    if options.shows_hits:
+        _show_hits(options, searcher, fusion)
+        return
+    k, about = options.k or HITS, {}
+    if qrels is not None:
+        if fusion is None:
+            msg = "tune weights several indexes, but there is only one. Give more."
+            raise OptionError(msg)
+        dev = searcher.queries_of_runs() if dev is None else dev
+        metric = options.tune_metric or METRIC
+        tuned = tune(searcher, dev, qrels, fusion, metric=metric, k=k, depth=options.depth)
+        fusion, about = tuned.best.fusion, {"tuned": tuned.to_json()}
+        if queries is None and options.output is not None:
+            write_choice(str(options.output), tuned)
+        if queries is None and options.as_json:
+            sys.stdout.write(_json(tuned.to_json()))
+        if not options.as_json:
+            # If a run is printed, standard output is reserved for it.
+            tuned.render(list(map(str, options.indexes)), err=queries is not None and options.output is None)
+        if queries is None:
+            if options.output is not None and not options.as_json:
+                output = artifacts.named(str(options.output))
+                say(f"{output}: the best weights; search with --weights {output}")
+            return
+        known = {query.text for query in dev if query.id in qrels}
+        if seen := sum(query.text in known for query in queries):
+            oddities.note(
+                f"{seen:,} of the {len(queries):,} queries are among the {tuned.queries:,} that the weights were tuned "
+                "on: metrics on these are better than on new queries."
+            )
+    if fusion is not None:
+        about = {"fusion": asdict(fusion), **about}
+    _write_run(options, find(searcher, queries, k, fusion, depth=options.depth), about)
+
+
+def _check(options: SearchOptions) -> None:
+    """Refuse incompatible options before anything is opened."""
+    from retrievalkit.report.page import PAGES
+    from retrievalkit.search.searcher import check_effect
+
+    places = [str(place) for place in options.indexes]
+    modes = {"queries": options.queries, "query": options.query, "interactive": options.interactive or None}
+    given = [name for name, value in modes.items() if value is not None]
+    if len(given) > 1:
+        msg = f"{' and '.join(given)} exclude each other. Give one of them."
+        raise OptionError(msg)
+    for place in places:
+        if not Path(place).exists():
+            do = f'Give a text to search for as --query "{place}".' if " " in place else "Give indexes and runs."
+            msg = f"'{place}' does not exist. {do}"
+            raise InputError(msg)
+    if not given and options.tune is None and not options.runs_alone:
+        folder = next(place for place in places if not Path(place).is_file())
+        msg = f"there is nothing to search for in '{folder}'. Give queries, a query, or interactive."
+        raise OptionError(msg)
+    if options.shows_hits and options.runs_alone:
+        msg = f"{given[0]} needs an index folder to search, but '{places[0]}' is a file. Give an index."
+        raise OptionError(msg)
+    shown = {"corpus": options.corpus, "explain": options.explain}
+    check_effect(shown, options.shows_hits, "hits to read (query, interactive)")
+    check_effect({"ray": options.cluster}, not options.runs_alone, "an index")
+    check_effect({"split": options.split}, options.queries is not None, "queries")
+    check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")
+    check_effect({"output": options.output}, not options.interactive, "queries, query or tune")
+    check_effect({"tune": options.tune}, not options.shows_hits, "queries, or stands alone")
+    tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
+    check_effect(tuned_by, options.tune is not None, "tune")
+    if options.output is not None:
+        artifacts.check_output_file(str(options.output), stream=True)
+    if options.output is not None and Path(options.output).suffix in PAGES and options.query is None:
+        msg = f"output '{options.output}' is a page, which shows the hits of one query. Give a query."
+        raise OptionError(msg)
+
+
+def _queries_to_tune_on(options: SearchOptions) -> list[Query] | None:
+    """None = those of the runs."""
+    from retrievalkit.data.queries import read_queries
+
+    tune = str(options.tune)
+    holds_queries = Path(tune).is_dir() or sources.split_prefix(tune)[0]
+    source = options.tune_queries or (tune if holds_queries else options.queries)
+    if source is None and not options.runs_alone:
+        msg = f"'{tune}' has judgements but no queries. Give the queries with tune_queries."
+        raise InputError(msg)
+    return None if source is None else read_queries(source)
+
+
+def _show_hits(options: SearchOptions, searcher: Searcher, fusion: Fusion | None) -> None:
+    from retrievalkit.search.hits import write_hits
+    from retrievalkit.search.interactive import Reader
+    from retrievalkit.search.searcher import HITS_TO_READ
+
+    k, why = options.k or HITS_TO_READ, options.explain is not False
+    reader = Reader(searcher, fusion, options.corpus, options.depth, why=why, as_json=options.as_json)
+    if options.query is None:
+        # Reported at once, as a conversation may be long.
+        searcher.note = oddities.at_once
+        reader.converse(k)
+        return
+    hits = reader(options.query, k)
+    if options.output is not None:
+        write_hits(str(options.output), options.query, hits, searcher.labels)
+
+
+def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about: Mapping[str, Any]) -> None:
+    """Write or print a run while it is found, so that the hits of a batch are in memory, not those of all queries."""
+    queries, lines = 0, 0
+
+    def passed() -> Iterator[tuple[str, Hits]]:
+        nonlocal queries, lines
+        for query_id, hits in found:
+            queries, lines = queries + 1, lines + len(hits)
+            yield query_id, hits
+
+    if options.output is not None:
+        write_run(os.fspath(options.output), passed())
+        output = artifacts.named(os.fspath(options.output))
+        if options.as_json:
+            sys.stdout.write(_json({"queries": queries, "hits": lines, "run": output, **about}))
+        else:
+            say(f"{output}: {counted(queries, 'queries')}, {counted(lines, 'hits')}")
+        return
+    if options.as_json:
+        # The counts come first.
+        results = dict(passed())
+        sys.stdout.write(_json({"queries": queries, "hits": lines, "run": None, **about, "results": results}))
+        return
+    import numpy as np
+
+    # A program is given the ids as they are, a terminal nothing that could control it.
+    shown = printable if sys.stdout.isatty() else str
+    for query_id, hits in found:
+        scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
+        sys.stdout.writelines(
+            shown(f"{query_id} Q0 {document_id} {rank} {score} rkit") + "\n"
+            for rank, ((document_id, _), score) in enumerate(zip(hits, scores, strict=True), 1)
+        )
+
+
+def _json(value: Any) -> str:
+    return printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from retrievalkit import oddities
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.data.runs import Hits
+from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
+from retrievalkit.options import convert
+from retrievalkit.report.counts import counted
+from retrievalkit.report.progress import ProgressBar
 from retrievalkit.search.encoders import Encoders, QueryBatch
-from retrievalkit.search.fusion import Fusion, Ranking, gather
-from retrievalkit.search.options import Missing
+from retrievalkit.search.fusion import Fusion, Ranking, as_hits, gather
+from retrievalkit.search.options import Missing, OpenOptions
 from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 
 if TYPE_CHECKING:
@@ -23,18 +28,15 @@ if TYPE_CHECKING:
 
 BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
+HITS, HITS_TO_READ = 1000, 10
+HITS_AT_ONCE = 1 << 21
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The hits of some queries.
-
-    Attributes:
-        rankings: For each query the ids and scores of its hits, best first.
-        candidates: For each query, the hits of all sources, if several were fused.
-    """
+    """The hits of some queries."""
 
     rankings: Sequence[Ranking]
     candidates: Sequence[Candidates] | None = None
@@ -52,10 +54,6 @@ class Searcher:
         query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
         note: Called with messages for the user, one sentence at a time.
         cluster: The Ray cluster whose workers search the indexes; None = this process.
-
-    Raises:
-        InputError: A place is neither an index nor a run, the model did not make the indexes, or an option belongs to
-            none of them.
     """
 
     def __init__(
@@ -92,8 +90,15 @@ class Searcher:
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
-        if problem := _different_corpora(self.indexes):
-            note(problem)
+        known = [index for index in self.indexes if "corpus" in index.manifest]
+        for index in known[1:]:
+            first, second = known[0].manifest["corpus"], index.manifest["corpus"]
+            if first["fingerprint"] != second["fingerprint"]:
+                note(
+                    f"'{known[0].label}' and '{index.label}' are indexes of different corpora ('{first['source']}' and "
+                    f"'{second['source']}', by their fingerprints)."
+                )
+                break
         if len({source.place.resolve() for source in sources}) < len(sources):
             note("an index or run is given twice: what it finds counts twice. Give each once; --weights weighs it.")
 
@@ -112,30 +117,48 @@ class Searcher:
         """A fingerprint of each source."""
         return [source.identity for source in self.sources]
 
-    def note_short_runs(self, depth: int) -> None:
-        """Tell of runs that end before the depth that was asked for, once they were searched."""
+    def note_short_runs(self, depth: int | None) -> None:
+        """Report runs that end before the depth that was asked for, once they were searched."""
         for source in self.sources:
-            if isinstance(source, OpenRun) and 0 < source.deepest < depth:
+            if isinstance(source, OpenRun) and 0 < source.deepest < (depth or 0):
                 self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
 
-    def ask(self, queries: Sequence[Query]) -> QueryBatch:
-        """Prepare queries for `search`.
+    def check_runs(self, queries: Sequence[Query]) -> None:
+        """Refuse runs that share no query, or that have nothing to be fused with."""
+        for source in self.sources:
+            if not isinstance(source, OpenRun):
+                continue
+            lacking = [query.id for query in queries if query.id not in source.run]
+            if len(self.sources) == 1:
+                msg = f"'{source.label}' is a run, but there is nothing to fuse it with. Give an index to search."
+                raise InputError(msg)
+            if len(lacking) == len(queries):
+                msg = (
+                    f"the run '{source.label}' has none of the {counted(len(queries), 'queries')}: its ids are like "
+                    f"'{next(iter(source.run))}', theirs like '{queries[0].id}'. Give the run of these queries."
+                )
+                raise InputError(msg)
+            if lacking:
+                self.note(
+                    f"the run '{source.label}' has no hits for {len(lacking):,} of {len(queries):,} queries: "
+                    f"{shortlist(lacking, 3)}."
+                )
 
-        Raises:
-            ArtifactError: It is not known which model encodes them.
-        """
+    def queries_of_runs(self) -> list[Query]:
+        """The queries of the runs, without texts, where no index needs texts."""
+        if self.indexes:
+            msg = f"'{self.indexes[0].label}' is an index to search, but there are no queries. Give queries or a query."
+            raise InputError(msg)
+        ids = dict.fromkeys(query_id for run in self.sources if isinstance(run, OpenRun) for query_id in run.run)
+        return [Query(query_id, "") for query_id in ids]
+
+    def ask(self, queries: Sequence[Query]) -> QueryBatch:
+        """Prepare queries for `search`."""
         self.encoders.check()
         return QueryBatch(queries, self.encoders)
 
     def search(self, queries: QueryBatch, k: int, fusion: Fusion | None, depth: int | None = None) -> Findings:
-        """The best hits of queries.
-
-        Args:
-            queries: Made by `ask`.
-            k: Hits per query.
-            fusion: How the hits of several sources are combined; None for a single source.
-            depth: How many hits of each source are fused; None = 1,000, or k if that is more.
-        """
+        """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more)."""
         if fusion is None:
             return Findings(self.sources[0].rankings(queries, k))
         candidates = self.candidates(queries, k, fusion, depth)
@@ -175,14 +198,87 @@ class Searcher:
             self.note(f"'{source.label}' lacks documents that others found; they get its lowest score for the query.")
 
 
-def _different_corpora(indexes: Sequence[OpenIndex]) -> str:
-    """A sentence about two indexes of different corpora; "" if there are none."""
-    known = [index for index in indexes if "corpus" in index.manifest]
-    for index in known[1:]:
-        first, second = known[0].manifest["corpus"], index.manifest["corpus"]
-        if first["fingerprint"] != second["fingerprint"]:
-            return (
-                f"'{known[0].label}' and '{index.label}' are indexes of different corpora ('{first['source']}' and "
-                f"'{second['source']}', by their fingerprints)."
-            )
-    return ""
+def opened(
+    places: Sequence[Place], options: OpenOptions, named: Options | None = None, note: Note = oddities.note
+) -> Searcher:
+    """The searcher of indexes and runs."""
+    if "document_length" in options.encoder_options:
+        msg = "encoder.document_length has no effect on a search, whose documents are encoded already. Give it to rkit "
+        msg += "encode."
+        raise OptionError(msg)
+    # An index folder may be called "encoder", too.
+    rest = {name: value for name, value in options.encoder_options.items() if name != "query_length"}
+    settings = {"indexer": options.indexer_options, "encoder": rest, **(named or {})}
+    length = options.encoder_options.get("query_length")
+    length = None if length is None else convert("encoder.query_length", int, length)
+    lent = options.model if hasattr(options.model, "encode_queries") else None
+    if lent is not None and length is None:
+        length = lent.model.changed.get("query_length")
+    searcher = Searcher(
+        places,
+        model=options.model if lent is None else lent.source,
+        options={name: values for name, values in settings.items() if values},
+        precision=options.precision or "fp32",
+        query_length=length,
+        note=note,
+        cluster=options.cluster,
+    )
+    encoded = any(index.needs_encoding for index in searcher.indexes)
+    check_effect({"precision": options.precision, "encoder.query_length": length}, encoded, "an index of vectors")
+    if lent is not None:
+        searcher.encoders.lend(lent.model, lent.lock)
+    return searcher
+
+
+def check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
+    """Refuse options that would have no effect."""
+    if not has_effect and (named := [name for name, value in options.items() if value is not None]):
+        msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
+        raise OptionError(msg)
+
+
+def find(
+    searcher: Searcher,
+    queries: Sequence[Query] | None,
+    k: int,
+    fusion: Fusion | None,
+    *,
+    depth: int | None = None,
+    ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
+) -> Iterator[tuple[str, Hits]]:
+    """Each query's id with its hits, with one batch in memory.
+
+    Without queries, those of the runs are searched. `ask` prepares a batch; by default its texts are encoded.
+    """
+    wanted = searcher.queries_of_runs() if queries is None else queries
+    searcher.check_runs(wanted)
+    for batch in batches(wanted, k, depth):
+        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth)
+        for query, hits in zip(batch, found.rankings, strict=True):
+            yield query.id, as_hits(*hits)
+    searcher.note_short_runs(depth)
+
+
+def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Sequence[Query]]:
+    """The queries, as many at once as `queries_at_once` allows, with a bar of progress."""
+    size = queries_at_once(k, depth)
+    with ProgressBar("search", len(queries), unit="queries") as progress:
+        for start in range(0, len(queries), size):
+            batch = queries[start : start + size]
+            yield batch
+            progress.advance(len(batch))
+
+
+def queries_at_once(k: int, depth: int | None = None) -> int:
+    """How many queries are searched at once, at most: fewer if each has many hits, which are in memory together."""
+    return max(1, min(BATCH_QUERIES, HITS_AT_ONCE // max(k, depth or 0)))
+
+
+def hit_count(k: Any, default: int) -> int:
+    """The number of hits that a Python program or a request asks for; None = the default."""
+    if k is None:
+        return default
+    if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
+        msg = f"k is {k!r}, and must be a whole number of hits, at least 1."
+        raise OptionError(msg)
+    return int(k)

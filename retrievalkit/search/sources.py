@@ -96,11 +96,7 @@ class OpenIndex:
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """For each query the scores of given texts.
-
-        Raises:
-            UnsupportedError: The indexer cannot compute them.
-        """
+        """For each query the scores of given texts."""
         return self.indexer.scores(queries.encoded_for(self), ids)
 
 
@@ -109,31 +105,26 @@ class OpenRun:
     """A run file: an earlier search that takes part in a fusion.
 
     Attributes:
-        path: Its path; its name, if it is in memory.
+        place: Its path; its name, if it is in memory.
         run: Its content, read when it is wanted.
         label: Its display name: the file's name, unless another source has the same name.
         names: Query id -> the run's own id of that query, where it has another.
         deepest: The most hits of a query so far.
     """
 
-    path: Path
+    place: Path
     run: Mapping[str, Hits]
     label: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     deepest: int = 0
 
     def __post_init__(self) -> None:
-        self.label = self.label or self.path.name
-
-    @property
-    def place(self) -> Path:
-        """Its path."""
-        return self.path
+        self.label = self.label or self.place.name
 
     @property
     def identity(self) -> str:
         """A fingerprint of its content."""
-        return artifacts.fingerprint_file(self.path) if self.path.is_file() else artifacts.fingerprint_value(self.run)
+        return artifacts.fingerprint_file(self.place) if self.place.is_file() else artifacts.fingerprint_value(self.run)
 
     def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
         """For each query the first hits of the run."""
@@ -155,51 +146,71 @@ Source = OpenIndex | OpenRun
 
 
 def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptions | None = None) -> list[Source]:
-    """Open index folders and run files.
-
-    Args:
-        places: Their paths.
-        options: See `Searcher`.
-        cluster: See `Searcher`.
-
-    Raises:
-        InputError: A place is neither an index nor a run, or no index has one of the options.
-    """
+    """Open index folders and run files."""
     sources: list[Source] = []
     used: set[tuple[str, str]] = set()
     names = [place.name for place in places]
     for place in places:
         label = place.name if names.count(place.name) == 1 else str(place)
         if place.is_file():
-            sources.append(OpenRun(place, _open_run(place), label))
+            try:
+                run = open_run(place)
+                # Now, rather than after hours of searching.
+                check_run(run)
+            except DataError as error:
+                msg = f"{error} ('{place}' is a file, so it was read as a run; an index is a folder.)"
+                raise InputError(msg) from error
+            sources.append(OpenRun(place, run, label))
             continue
-        own = _options_of(place, options)
-        used.update(own)
-        index = open_index(place, options={name: options[section][name] for section, name in own}, cluster=cluster)
+        own: dict[str, Any] = {}
+        if options and artifacts.kind_of(place) == "index":
+            made_by = artifacts.read_manifest(place, "index")["indexer"]
+            # The options of its own folder come last and win.
+            for section in dict.fromkeys(("indexer", made_by["name"], place.name)):
+                values = options.get(section)
+                if not isinstance(values, Mapping):
+                    continue
+                for name in values:
+                    # The section for all indexes may contain options that only some of them have.
+                    if section != "indexer" or name in made_by["options"]:
+                        own[name] = values[name]
+                        used.add((section, name))
+        index = open_index(place, options=own, cluster=cluster)
         index.label = label
         sources.append(index)
     for section, values in options.items():
         for name in values if isinstance(values, Mapping) else [""]:
-            if (section, name) not in used:
-                raise _no_such_option(section, name, sources)
+            if (section, name) in used:
+                continue
+            given = f"{section}.{name}" if name else section
+            indexes = [source for source in sources if isinstance(source, OpenIndex)]
+            known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
+            close = nearest(name, known)
+            offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
+            listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
+            msg = (
+                f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
+                f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
+            )
+            raise OptionError(msg)
     return sources
 
 
 def open_index(
     folder: str | Path, *, options: Mapping[str, Any] | None = None, cluster: ClusterOptions | None = None
 ) -> OpenIndex:
-    """Open an index folder.
-
-    Args:
-        folder: A folder that `rkit index` wrote.
-        options: Options of the indexer that differ from those it was built with, such as faiss's `parameters`.
-        cluster: The Ray cluster whose workers open and search its segments; None = this process.
-
-    Raises:
-        ArtifactError: It is not an index folder, it is damaged, or the plugin that made it is not installed.
-    """
+    """Open an index folder."""
     folder = Path(folder)
-    _check_kind(folder)
+    kind = artifacts.kind_of(folder)
+    if kind == "vectors":
+        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
+        raise ArtifactError(msg)
+    if kind == "checkpoint":
+        msg = (
+            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
+            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
+        )
+        raise ArtifactError(msg)
     manifest, lease = leased_manifest(folder)
     name = manifest["indexer"]["name"]
     if cluster is None:
@@ -279,9 +290,6 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
     A stranger may have written the manifest. A store is sent the user's credentials, so that only the bucket of the
     index itself is opened, which the user named; of anything else outside the index, the caller compares the
     fingerprint before it uses or shows the content.
-
-    Raises:
-        InputError: It is in a store that the user has to name, or that cannot be read.
     """
     place: str = entry.get("path", "")
     if artifacts.is_address(place):
@@ -297,11 +305,7 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
 
 
 def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
-    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed.
-
-    Raises:
-        InputError: It is gone or another, or it is a source that the user has to name.
-    """
+    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed."""
     source = str(entry["source"])
     # Absolute, since a file may have the name of a source, such as `documents:x`.
     place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)
@@ -317,55 +321,3 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
 
 def _is_inside(folder: Path, place: str | Path) -> bool:
     return Path(os.path.realpath(place)).is_relative_to(os.path.realpath(folder))
-
-
-def _check_kind(folder: Path) -> None:
-    kind = artifacts.kind_of(folder)
-    if kind == "vectors":
-        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
-        raise ArtifactError(msg)
-    if kind == "checkpoint":
-        msg = (
-            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
-            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
-        )
-        raise ArtifactError(msg)
-
-
-def _open_run(path: Path) -> Mapping[str, Hits]:
-    try:
-        run = open_run(path)
-        # Now, rather than after hours of searching.
-        check_run(run)
-        return run
-    except DataError as error:
-        msg = f"{error} ('{path}' is a file, so it was read as a run; an index is a folder.)"
-        raise InputError(msg) from error
-
-
-def _options_of(folder: Path, options: Options) -> list[tuple[str, str]]:
-    """The options that apply to an index, as section and name; those of its own folder come last and win."""
-    if not options or artifacts.kind_of(folder) != "index":
-        return []
-    made_by = artifacts.read_manifest(folder, "index")["indexer"]
-    applying = []
-    for section in ("indexer", made_by["name"], folder.name):
-        values = options.get(section)
-        if isinstance(values, Mapping):
-            # The section for all indexes may contain options that only some of them have.
-            applying += [(section, name) for name in values if section != "indexer" or name in made_by["options"]]
-    return list(dict.fromkeys(applying))
-
-
-def _no_such_option(section: str, name: str, sources: Sequence[Source]) -> OptionError:
-    given = f"{section}.{name}" if name else section
-    indexes = [source for source in sources if isinstance(source, OpenIndex)]
-    known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
-    close = nearest(name, known)
-    offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
-    listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
-    msg = (
-        f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
-        f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
-    )
-    return OptionError(msg)

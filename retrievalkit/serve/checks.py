@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, nearest, shortlist
-from retrievalkit.search.program import hit_count
+from retrievalkit.search.searcher import hit_count
 from retrievalkit.serve.settings import Limits
 
 _EXPECTED = {

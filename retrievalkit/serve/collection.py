@@ -18,8 +18,7 @@ from retrievalkit.oddities import show
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.interactive import open_texts
 from retrievalkit.search.options import HybridOptions
-from retrievalkit.search.program import opened
-from retrievalkit.search.searcher import FUSION_DEPTH, Searcher
+from retrievalkit.search.searcher import FUSION_DEPTH, Searcher, opened
 from retrievalkit.search.sources import OpenIndex
 from retrievalkit.serve.failures import NotFoundError
 from retrievalkit.serve.settings import Settings

@@ -11,7 +11,7 @@ from retrievalkit.options import options
 from retrievalkit.search.options import HybridOptions
 
 Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
-"""Checked by `search.program.hit_count`, with the words of the Python surface."""
+"""Checked by `search.searcher.hit_count`, with the words of the Python surface."""
 
 WrittenCount = Annotated[
     Count, BeforeValidator(lambda value: int(value) if re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII) else value)

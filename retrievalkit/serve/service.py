@@ -19,7 +19,7 @@ from retrievalkit.report.terminal import say
 from retrievalkit.rerank import DEPTH
 from retrievalkit.search.hits import DescribedHit, reasons_of
 from retrievalkit.search.options import HybridOptions
-from retrievalkit.search.program import HITS_TO_READ
+from retrievalkit.search.searcher import HITS_TO_READ
 from retrievalkit.serve import checks, forms
 from retrievalkit.serve.batching import Batcher
 from retrievalkit.serve.collection import Choice, Collection

@@ -32,14 +32,14 @@ def preload() -> None:
     import torch
 
     import retrievalkit.cli
-    import retrievalkit.evaluate.compare.program
-    import retrievalkit.evaluate.program
+    import retrievalkit.evaluate.compare.page
+    import retrievalkit.evaluate.evaluation
     import retrievalkit.indexing.build
     import retrievalkit.indexing.encoding
     import retrievalkit.mine.program
     import retrievalkit.recipe.run
     import retrievalkit.rerank
-    import retrievalkit.search.program
+    import retrievalkit.search.tuning
     import retrievalkit.training.pretrain
     import retrievalkit.training.reranker
     import retrievalkit.training.retriever

@@ -82,26 +82,47 @@ def test_json_has_all_that_is_known_and_nothing_else():
     ]
 
 
-def test_one_index_says_only_what_made_the_score():
-    """Its rank and score are the hit's own; where there is nothing to say, nothing is printed."""
-    assert printed([hit(Found("dense", 1, 0.5))]) == ["  1  Title  d1  0.5000"]
-    lexical = Found("both", 1, 0.5, dense=0.2, lexical=0.3, terms={"peru": 0.25, "lima": 0.05})
-    assert printed([hit(lexical)])[1] == "     dense 0.2 + lexical 0.3; peru 0.25, lima 0.05"
-    view = Found("layers", 1, 0.5, view="layer 10", view_number=2, views=3)
-    assert printed([hit(view)])[1] == "     nearest of 3 vectors: layer 10"
+PAIRS = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair("capital", "city", 0.7)
 
 
-def test_several_indexes_say_their_rank_and_score():
-    """Also that one did not find the hit, and which score it was given then."""
-    found = Found("dense", 3, 0.75), Found("bm25", None, 0.0), Found("run.trec")
-    lines = ["     dense #3 0.7500", "     bm25 not found 0.0000", "     run.trec not found"]
-    assert printed([hit(*found)])[1:] == lines
-
-
-def test_pairs_of_tokens_that_tell_something_come_first():
-    """Alike as they are, common words are the last; a token that found itself is named once."""
-    pairs = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair("capital", "city", 0.7)
-    assert printed([hit(Found("colbert", 1, 0.5, tokens=pairs))])[1] == "     peru 0.80, capital ~ city 0.70, the 0.90"
+@pytest.mark.parametrize(
+    ("found", "fields", "lines"),
+    [
+        # Rank and score of a single index are the hit's own.
+        ([Found("dense", 1, 0.5)], {}, ["  1  Title  d1  0.5000"]),
+        (
+            [Found("both", 1, 0.5, dense=0.2, lexical=0.3, terms={"peru": 0.25, "lima": 0.05})],
+            {},
+            ["  1  Title  d1  0.5000", "     dense 0.2 + lexical 0.3; peru 0.25, lima 0.05"],
+        ),
+        (
+            [Found("layers", 1, 0.5, view="layer 10", view_number=2, views=3)],
+            {},
+            ["  1  Title  d1  0.5000", "     nearest of 3 vectors: layer 10"],
+        ),
+        (
+            [Found("dense", 3, 0.75), Found("bm25", None, 0.0), Found("run.trec")],
+            {},
+            [
+                "  1  Title  d1  0.5000",
+                "     dense #3 0.7500",
+                "     bm25 not found 0.0000",
+                "     run.trec not found",
+            ],
+        ),
+        # Common words come last; equal tokens are named once.
+        (
+            [Found("colbert", 1, 0.5, tokens=PAIRS)],
+            {},
+            ["  1  Title  d1  0.5000", "     peru 0.80, capital ~ city 0.70, the 0.90"],
+        ),
+        # A title that is the id is printed once; markup in a title is text.
+        ([], {"id": "numpy.sin", "title": "numpy.sin"}, ["  1  numpy.sin  0.5000"]),
+        ([], {"title": "[bold]x[/bold]"}, ["  1  [bold]x[/bold]  d1  0.5000"]),
+    ],
+)
+def test_hits_are_printed_with_their_reasons(found, fields, lines):
+    assert printed([hit(*found, **fields)]) == lines
 
 
 def test_a_terminal_wraps_within_the_margin_and_a_file_does_not():
@@ -111,17 +132,6 @@ def test_a_terminal_wraps_within_the_margin_and_a_file_does_not():
     assert len(wrapped) > 3
     assert all(line.startswith("     word") and len(line) <= 40 for line in wrapped[1:])
     assert printed([hit(snippet=text)], width=40, terminal=False)[1] == f"     {text}"
-
-
-def test_no_hit_is_said():
-    """Rather than nothing at all."""
-    assert printed([]) == ["nothing found"]
-
-
-def test_a_title_that_is_the_id_is_printed_once():
-    """As in the documentation of packages; markup in a title is text."""
-    assert printed([hit(id="numpy.sin", title="numpy.sin")]) == ["  1  numpy.sin  0.5000"]
-    assert printed([hit(title="[bold]x[/bold]")]) == ["  1  [bold]x[/bold]  d1  0.5000"]
 
 
 def test_hits_are_written_in_the_form_of_the_file(tmp_path):

@@ -18,23 +18,15 @@ def typed(monkeypatch):
     return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
-def test_each_line_is_a_query(typed):
-    """Empty lines are none, and space around a query is not of it."""
+def test_lines_are_queries_or_commands(typed, capsys):
+    """Empty lines are skipped, spaces stripped; an unknown command changes nothing and is reported."""
     asked = []
-    typed("first\n\n   second one \nlast without an end")
+    typed("first\n\n   second one \n:k 20\na\n:k none\n:k 0\n:nope\n:help\nb\n:q\nc\n")
     converse(lambda text, k: asked.append((text, k)), 3)
-    assert asked == [("first", 3), ("second one", 3), ("last without an end", 3)]
-
-
-def test_colon_q_ends_and_colon_k_sets_the_number_of_hits(typed, capsys):
-    """A command that is none, or has no number, changes nothing and is said."""
-    asked = []
-    typed(":k 20\na\n:k none\n:k 0\n:nope\n:help\nb\n:q\nc\n")
-    converse(lambda text, k: asked.append((text, k)), 3)
-    assert asked == [("a", 20), ("b", 20)]
-    said = capsys.readouterr().err
-    assert "':k none' should be a number" in said
-    assert "unknown command ':nope'" in said
+    assert asked == [("first", 3), ("second one", 3), ("a", 20), ("b", 20)]
+    printed = capsys.readouterr().err
+    assert "':k none' should be a number" in printed
+    assert "unknown command ':nope'" in printed
 
 
 def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):

@@ -19,7 +19,7 @@ from torch import Tensor
 from retrievalkit.data.vectors import VectorStore, open_array
 from retrievalkit.data.vectors.arrays import check_finite
 from retrievalkit.errors import ArtifactError
-from retrievalkit.score.rough import multiplies_bf16
+from retrievalkit.score.bf16_filter import multiplies_bf16
 
 Kind = Literal["int8", "binary"]
 _LARGEST = 127

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from retrievalkit.data.corpus import Corpus, Passage, open_corpus
+from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.runs import Columns, Hits, Ties
+from retrievalkit.data.run_file import check_run, open_run
+from retrievalkit.data.runs import Columns
 from retrievalkit.data.snippets import matches, snippet
-from retrievalkit.errors import DataError
-from retrievalkit.evaluate.compare.result import Difference, Ranking, TopHit
-from retrievalkit.evaluate.metrics import Doubts, Found, PerQuery, check_overlap, first_ids, per_query
-from retrievalkit.evaluate.options import Over
+from retrievalkit.evaluate.compare.comparison import Difference, Ranking, TopHit
+from retrievalkit.evaluate.evaluate import Conventions
+from retrievalkit.evaluate.metrics import Doubts, Found, PerQuery, WithoutSameId, check_overlap, per_query
 
 TOP_HITS = 5
 
 
 @dataclass(frozen=True)
 class Contender:
-    """The parts of a run that a comparison needs.
-
-    Attributes:
-        values: Metric -> query -> value.
-        rankings: Those of the judged queries, without titles and texts.
-        absent: The judged queries that the run lacks.
-        unjudged: Its queries without judgements.
-        doubts: Possible mistakes in it, as sentences.
-    """
+    """The parts of a run that a comparison needs."""
 
     values: PerQuery
     rankings: dict[str, Ranking]
@@ -39,20 +31,11 @@ class Contender:
 
 
 def measured(
-    name: str,
-    run: Mapping[str, Hits],
-    qrels: Qrels,
-    metrics: str | Sequence[str],
-    *,
-    ties: Ties = "document_id",
-    over: Over = "qrels",
+    name: str, place: str | Path, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
 ) -> Contender:
-    """Compute the metrics of a run.
-
-    Raises:
-        InputError: No query of it is in the qrels, or it is damaged.
-        UnknownNameError: A metric is unknown.
-    """
+    """Compute the metrics of a run; about 2 KB for each query of the qrels stay in memory, whatever the run's size."""
+    whole = open_run(place, conventions.ties)
+    run = WithoutSameId(whole) if conventions.exclude_self else whole
     check_overlap(run, qrels, f"run '{name}'")
     doubts = Doubts(run, qrels)
     nothing = Found(Columns([], []), {})
@@ -62,9 +45,10 @@ def measured(
         doubts.visit(query_id, found)
         rankings[query_id] = _ranking(found, qrels[query_id])
 
-    values = per_query(run, qrels, metrics, ties=ties, over=over, visit=visit)
+    values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=visit)
     absent = [query_id for query_id in qrels if query_id not in run]
     unjudged = [query_id for query_id in run if query_id not in qrels]
+    check_run(whole)
     return Contender(values, rankings, absent, unjudged, doubts.sentences(metrics))
 
 
@@ -80,66 +64,41 @@ def with_rankings(
     differences: Sequence[Difference],
     contenders: Mapping[str, Contender],
     texts: Mapping[str, str],
-    corpus: Iterable[Passage] | str | Path | None,
+    corpus: str | Path | None,
 ) -> list[Difference]:
-    """The differences, with the top hits of both runs for the queries listed.
-
-    Raises:
-        DataError: A document is not in the corpus.
-    """
-    pairs = {
-        (name, query.query_id)
-        for difference in differences
-        for query in difference.largest
-        for name in (difference.run, difference.against)
+    """The differences, with the top hits of both runs for the queries listed."""
+    # Document id -> a run that ranks it among the first.
+    wanted = {
+        hit.document_id: name
+        for one in differences
+        for query in one.largest
+        for name in (one.run, one.against)
+        for hit in contenders[name].rankings[query.query_id].first
     }
-    shown = {(name, query_id): contenders[name].rankings[query_id] for name, query_id in pairs}
-    wanted = {hit.document_id: name for (name, _), kept in sorted(shown.items()) for hit in kept.first}
-    passages = _passages(wanted, corpus)
-    rankings = {
-        (name, query_id): replace(
-            kept, first=[_with_text(hit, passages, texts.get(query_id, "")) for hit in kept.first]
+    passages: dict[str, Passage] = {}
+    if corpus is not None and wanted:
+        opened = open_corpus(corpus)
+        # A single pass over the corpus, which may therefore be of any size.
+        passages = {one.id: one for one in islice((one for one in opened if one.id in wanted), len(wanted))}
+        if lacking := sorted(wanted.keys() - passages.keys()):
+            raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")
+
+    def shown(name: str, query_id: str) -> Ranking:
+        ranking, query, first = contenders[name].rankings[query_id], texts.get(query_id, ""), []
+        for hit in ranking.first:
+            if (passage := passages.get(hit.document_id)) is not None:
+                text = snippet(passage.text, query)
+                hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query)))
+            first.append(hit)
+        return replace(ranking, first=first)
+
+    return [
+        replace(
+            one,
+            largest=[
+                replace(query, rankings={name: shown(name, query.query_id) for name in (one.run, one.against)})
+                for query in one.largest
+            ],
         )
-        for (name, query_id), kept in shown.items()
-    }
-    return [_with_rankings(difference, rankings) for difference in differences]
-
-
-def _with_rankings(difference: Difference, rankings: Mapping[tuple[str, str], Ranking]) -> Difference:
-    runs = (difference.run, difference.against)
-    largest = [
-        replace(query, rankings={name: rankings[name, query.query_id] for name in runs}) for query in difference.largest
+        for one in differences
     ]
-    return replace(difference, largest=largest)
-
-
-def _with_text(hit: TopHit, passages: Mapping[str, Passage], query: str) -> TopHit:
-    """The hit with its title and the part of its text that is closest to the query."""
-    if hit.document_id not in passages:
-        return hit
-    passage = passages[hit.document_id]
-    text = snippet(passage.text, query)
-    return replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query)))
-
-
-def _passages(wanted: Mapping[str, str], corpus: Iterable[Passage] | str | Path | None) -> dict[str, Passage]:
-    """The wanted passages, from a single pass over the corpus, which may therefore be of any size.
-
-    Args:
-        wanted: Document id -> a run that has found it.
-        corpus: The corpus.
-    """
-    if corpus is None or not wanted:
-        return {}
-    opened = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-    found: dict[str, Passage] = {}
-    for passage in opened:
-        if passage.id in wanted:
-            found[passage.id] = passage
-            if len(found) == len(wanted):
-                return found
-    lacking = sorted(wanted.keys() - found.keys())
-    if isinstance(opened, Corpus):
-        raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")
-    msg = f"unknown document ids: {first_ids(lacking)}. Give the passages that were searched."
-    raise DataError(msg)

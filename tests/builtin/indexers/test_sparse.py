@@ -16,7 +16,7 @@ from retrievalkit.builtin.indexers import dense_sparse
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter, postings, rounded
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.score import rough, scores
+from retrievalkit.score import bf16_filter, scores
 
 TERMS, DIM = 40, 8
 
@@ -197,7 +197,7 @@ def alike(kind, random, texts):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dtype):
     """The same texts and scores, to the last bit; only texts that are nearly equal are searched for without them."""
-    monkeypatch.setattr(rough, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
     monkeypatch.setattr(dense_sparse, "PART_VECTORS", 150)
     monkeypatch.setattr(rounded, "MOST_TERMS", 11)
     random = np.random.default_rng(0)
@@ -246,7 +246,7 @@ def test_terms_that_an_eighth_of_the_texts_has_are_rounded(tmp_path, monkeypatch
 
 def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
     """The search goes without."""
-    monkeypatch.setattr(rough, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
     random = np.random.default_rng(0)
     vectors = random.standard_normal((30, DIM)).astype(np.float32)
     vectors[3] *= 1e19

@@ -1,17 +1,19 @@
-"""The result of a comparison of runs, and how a terminal shows it.
-
-See `program` for the meaning of the figures, and `page` for their presentation in a browser.
-"""
+"""The comparison of runs by a metric, its result, and how a terminal shows it; a browser's page is in `page`."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from retrievalkit.evaluate.compare.compare import ALL_PAIRS, PERMUTATIONS, RESAMPLES
 from retrievalkit.evaluate.metrics import PerQuery
+from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 from retrievalkit.report import notebook
 from retrievalkit.report.table import Tabular
 from retrievalkit.report.terminal import printable
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from retrievalkit.evaluate.compare.output import Output
 
-ALL_PAIRS = "all"
 HEADER = (
     "metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p", "p (Holm)",
     "p (t-test)", "p (t-test, Holm)", "won/tied/lost",
@@ -82,11 +82,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class QueryDifference:
-    """A query on which two runs differ: the metric of the run and of the run it is compared with.
-
-    Attributes:
-        rankings: Run -> its ranking, for these two runs.
-    """
+    """A query on which two runs differ: the metric of the run and of the run it is compared with."""
 
     query_id: str
     value: float
@@ -124,9 +120,45 @@ class Difference:
     wins: int
     ties: int
     losses: int
-    p_corrected: float = 1.0
-    t_test_corrected: float = 1.0
-    largest: list[QueryDifference] = field(default_factory=list)
+    p_corrected: float
+    t_test_corrected: float
+    largest: list[QueryDifference]
+
+
+def compare_metric(
+    metric: str,
+    values: PerQuery,
+    pairs: Sequence[tuple[str, str]],
+    texts: Mapping[str, str],
+    *,
+    confidence: float,
+    seed: int,
+    examples: int,
+) -> tuple[list[Mean], list[Difference]]:
+    """Means of all runs, and differences of pairs of them, by one metric."""
+    columns = {name: np.array(list(by_query.values())) for name, by_query in values.items()}
+    gaps = [columns[run] - columns[against] for run, against in pairs]
+    table = np.stack([*columns.values(), *gaps], axis=1)
+    intervals = bootstrap_intervals(table, confidence=confidence, resamples=RESAMPLES, seed=seed)
+    means = [
+        Mean(metric, name, float(column.mean()), low, high, column.size)
+        for (name, column), (low, high) in zip(columns.items(), intervals, strict=False)
+    ]
+    p_values = [randomisation_test(gap, permutations=PERMUTATIONS, seed=seed) for gap in gaps]
+    t_tests = list(map(t_test, gaps))
+    tests = zip(p_values, t_tests, holm(p_values), holm(t_tests), strict=True)
+    differences = []
+    for (run, against), gap, (low, high), (p, t, p_corrected, t_corrected) in zip(
+        pairs, gaps, intervals[len(columns) :], tests, strict=True
+    ):
+        queries = [QueryDifference(one, values[run][one], values[against][one], texts.get(one)) for one in values[run]]
+        queries.sort(key=lambda one: (-one.difference, one.query_id))
+        wins = [one for one in queries if one.difference > 0][:examples]
+        losses = [one for one in queries if one.difference < 0]
+        largest = wins + losses[max(0, len(losses) - examples) :]
+        figures = (float(gap.mean()), low, high, p, t, *counts(gap), p_corrected, t_corrected)
+        differences.append(Difference(metric, run, against, *figures, largest))
+    return means, differences
 
 
 @dataclass(frozen=True)
@@ -151,7 +183,7 @@ class Comparison(Tabular):
     options: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
-    output: Output | None = None
+    output: Path | None = None
 
     @property
     def runs(self) -> list[str]:
@@ -178,8 +210,10 @@ class Comparison(Tabular):
             render(self, console)
         text = capture.get().rstrip("\n")
         if self.output is not None:
-            page = f"; open {self.output.page} in a browser" if self.output.page else ""
-            return f"{text}\n{printable(f'{self.output.path}: written{page}')}"
+            from retrievalkit.evaluate.compare.page import page_of
+
+            page = f"; open {page_of(self.output)} in a browser" if page_of(self.output) else ""
+            return f"{text}\n{printable(f'{self.output}: written{page}')}"
         more = "\nThe queries that differ most, and all figures: --output compare.html"
         return text + more * (len(self.runs) > 2)
 
@@ -227,10 +261,21 @@ def render(comparison: Comparison, console: Console) -> None:
 
     for metric in comparison.metrics:
         _print_metric(comparison, metric, console)
-    largest = [one for one in comparison.differences if one.metric == comparison.metrics[0] and one.largest]
-    if len(comparison.runs) == 2:
-        for one in largest:
-            _print_largest(one, console)
+    for one in comparison.differences:
+        if len(comparison.runs) > 2 or one.metric != comparison.metrics[0] or not one.largest:
+            continue
+        rows = []
+        for query in one.largest:
+            # The query's text, and each run's first document if more than its id is known.
+            hits = ((run, hit) for run, ranking in query.rankings.items() for hit in ranking.first[:1])
+            named = ((run, hit, hit.title or hit.snippet) for run, hit in hits)
+            more = [f"{run}: {judgement(hit.grade)}: {text}" for run, hit, text in named if text]
+            values = [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""]
+            rows += [[Text(printable(cell)) for cell in row] for row in (values, *(["", "", "", hit] for hit in more))]
+        lines = _aligned([Text(name) for name in ("query", "left", "right", "text")], rows, left=("query", "text"))
+        for line in lines:
+            line.truncate(console.width, overflow="ellipsis")
+        _print_lines(f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most", lines, console)
     options = comparison.options
     against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
     explanation = (
@@ -276,22 +321,6 @@ def _print_metric(comparison: Comparison, metric: str, console: Console) -> None
     _print_lines(metric, lines, console)
 
 
-def _print_largest(one: Difference, console: Console) -> None:
-    from rich.text import Text
-
-    rows = []
-    for query in one.largest:
-        first, *more = _first_hits(query)
-        values = [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", first]
-        rows += [[Text(printable(cell)) for cell in row] for row in (values, *(["", "", "", hit] for hit in more))]
-    head = [Text(name) for name in ("query", "left", "right", "text")]
-    lines = _aligned(head, rows, left=("query", "text"))
-    for line in lines:
-        line.truncate(console.width, overflow="ellipsis")
-    title = f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most"
-    _print_lines(title, lines, console)
-
-
 def _aligned(head: Sequence[Text], rows: Sequence[Sequence[Text]], left: Sequence[str]) -> list[Text]:
     """A table's lines. Unlike those of rich's tables, no cell is broken where a terminal is narrow."""
     from rich.text import Text
@@ -315,15 +344,6 @@ def _print_lines(title: str, lines: Sequence[Text], console: Console) -> None:
     for line in (Text(printable(title), "italic"), *lines, Text()):
         line.rstrip()
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _first_hits(query: QueryDifference) -> Iterator[str]:
-    """The query's text, and each run's first document if more than its id is known."""
-    yield printable(query.text or "")
-    for run, ranking in query.rankings.items():
-        for hit in ranking.first[:1]:
-            if text := hit.title or hit.snippet:
-                yield printable(f"{run}: {judgement(hit.grade)}: {text}")
 
 
 def judgement(grade: int | None) -> str:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from fused_runs import fuse, search
 from places import ROOT
 from retrievalkit import artifacts, oddities, registry
+from retrievalkit.api.runs import Run
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
@@ -28,7 +29,6 @@ from retrievalkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from retrievalkit.evaluate.program import evaluate
 from retrievalkit.indexing.build import build_index
 from retrievalkit.model import retriever
 from retrievalkit.search import searcher, sources
@@ -158,12 +158,14 @@ def test_queries_are_encoded_by_the_checkpoint_that_made_the_index(stage1):
     assert FakeRetriever.loads == 1
 
 
-def test_the_batch_size_changes_nothing(stage1):
-    """Queries are encoded and searched in batches."""
-    _, index = stage1
+@pytest.mark.parametrize("options", [{"k": 3}, {"k": 9, "depth": 4, "fusion": "linear", "normalization": "z_score"}])
+def test_the_batch_size_changes_nothing(two_models, monkeypatch, options):
+    """Queries are encoded and searched in batches, and missing scores are computed batch by batch."""
+    indexes = two_models if "fusion" in options else two_models[:1]
     queries = ask(*(f"query {row}" for row in range(7)))
-    whole = search([index], queries=queries, k=3)
-    parts = search([index], queries=queries, k=3, batch_size=2)
+    whole = search(indexes, queries=queries, **options)
+    monkeypatch.setattr(searcher, "BATCH_QUERIES", 2)
+    parts = search(indexes, queries=queries, **options)
     assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
 
 
@@ -188,14 +190,6 @@ def test_several_indexes_are_fused(stage1, words, options):
     assert fused == fuse(runs, depth=4, **options)
 
 
-def test_the_fusion_depth_matters(stage1, words):
-    """Fewer hits of each index give other fused scores."""
-    _, index = stage1
-    queries = ask("number 3")
-    deep = search([index, words], queries=queries, k=30)
-    assert search([index, words], queries=queries, k=2, depth=2) != {name: hits[:2] for name, hits in deep.items()}
-
-
 def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
     """Indexes of different models are searched together; one that shares the model shares the encoding."""
     other = make_checkpoint(tmp_path / "stage2", "two")
@@ -209,45 +203,29 @@ def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
     assert (FakeRetriever.loads, FakeRetriever.encoded) == (2, 2)
 
 
-def test_another_checkpoint_is_refused(tmp_path, stage1):
-    """Both are named, whether it was given by --model or lies where the right one was."""
-    checkpoint, index = stage1
+def test_the_checkpoint_that_made_the_index_is_required(tmp_path, stage1):
+    """At the place that the index records, next to a moved index, or as --model; any other is refused."""
+    _, index = stage1
     other = make_checkpoint(tmp_path / "stage2", "two")
     with pytest.raises(ArtifactError, match=r"stage1' \(fingerprint .*stage2' is another one"):
         search([index], queries=ask("a"), model=other)
-    shutil.rmtree(checkpoint)
-    shutil.move(other, checkpoint)
-    with pytest.raises(ArtifactError, match="is another one"):
-        search([index], queries=ask("a"))
-
-
-def test_checkpoint_and_index_may_be_moved_together(tmp_path, stage1):
-    """The place relative to the index is tried too."""
     (tmp_path / "new").mkdir()
     for folder in stage1:
         shutil.move(folder, tmp_path / "new" / folder.name)
-    run = search([tmp_path / "new" / "dense"], queries=ask("a"), k=3)
-    assert ids(run["q0"]) == expected("a", "one", 3)
-
-
-def test_a_checkpoint_that_is_gone_is_asked_for(tmp_path, stage1):
-    """And --model is its new place."""
-    checkpoint, index = stage1
-    (tmp_path / "deep").mkdir()
-    shutil.move(checkpoint, tmp_path / "deep" / "moved")
+    moved = tmp_path / "new" / "dense"
+    assert ids(search([moved], queries=ask("a"), k=3)["q0"]) == expected("a", "one", 3)
+    shutil.move(tmp_path / "new" / "stage1", tmp_path / "elsewhere")
     with pytest.raises(ArtifactError, match=r"no longer exists\. Give its new path with --model"):
-        search([index], queries=ask("a"))
-    run = search([index], queries=ask("a"), k=3, model=tmp_path / "deep" / "moved")
-    assert ids(run["q0"]) == expected("a", "one", 3)
-
-
-def test_an_index_that_does_not_say_its_checkpoint_needs_one(tmp_path):
-    """Vectors that somebody else wrote can be searched with --model."""
-    index = make_index(tmp_path / "dense", "one", checkpoint=None)
+        search([moved], queries=ask("a"))
+    shutil.copytree(other, tmp_path / "new" / "stage1")
+    with pytest.raises(ArtifactError, match="is another one"):
+        search([moved], queries=ask("a"))
+    unknown = make_index(tmp_path / "unknown", "one", checkpoint=None)
     with pytest.raises(ArtifactError, match="does not say which checkpoint made it"):
-        search([index], queries=ask("a"))
-    checkpoint = make_checkpoint(tmp_path / "stage1", "one")
-    assert ids(search([index], queries=ask("a"), k=3, model=checkpoint)["q0"]) == expected("a", "one", 3)
+        search([unknown], queries=ask("a"))
+    for one in (moved, unknown):
+        run = search([one], queries=ask("a"), k=3, model=tmp_path / "elsewhere")
+        assert ids(run["q0"]) == expected("a", "one", 3)
 
 
 def untrained(pooler):
@@ -289,53 +267,37 @@ def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
         search([stage1[1]], queries=ask("a", "b"))
 
 
-def test_folders_that_are_no_index_say_what_to_do(tmp_path, stage1):
-    """Vectors, a checkpoint, nothing at all."""
-    checkpoint, index = stage1
-    with pytest.raises(ArtifactError, match=r"is a vectors folder\. Make an index of it first: rkit index"):
-        search([index.with_name("dense-vectors")], queries=ask("a"))
-    with pytest.raises(ArtifactError, match=r"is a checkpoint\. Encode a corpus and index it first"):
-        search([checkpoint], queries=ask("a"))
-    with pytest.raises(ArtifactError, match="does not exist"):
-        search([tmp_path / "nothing"], queries=ask("a"))
-    with pytest.raises(ArtifactError, match="is not an index folder"):
-        search([tmp_path], queries=ask("a"))
-
-
-def test_a_plugin_that_is_missing_is_named(words, monkeypatch):
-    """Distribution and version, and the line to install them."""
-    manifest = json.loads((words / "manifest.json").read_text())
-    manifest["indexer"] |= {"name": "gone", "distribution": "retrievalkit-gone", "version": "1.2"}
-    (words / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ArtifactError, match=r"pip install retrievalkit-gone==1\.2"):
-        search([words], queries=ask("a"))
-
-
 @pytest.mark.parametrize(
-    ("mistake", "message"),
+    ("indexes", "options", "error", "message"),
     [
-        ({"indexes": []}, "there is no index"),
-        ({"fusion": "rrf"}, "fusion combines several indexes"),
-        ({"weights": [1.0]}, "weights combines several indexes"),
-        ({"model": "stage1"}, "none of the indexes needs that"),
+        (["dense-vectors"], {}, ArtifactError, r"is a vectors folder\. Make an index of it first: rkit index"),
+        (["stage1"], {}, ArtifactError, r"is a checkpoint\. Encode a corpus and index it first"),
+        (["nothing"], {}, ArtifactError, "does not exist"),
+        (["."], {}, ArtifactError, "is not an index folder"),
+        (["gone"], {}, ArtifactError, r"pip install retrievalkit-gone==1\.2"),
+        ([], {}, InputError, "there is no index"),
+        (["words"], {"fusion": "rrf"}, InputError, "fusion combines several indexes"),
+        (["words"], {"weights": [1.0]}, InputError, "weights combines several indexes"),
+        (["words"], {"model": "stage1"}, InputError, "none of the indexes needs that"),
+        # Fusion options are checked before anything is opened.
+        (["unread", "unread"], {"weights": [1.0]}, OptionError, "weights for 2 runs"),
+        (["unread", "unread"], {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}, OptionError, "weights for 2 runs"),
+        (["unread", "unread"], {"fusion": "sumo"}, UnknownNameError, "sumo"),
+        (["run"], {}, InputError, "there is nothing to fuse it with"),
+        (["words", "stranger"], {}, InputError, "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
+        (["words", "corpus"], {}, InputError, "was read as a run; an index is a folder"),
     ],
 )
-def test_mistakes_are_found_before_anything_is_searched(words, mistake, message):
-    """Each says what was wrong."""
-    arguments = {"indexes": [words], "queries": ask("a"), **mistake}
-    indexes = arguments.pop("indexes")
-    with pytest.raises(InputError, match=message):
-        search(indexes, **arguments)
-
-
-def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, monkeypatch):
-    """A wrong number of weights or an unknown method costs no search."""
-    monkeypatch.setattr(sources, "open_index", lambda folder: pytest.fail("it was opened"))
-    for options in ({"weights": [1.0]}, {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}):
-        with pytest.raises(OptionError, match="weights for 2 runs"):
-            search([stage1[1], words], queries=ask("a"), **options)
-    with pytest.raises(UnknownNameError):
-        search([stage1[1], words], queries=ask("a"), fusion="sumo")
+def test_mistakes_are_reported_before_anything_is_searched(tmp_path, stage1, words, indexes, options, error, message):
+    write(tmp_path / "run", q0=[("t3", 1)])
+    write(tmp_path / "stranger", x=[("t3", 1)])
+    shutil.copy(tmp_path / "corpus.jsonl", tmp_path / "corpus")
+    shutil.copytree(words, tmp_path / "gone")
+    manifest = json.loads((words / "manifest.json").read_text())
+    manifest["indexer"] |= {"name": "gone", "distribution": "retrievalkit-gone", "version": "1.2"}
+    (tmp_path / "gone" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(error, match=message):
+        search([tmp_path / one for one in indexes], queries=ask("number 3"), **options)
 
 
 def reader(*folders, **options):
@@ -343,33 +305,30 @@ def reader(*folders, **options):
     return Reader(opened, HybridOptions().fused(len(folders)), **options)
 
 
-def test_hits_are_printed_with_their_texts(words, capsys):
-    """The corpus is found by the index's manifest; --json is one object."""
+def test_hits_are_printed_with_their_texts(tmp_path, words, capsys):
+    """The corpus is found by the index's manifest, and by --corpus once it was moved; --json is one object."""
     reader(words)("number 3", 2)
-    printed = capsys.readouterr()
-    assert "t3" in printed.out
-    assert "text number 3" in printed.out
+    printed = capsys.readouterr().out
+    assert "t3" in printed
+    assert "text number 3" in printed
     reader(words, as_json=True)("number 3", 2)
     result = json.loads(capsys.readouterr().out)
-    assert result["query"] == "number 3"
-    assert result["hits"][0] == {
-        "rank": 1,
-        "score": 2.0,
-        "id": "t3",
-        "title": "",
-        "snippet": "text number 3",
-        "matches": ["number", "3"],
-        "found": [{"index": "words", "rank": 1, "score": 2.0}],
-    }
-
-
-def test_hits_without_their_texts_are_printed_with_a_note(tmp_path, words, capsys):
-    """On standard error; --corpus says where they are."""
+    assert (result["query"], result["hits"][0]) == (
+        "number 3",
+        {
+            "rank": 1,
+            "score": 2.0,
+            "id": "t3",
+            "title": "",
+            "snippet": "text number 3",
+            "matches": ["number", "3"],
+            "found": [{"index": "words", "rank": 1, "score": 2.0}],
+        },
+    )
     shutil.move(tmp_path / "corpus.jsonl", tmp_path / "elsewhere.jsonl")
     reader(words)("number 3", 1)
     printed = capsys.readouterr()
-    assert "t3" in printed.out
-    assert "--corpus" in printed.err
+    assert ("t3" in printed.out, "--corpus" in printed.err) == (True, True)
     reader(words, corpus=tmp_path / "elsewhere.jsonl")("number 3", 1)
     assert "text number 3" in capsys.readouterr().out
     reader(words, corpus=tmp_path / "elsewhere.jsonl")("nothing of that", 1)
@@ -444,20 +403,12 @@ def test_missing_scores_that_are_not_computed_are_stated(two_models):
         assert fused == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_batch_size_changes_no_fused_score(two_models):
-    """Missing scores are asked for batch by batch."""
-    queries = ask(*(f"query {row}" for row in range(5)))
-    options = {"queries": queries, "k": 9, "depth": 4, "fusion": "linear", "normalization": "z_score"}
-    whole = search(two_models, **options)
-    parts = search(two_models, batch_size=2, **options)
-    assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
-
-
-def test_an_index_that_cannot_compute_is_named_once(stage1, words):
+def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
     """Its lowest score is taken; where computed scores were asked for, it is an error."""
     notes = []
     options = {"queries": ask("number 3", "text 7"), "k": 5, "depth": 2, "fusion": "sum"}
-    fused = search([stage1[1], words], note=notes.append, batch_size=1, **options)
+    monkeypatch.setattr(searcher, "BATCH_QUERIES", 1)
+    fused = search([stage1[1], words], note=notes.append, **options)
     [note] = notes
     assert note.startswith(
         "documents that 'words' did not find get its lowest score for the query: Overlap finds texts"
@@ -526,23 +477,6 @@ def test_a_run_stands_in_the_place_of_an_index(tmp_path, words):
     assert fused == fuse([search([words], queries=ask("number 3")), {"q0": [("t3", 0.5), ("t9", 0.25)]}], depth=3)
 
 
-@pytest.mark.parametrize(
-    ("sources", "message"),
-    [
-        (["run"], "there is nothing to fuse it with"),
-        (["words", "stranger"], "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
-        (["words", "corpus"], "was read as a run; an index is a folder"),
-    ],
-)
-def test_runs_that_do_not_fit_are_refused(tmp_path, words, sources, message):
-    """What was wrong, and what to do."""
-    write(tmp_path / "run", q0=[("t3", 1)])
-    write(tmp_path / "stranger", x=[("t3", 1)])
-    shutil.copy(tmp_path / "corpus.jsonl", tmp_path / "corpus")
-    with pytest.raises(InputError, match=message):
-        search([tmp_path / one for one in sources], queries=ask("number 3"))
-
-
 def rkit(*words):
     return CliRunner().invoke(main, ["search", *map(str, words)])
 
@@ -594,6 +528,9 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
     assert any(name not in best for name in told)
 
 
+SEVERAL = ("dense", "--queries", "QUERIES", "--output", "RUN")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -610,48 +547,32 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
         (("--tune", "QRELS", "--tune-queries", "QUERIES"), "tune weights several indexes, but there is only one"),
         (("--tune", "QRELS"), "has judgements but no queries. Give the queries with tune_queries"),
         (("--queries", "QUERIES", "--output", "."), "output '.' is a folder"),
+        (("--queries", "QUERIES", "--output", "a.html"), "output 'a.html' is a page"),
         (("--queries", "QUERIES", "--set", "indexer.lowr=1"), "did you mean 'indexer.lower'"),
         (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is not an option of any index"),
+        ((*SEVERAL, "--weights", "0.3"), "1 weights for 2 runs"),
+        ((*SEVERAL, "--weights", "much,less"), "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
+        ((*SEVERAL, "--weights", "QUERIES"), "QUERIES' is not valid JSON"),
+        ((*SEVERAL, "--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
+        ((*SEVERAL, "--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
+        ((*SEVERAL, "--tune", "QRELS", "--weights", "1,2"), "weights are given ([1.0, 2.0]), but --tune searches for"),
+        ((*SEVERAL, "--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
+        ((*SEVERAL, "--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "must be a single metric"),
+        ((*SEVERAL, "--tune", "STRANGE"), "of 1 query to tune on none is judged"),
+        ((*SEVERAL, "--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
     ],
 )
-def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, message, monkeypatch):
-    """And the exit code 2."""
+def test_mistakes_end_with_one_message_exit_code_2_and_no_file(tmp_path, words, stage1, options, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("QUERIES").write_text("q0\tnumber 3\n")
     Path("QRELS").write_text("q0 0 t3 1\n")
+    Path("STRANGE").write_text("z 0 t3 1\n")
     before = sorted(tmp_path.rglob("*"))
     result = rkit(words, *options)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--weights", "0.3"), "1 weights for 2 runs"),
-        (("--weights", "much,less"), "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
-        (("--weights", "QUERIES"), "QUERIES' is not valid JSON"),
-        (("--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
-        (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
-        (("--tune", "QRELS", "--weights", "1,2"), "weights are given ([1.0, 2.0]), but --tune searches for weights"),
-        (("--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
-        (("--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "must be a single metric"),
-        (("--tune", "STRANGE"), "of 1 query to tune on none is judged"),
-        (("--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
-    ],
-)
-def test_mistakes_with_several_indexes(tmp_path, words, stage1, options, message, monkeypatch):
-    """The same."""
-    monkeypatch.chdir(tmp_path)
-    Path("QUERIES").write_text("q0\tnumber 3\n")
-    Path("QRELS").write_text("q0 0 t3 1\n")
-    Path("STRANGE").write_text("z 0 t3 1\n")
-    result = rkit(words, stage1[1], "--queries", "QUERIES", "--output", "RUN", *options)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert not Path("RUN").exists()
 
 
 def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
@@ -674,7 +595,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     both = rkit(*given, *search_for, runs[2])
     assert "6 of the 12 queries are among the 6 that the weights were tuned on" in both.stderr
     assert len({run.read_text() for run in runs}) == 1
-    assert evaluate(runs[0], qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
+    assert Run.load(runs[0]).evaluate(qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retrievalkit.score.rough import Slack
+from retrievalkit.score.bf16_filter import Slack
 
 EXACT = Slack(0.0, 0.0)
 _EMPTY = torch.iinfo(torch.int64).min

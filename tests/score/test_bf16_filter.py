@@ -9,15 +9,15 @@ import torch
 from retrievalkit import score
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore, VectorWriter
-from retrievalkit.score import refined, rough, tiles
+from retrievalkit.score import bf16_filter, tiles, two_stage
 
-QUERIES = rough.ENOUGH_QUERIES + 6
+QUERIES = bf16_filter.ENOUGH_QUERIES + 6
 
 
 @pytest.fixture(autouse=True)
 def bf16(monkeypatch):
     """As on a processor that multiplies bf16; torch emulates it on any other."""
-    monkeypatch.setattr(rough, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
 
 
 def drawn(kind, rows, dim, seed):
@@ -42,12 +42,12 @@ def drawn(kind, rows, dim, seed):
 def test_no_rough_product_is_wrong_by_more_than_its_slack(kind, dim, in_bf16):
     """From the rough product the exact one is bounded above and below; the exact one is that of float64."""
     queries, documents = drawn(kind, 20, dim, 1), drawn(kind, 150, dim, 2)
-    sides = [rough.Side.of(one, in_bf16=in_bf16) for one in (queries, documents)]
+    sides = [bf16_filter.Side.of(one, in_bf16=in_bf16) for one in (queries, documents)]
     tile = torch.empty(20, 150, dtype=sides[1].rough.dtype)
-    rough.products(*sides, tile)
-    slack, found = rough.slack(*sides), tile.float()
+    bf16_filter.products(*sides, tile)
+    slack, found = bf16_filter.slack(*sides), tile.float()
     rows, columns = np.divmod(np.arange(20 * 150), 150)
-    exact = torch.from_numpy(rough.of_pairs(queries, documents, rows, columns)).view(20, 150)
+    exact = torch.from_numpy(bf16_filter.of_pairs(queries, documents, rows, columns)).view(20, 150)
     assert (exact >= slack.below(found)).all()
     assert (exact <= slack.above(found)).all()
     assert (found >= slack.below(exact)).all()
@@ -59,9 +59,9 @@ def test_the_exact_product_of_a_pair_depends_on_nothing_else():
     """Alone, among others and in another place it is the same number to the last bit."""
     queries, documents = drawn("normal", 3, 77, 0), drawn("normal", 400, 77, 1)
     rows, columns = np.divmod(np.arange(1200), 400)
-    together = rough.of_pairs(queries, documents, rows, columns)
+    together = bf16_filter.of_pairs(queries, documents, rows, columns)
     for pair in (0, 1, 399, 400, 1199):
-        alone = rough.of_pairs(
+        alone = bf16_filter.of_pairs(
             queries[rows[pair]][None], documents[columns[pair]][None], np.zeros(1, int), np.zeros(1, int)
         )
         assert alone.item() == together[pair]
@@ -84,7 +84,7 @@ def brute_force(queries, vectors, counts, k):
     """Texts and scores by all exact products; equal ones in the order of the texts."""
     text_of = np.repeat(np.arange(len(counts)), counts)
     for query in queries:
-        products = rough.of_query(query, vectors)
+        products = bf16_filter.of_query(query, vectors)
         best = np.full(len(counts), -np.inf, dtype=np.float32)
         np.maximum.at(best, text_of, products)
         order = np.argsort(-best, kind="stable")[:k]
@@ -96,7 +96,7 @@ def brute_force(queries, vectors, counts, k):
 @pytest.mark.parametrize("k", [1, 7, 130])
 def test_search_of_a_folder_gives_the_exact_top_k(tmp_path, monkeypatch, kind, form, k):
     """To the last bit, also where texts are almost or quite alike, have many vectors, or are fewer than is kept."""
-    monkeypatch.setattr(refined, "_READ", 1 << 12)
+    monkeypatch.setattr(two_stage, "_READ", 1 << 12)
     random = np.random.default_rng(5)
     texts = 700
     counts = {"single": np.full(texts, 1), "uniform": np.full(texts, 4), "varying": random.integers(1, 6, texts)}[form]
@@ -132,7 +132,7 @@ def test_weights_are_added_exactly(monkeypatch):
     scores, rows = score.top_k(representation, blocks, 9)
     lexical = (asked @ weights.T).toarray()
     for query in range(QUERIES):
-        sums = rough.of_query(queries[query], vectors) + lexical[query]
+        sums = bf16_filter.of_query(queries[query], vectors) + lexical[query]
         order = np.argsort(-sums, kind="stable")[:9]
         assert rows[query].tolist() == order.tolist()
         np.testing.assert_allclose(scores[query].numpy(), sums[order], rtol=1e-6)

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation
-from retrievalkit.score import rough
-from retrievalkit.score.best import Best
+from retrievalkit.score import bf16_filter
+from retrievalkit.score.bf16_filter import Slack
 from retrievalkit.score.ranking import check_block, check_k, top_k
-from retrievalkit.score.rough import Slack
 from retrievalkit.score.tiles import Documents, QueryPart, Scratch, is_filtered, query_parts, workers
+from retrievalkit.score.topk import Best
 
 if TYPE_CHECKING:
     from retrievalkit.data.vectors import VectorStore
@@ -52,7 +52,7 @@ def top_k_of_store(
     """
     check_k(k)
     width = store.block_rows(block)
-    if not is_filtered(queries, dtype) or not rough.pays(len(queries)) or store.vocabulary:
+    if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:
         return top_k(queries, store.blocks(block), k, width=width, dtype=dtype)
 
     def documents() -> Iterator[Documents]:
@@ -89,7 +89,7 @@ def top_k_of_rounded(
     """
     check_k(k)
     check_block(queries, store.take(np.zeros(1, dtype=np.int64)))
-    if not is_filtered(queries, torch.float32) or not rough.pays(len(queries)):
+    if not is_filtered(queries, torch.float32) or not bf16_filter.pays(len(queries)):
         return search(queries)
     assert queries.vectors is not None
     assert queries.weights is not None
@@ -105,8 +105,8 @@ def top_k_of_rounded(
         for (part, bits), block in zip(rounded.blocks(), postings.blocks(), strict=True):
             rows = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
             # Weights are added up in another order than the exact score has.
-            adding = rough.of_adding(most, longest * part.weights_norm)
-            side = rough.Side(np.empty((0, rows.shape[1]), np.float32), rows, part.norm, part.distance, adding)
+            adding = bf16_filter.of_adding(most, longest * part.weights_norm)
+            side = bf16_filter.Side(np.empty((0, rows.shape[1]), np.float32), rows, part.norm, part.distance, adding)
             yield Documents(block, side, None, [], block.weights)
 
     return _where_uncertain(_refined(queries, asked, documents(), store, k), queries, search)
@@ -222,7 +222,7 @@ def _exact_scores(
     there = kept >= 0
     lexical = None if queries.weights is None else _lexical_scores(queries.weights, store, kept, there)
     for query, (rows, some) in enumerate(zip(kept, vectors, strict=True)):
-        exact = rough.of_query(asked[query], some)
+        exact = bf16_filter.of_query(asked[query], some)
         yield rows[there[query]], (exact if lexical is None else exact + lexical[query])[there[query]]
 
 

@@ -10,7 +10,7 @@ from retrievalkit import registry
 from retrievalkit.builtin.indexers import small, small_vectors
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores
 from retrievalkit.search.recall import check_index
@@ -130,17 +130,3 @@ def test_what_it_cannot_search_is_refused(tmp_path):
     assert opened(both, tmp_path / "b", view="vectors").search(Representation(torch.ones(1, 1, DIM)), 3)
     with pytest.raises(OptionError, match="rescored"):
         registry.create("indexer", "small", rescored=0)
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "another kind"])
-def test_damage_is_told(damage, tmp_path):
-    store = write(tmp_path / "v", drawn(40))
-    opened(store, tmp_path / "index")
-    file = tmp_path / "index" / "small" / "vectors-00001.npy"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "cut":
-        file.write_bytes(file.read_bytes()[:-1])
-    indexer = registry.create("indexer", "small", kind="binary" if damage == "another kind" else "int8")
-    with pytest.raises(ArtifactError, match=r"is damaged\. Index the vectors again"):
-        indexer.open(tmp_path / "index")

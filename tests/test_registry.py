@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import PositiveFloat, PositiveInt
 
-from killed_processes import forks
 from retrievalkit import __version__, registry
 from retrievalkit.cli import main
 from retrievalkit.errors import OptionError, UnknownNameError
@@ -163,6 +161,7 @@ def test_an_unknown_name_says_which_package_brings_the_nearest(install):
     [
         ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("1 / 0", "ZeroDivisionError"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3"),
         ("def broken(:", "SyntaxError"),
         (hook(kind="pooler"), "unknown hook 'register_pooler'"),
         (hook(argument="registry"), "registry"),
@@ -193,39 +192,13 @@ def test_what_a_plugin_prints_is_no_output_of_ours(install, capfd):
 
 
 @pytest.mark.parametrize(
-    ("source", "how"),
-    [
-        ("import sys\nsys.exit(3)", "SystemExit: 3"),
-        ("import os\nos._exit(3)", "SystemExit: os._exit(3)"),
-        ("from os import _exit\n_exit(3)", "SystemExit: os._exit(3)"),
-        ("class Stop(BaseException): pass\nraise Stop('now')", "Stop: now"),
-    ],
-)
-def test_a_plugin_that_ends_the_process_is_listed(install, source, how):
-    """And os._exit ends a process again afterwards."""
-    end = os._exit
-    install("acme-quitter", source)
-    assert plugin_named("acme_quitter").error == f"it ends the process when it is imported ({how})"
-    assert "mean" in registry.names("pooler")
-    assert os._exit is end
-
-
-@forks
-def test_a_process_that_a_plugin_forks_ends_by_itself(install, tmp_path):
-    """It is no second copy of our command."""
-    install("acme-forking", "import os\npid = os.fork()\nif not pid:\n    os._exit(7)\nended = os.waitpid(pid, 0)")
-    assert plugin_named("acme_forking").error is None
-    assert os.waitstatus_to_exitcode(sys.modules["acme_forking"].ended[1]) == 7
-
-
-@pytest.mark.parametrize(
     ("body", "reason"),
     [
         ("1 / 0", "ZeroDivisionError"),
         ("import nowhere", "nowhere"),
         ("Component = print", "is no class"),
         ("", "no attribute"),
-        ("import os\nos._exit(3)", r"ends the process .*os._exit\(3\)"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3"),
     ],
 )
 def test_a_part_that_cannot_be_imported_is_an_error_with_its_name(tmp_path, use_files, monkeypatch, body, reason):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from retrievalkit import artifacts, testing
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
-from retrievalkit.model import first_token
+from retrievalkit.model import cross_encoder
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
 
@@ -98,7 +98,7 @@ def test_scores_are_those_of_transformers_pair_by_pair(rerankers, texts, archite
 def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, architecture):
     model = CrossEncoder.load(rerankers[architecture])
     last = model.model.base_model.encoder.layer[-1]
-    assert isinstance(last, first_token.FirstToken)
+    assert isinstance(last, cross_encoder.FirstToken)
     widths = []
     last.layer.output.register_forward_hook(lambda module, given, result: widths.append(result.shape[1]))
     model.score(model.tokenize(*texts), precision="fp32")
@@ -106,9 +106,9 @@ def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, 
 
 
 def test_a_last_layer_with_other_scores_is_left_unchanged(rerankers, texts, monkeypatch):
-    monkeypatch.setattr(first_token.FirstToken, "forward", lambda self, hidden, *_, **__: hidden[:, :1] + 1)
+    monkeypatch.setattr(cross_encoder.FirstToken, "forward", lambda self, hidden, *_, **__: hidden[:, :1] + 1)
     model = CrossEncoder.load(rerankers["bert"])
-    assert not isinstance(model.model.base_model.encoder.layer[-1], first_token.FirstToken)
+    assert not isinstance(model.model.base_model.encoder.layer[-1], cross_encoder.FirstToken)
     found = model.score(model.tokenize(*texts), precision="fp32")
     np.testing.assert_allclose(found, plain_scores(rerankers["bert"], *texts)[:, 0], rtol=1e-4, atol=1e-5)
 

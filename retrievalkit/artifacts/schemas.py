@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from retrievalkit.artifacts.names import is_inner_name
+from retrievalkit.artifacts.integrity import is_inner_name
 
 
 def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:

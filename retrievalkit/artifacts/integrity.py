@@ -305,7 +305,8 @@ class Reading:
         """Show how far it has come until all is done or something failed."""
         from concurrent.futures import FIRST_EXCEPTION, wait
 
-        begun, bar = time.monotonic(), None
+        begun = time.monotonic()
+        bar: ProgressBar | None = None
         # Of several processes that torchrun started, one tells.
         tells = os.environ.get("RANK", "0") == "0"
         try:
@@ -313,15 +314,12 @@ class Reading:
                 if any(one.done() and one.exception() for one in running):
                     return
                 if bar is None and tells and time.monotonic() - begun >= _SILENT_SECONDS:
-                    bar = self._bar()
+                    from retrievalkit.report.progress import ProgressBar
+
+                    total, read = -(-self.total // _MEGABYTE), self._read // _MEGABYTE
+                    bar = ProgressBar(self.label, total, unit="MB", done=read).start()
                 if bar is not None:
                     bar.update(self._read // _MEGABYTE)
         finally:
             if bar is not None:
                 bar.stop()
-
-    def _bar(self) -> ProgressBar:
-        from retrievalkit.report.progress import ProgressBar
-
-        total = -(-self.total // _MEGABYTE)
-        return ProgressBar(self.label, total, unit="MB", done=self._read // _MEGABYTE).start()

@@ -208,7 +208,8 @@ class _Job:
         """The encoded shards but those to `skip`, with their numbers."""
         told = False
         with self._progress(skip) as progress:
-            for number, ids, token_ids in prefetch(self._tokenized(skip)):
+            shards = self.texts.shards(self.shard_texts, skip)
+            for number, ids, token_ids in prefetch(self._tokenize(*shard) for shard in shards):
                 if self.precision == "int8" and not told:
                     say(nearness(self.retriever, token_ids, self.side), err=True)
                     told = True
@@ -274,10 +275,6 @@ class _Job:
             of_all = "" if total is None else f" of {total:,}"
             say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
         return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
-
-    def _tokenized(self, skip: frozenset[int]) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
-        for number, rows in self.texts.shards(self.shard_texts, skip):
-            yield self._tokenize(number, rows)
 
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
         token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)

@@ -82,7 +82,15 @@ class CrossEncoder(nn.Module, Reranker):
             torch.default_generator.manual_seed(seed)
             model, report = _load(located, num_labels=1, ignore_mismatched_sizes=True)
         lacking = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
-        _check_missing([name for name in lacking if not _of_head(name, model)], located)
+        # Pretrained encoders lack what is outside of the encoder, and BERT's pooler.
+        inside = f"{model.base_model_prefix}."
+        missing = [name for name in lacking if name.startswith(inside) and not name.startswith(f"{inside}pooler.")]
+        if missing:
+            msg = (
+                f"the weights of '{located}' lack {len(missing)} tensors of its architecture, such as "
+                f"'{min(missing)}': they would be random. Check the model folder."
+            )
+            raise InputError(msg)
         return cls(model, _tokenizer(located), max_length=max_length, source=str(source))
 
     @classmethod
@@ -104,7 +112,11 @@ class CrossEncoder(nn.Module, Reranker):
             msg = f"'{source}' was trained with a length of its own: drop --max-length."
             raise InputError(msg)
         located = locate_model(source)
-        fingerprint = _fingerprint(located)
+        remedy = "Copy the re-ranker again, or train it again."
+        in_folder = Path(located).is_dir()
+        fingerprint = (
+            artifacts.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy) if in_folder else located
+        )
         model, report = _load(located)
         if missing := sorted(report["missing_keys"]):
             msg = (
@@ -112,7 +124,13 @@ class CrossEncoder(nn.Module, Reranker):
                 f"Train one from it: rkit rerank train --model {source}"
             )
             raise InputError(msg)
-        _check_labels(model.config, source)
+        names = [str(model.config.id2label[label]) for label in sorted(model.config.id2label)]
+        if len(names) != 1 and (len(names) != 2 or names[1].lower() not in _RELEVANT):
+            msg = (
+                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the "
+                f"second is named {', '.join(_RELEVANT)}."
+            )
+            raise UnsupportedError(msg)
         tokenizer = _tokenizer(located)
         length = max_length or min(_longest_input(model, tokenizer), 512)
         reranker = cls(model, tokenizer, max_length=length, source=str(source))
@@ -286,32 +304,6 @@ def _tokenizer(located: str) -> Any:
     return load_pretrained(transformers.AutoTokenizer, located)
 
 
-def _of_head(name: str, model: Any) -> bool:
-    """Whether a weight is one that pretrained encoders lack: outside of the encoder, or in BERT's pooler."""
-    prefix = f"{model.base_model_prefix}."
-    return not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
-
-
-def _check_missing(missing: Sequence[str], source: str) -> None:
-    if missing:
-        msg = (
-            f"the weights of '{source}' lack {len(missing)} tensors of its architecture, such as '{min(missing)}': "
-            f"they would be random. Check the model folder."
-        )
-        raise InputError(msg)
-
-
-def _check_labels(config: Any, source: str | Path) -> None:
-    names = [str(config.id2label[label]) for label in sorted(config.id2label)]
-    if len(names) == 1 or (len(names) == 2 and names[1].lower() in _RELEVANT):
-        return
-    msg = (
-        f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the second is "
-        f"named {', '.join(_RELEVANT)}."
-    )
-    raise UnsupportedError(msg)
-
-
 def _longest_input(model: Any, tokenizer: Any) -> int:
     limit = min(int(tokenizer.model_max_length), _ENDLESS)
     tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
@@ -322,13 +314,6 @@ def _longest_input(model: Any, tokenizer: Any) -> int:
             limit = min(limit, table.num_embeddings - first)
     longest = getattr(model.config, "max_position_embeddings", None)
     return min(limit, longest) if longest else limit
-
-
-def _fingerprint(located: str) -> str:
-    if not Path(located).is_dir():
-        return located
-    remedy = "Copy the re-ranker again, or train it again."
-    return artifacts.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy)
 
 
 class FirstToken(nn.Module):

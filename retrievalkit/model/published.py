@@ -377,16 +377,14 @@ def lengths(modules: Modules) -> dict[str, int]:
     tokenizer = files.read("tokenizer_config.json", _Lengths) or {}
     if described.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         files.refuse("texts in lower case before a tokenizer that keeps the case")
-    longest = described.get("max_seq_length") or _longest(files, tokenizer)
+    longest = described.get("max_seq_length")
+    if not longest:
+        # sentence-transformers then takes the less of the model's and the tokenizer's limit.
+        positions = (files.read("config.json", _Lengths) or {}).get("max_position_embeddings")
+        longest = tokenizer.get("model_max_length")
+        if positions and longest:
+            longest = min(int(positions), int(longest))
+        elif longest and longest >= _ENDLESS:
+            longest = None  # relative positions (T5) have no limit
     found = {name: described.get(name) or longest for name in ("query_length", "document_length")}
     return {name: int(length) for name, length in found.items() if length}
-
-
-def _longest(files: PublishedFiles, tokenizer: Mapping[str, Any]) -> int | None:
-    """Without a max_seq_length sentence-transformers takes the less of the model's and the tokenizer's limit."""
-    positions = (files.read("config.json", _Lengths) or {}).get("max_position_embeddings")
-    longest = tokenizer.get("model_max_length")
-    if positions and longest:
-        return min(int(positions), int(longest))
-    # Relative positions (T5) have no limit.
-    return int(longest) if longest and longest < _ENDLESS else None

@@ -155,8 +155,11 @@ def _dense(modules: Modules) -> OwnSettings:
         files.refuse(f"vectors cut to {modules.described['truncate_dim']} dimensions (truncate_dim)")
     prompts = prefixes(modules)
     poolings = _poolings(modules, prompts)
-    cosine = _compares_by_cosine(modules)
-    options: dict[str, Any] = {"normalize": cosine or "Normalize" in modules.kinds}
+    similarity = modules.described.get("similarity_fn_name")
+    if similarity not in (None, "cosine", "dot"):
+        files.refuse(f"the similarity {similarity}")
+    # The scoring rule is the inner product, which is the cosine of normalised vectors.
+    options: dict[str, Any] = {"normalize": similarity == "cosine" or "Normalize" in modules.kinds}
     encoder_options = {**prompts, **lengths(modules)}
     if not layers and poolings[0] in _ALONE and len(poolings) == 1:
         return OwnSettings(poolings[0], options, encoder_options)
@@ -215,14 +218,6 @@ def _poolings(modules: Modules, prompts: Mapping[str, str]) -> tuple[str, ...]:
     if prompts and pooling.get("include_prompt") is False:
         files.refuse("a pooling that leaves out the prompt")
     return tuple(_POOLINGS[mode] for mode in modes)
-
-
-def _compares_by_cosine(modules: Modules) -> bool:
-    """Whether the model says so; the scoring rule is the inner product, which is the cosine of normalised vectors."""
-    similarity = modules.described.get("similarity_fn_name")
-    if similarity not in (None, "cosine", "dot"):
-        modules.files.refuse(f"the similarity {similarity}")
-    return bool(similarity == "cosine")
 
 
 @dataclass(frozen=True)
@@ -343,11 +338,11 @@ def _of_colbert(files: PublishedFiles) -> OwnSettings | None:
         "document_length": says.get("doc_maxlen", _DOCUMENT_LENGTH),
     }
     shape = options["dimension"], int(config.get("hidden_size", 768))
-    return OwnSettings("colbert", options, taken, partial(_projection, files, shape), _METADATA)
 
+    def projection() -> Mapping[str, Tensor]:
+        return {"projection.weight": files.tensors("", {_PROJECTION: shape})[_PROJECTION]}
 
-def _projection(files: PublishedFiles, shape: tuple[int, int]) -> Mapping[str, Tensor]:
-    return {"projection.weight": files.tensors("", {_PROJECTION: shape})[_PROJECTION]}
+    return OwnSettings("colbert", options, taken, projection, _METADATA)
 
 
 def _joined(layers: Sequence[Dense]) -> Mapping[str, Tensor]:

@@ -80,7 +80,9 @@ class Small(Indexer):
         vectors = vectors_alone(queries, store.dim).float().cpu()
         k = min(k, len(store))
         found: list[tuple[np.ndarray, np.ndarray]] = []
-        for rows in _groups(len(vectors), vectors.shape[1]):
+        size = max(1, _TOGETHER // vectors.shape[1])
+        for start in range(0, len(vectors), size):
+            rows = slice(start, start + size)
             asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
             found += best_of_candidates(asked, store, self._candidates(asked, store, small, k), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
@@ -116,11 +118,6 @@ def _best(vectors: Tensor, small: SmallVectors, wanted: int) -> Tensor:
             scores, places = scores.topk(wanted, dim=1, sorted=False)
             rows = rows.gather(1, places)
     return rows
-
-
-def _groups(queries: int, vectors: int) -> Iterator[slice]:
-    size = max(1, _TOGETHER // vectors)
-    return (slice(start, start + size) for start in range(0, queries, size))
 
 
 def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
@@ -176,7 +173,10 @@ class SmallVectors:
         asked, first = queries.to(dtype), 0
         for vectors, scales in self._shards:
             for start in range(0, len(vectors), block):
-                rows = torch.from_numpy(self._numbers(vectors[start : start + block])).to(dtype)
+                some: np.ndarray = vectors[start : start + block]
+                if self.kind == "binary":  # 1 and -1 for the bits
+                    some = np.unpackbits(some, axis=1, count=self.dim).astype(np.int8) * 2 - 1
+                rows = torch.from_numpy(np.array(some)).to(dtype)
                 products = (asked @ rows.T).float()
                 if scales is not None:
                     products *= torch.from_numpy(np.array(scales[start : start + block]))
@@ -193,12 +193,6 @@ class SmallVectors:
         if scales is not None:
             check_finite(scales)
         return vectors, scales
-
-    def _numbers(self, vectors: np.ndarray) -> np.ndarray:
-        """(rows, dim) int8: the bytes, or 1 and -1 for the bits."""
-        if self.kind == "int8":
-            return np.array(vectors)
-        return np.unpackbits(vectors, axis=1, count=self.dim).astype(np.int8) * 2 - 1
 
 
 def _file(folder: Path, name: str, number: int) -> Path:

@@ -39,13 +39,13 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
     """
     try:
         value = json.loads(text, parse_constant=None if nan else _refuse_constant, parse_float=_finite)
-        brackets = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-        if sum(text.count(one) for one in brackets) > _MOST_DEPTH:  # type: ignore[arg-type]
+        plain = text.decode() if isinstance(text, bytes) else text
+        if plain.count("[") + plain.count("{") > _MOST_DEPTH:
             _check_depth(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(json_problem(error)) from None
     # Half of a surrogate pair ("\ud800") is no text; json.loads takes it from bytes too, where UTF-8 forbids it.
-    if not text.isascii() or (b"\\u" if isinstance(text, bytes) else "\\u") in text:  # type: ignore[operator]
+    if not plain.isascii() or "\\u" in plain:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:

@@ -186,9 +186,9 @@ class Faiss(Indexer):
         best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
         for first, index in self._shards:
             for row, (texts, scores) in enumerate(self._search_shard(index, first, vectors, k)):
-                both = [np.concatenate(pair) for pair in zip(best[row], (texts, scores), strict=True)]
-                order = np.argsort(-both[1], kind="stable")[:k]  # of equal scores, earlier shards come first
-                best[row] = both[0][order], both[1][order]
+                all_texts, all_scores = np.concatenate([best[row][0], texts]), np.concatenate([best[row][1], scores])
+                order = np.argsort(-all_scores, kind="stable")[:k]  # of equal scores, earlier shards come first
+                best[row] = all_texts[order], all_scores[order]
         return best
 
     def _search_shard(

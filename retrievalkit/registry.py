@@ -14,8 +14,7 @@ import importlib.util
 import os
 import re
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -54,7 +53,6 @@ HOOKS = {
     "recipe": "register_recipes",
 }
 
-_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "around")
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
 _BASES = {"filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker"}
@@ -96,14 +94,11 @@ class Component:
         """
         module_name, _, attribute = self.target.partition(":")
         try:
-            with large_imports(), staying():
+            with large_imports():
                 loaded = getattr(importlib.import_module(module_name), attribute)
-        except PluginError as error:
-            msg = f"{self._described()}: {error}."
-            raise PluginError(msg) from error
         except RetrievalkitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             msg = f"{self._described()} cannot be imported from '{self.target}': {_reason(error)}"
             raise PluginError(msg) from error
         if problem := _not_of_kind(self.kind, loaded):
@@ -145,96 +140,32 @@ class Plugin:
     error: str | None = None
 
 
-@contextlib.contextmanager
-def staying() -> Iterator[None]:
-    """Keep the process alive where a plugin's code ends it (`sys.exit`, `os._exit`) or raises what is no Exception.
-
-    A crash, a signal or `os.abort` cannot be caught.
-
-    Raises:
-        PluginError: It did.
-    """
-    end, here = os._exit, (os.getpid(), threading.get_ident())
-
-    def refuse(status: int) -> None:
-        if (os.getpid(), threading.get_ident()) != here:
-            end(status)  # a process that the plugin forked, or a thread of ours
-        msg = f"os._exit({status})"
-        raise SystemExit(msg)
-
-    os._exit = refuse  # type: ignore[assignment]
-    try:
-        yield
-    except (Exception, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        msg = f"it ends the process when it is imported ({type(error).__name__}: {error})"
-        raise PluginError(msg) from error
-    finally:
-        os._exit = end
-
-
-class _Manager(pluggy.PluginManager):
-    """pluggy, which looks at every name of a plugin's module with care, where only what is marked matters to us."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """The options of a function that `hookimpl` marked; None of anything else."""
-        options = getattr(getattr(plugin, name, None), "retrievalkit_impl", None)
-        return options if isinstance(options, dict) else None
-
-
 class Registry:
     """All plugins, and their components by kind and name."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] = []
         self._components: dict[str, dict[str, list[Component]]] = {kind: {} for kind in HOOKS}
-        self._manager = _Manager("retrievalkit")
-        self._manager.add_hookspecs(hookspecs)
 
     def add(self, plugin: Plugin, load: Callable[[], ModuleType]) -> None:
         """Import a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
         self.plugins.append(plugin)
-        module = None
+        manager = pluggy.PluginManager("retrievalkit")
+        manager.add_hookspecs(hookspecs)
         try:
             # What it prints would begin the output of every command.
-            with contextlib.redirect_stdout(sys.stderr), staying():
+            with contextlib.redirect_stdout(sys.stderr):
                 module = load()
                 _check_contract(module)
-                self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
-                self._manager.check_pending()
-                registrations = list(self._registrations(module))
-            for kind, arguments in registrations:
-                plugin.components.append(_component(plugin, kind, **arguments))
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop the others
+                manager.register(module)
+                manager.check_pending()
+                for kind, hook in HOOKS.items():
+                    getattr(manager.hook, hook)(register=partial(_register, plugin, kind))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop others
             plugin.error = _reason(error)
             plugin.components.clear()
-            if module is not None and self._manager.is_registered(module):
-                self._manager.unregister(module)
         for component in plugin.components:
             self._components[component.kind].setdefault(component.name, []).append(component)
-
-    def _registrations(self, module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each call of `register` by the module's hooks: the kind, and the arguments."""
-        others = [other for other in self._manager.get_plugins() if other is not module]
-        implemented = {caller.name for caller in self._manager.get_hookcallers(module) or ()}
-        for kind, hook in HOOKS.items():
-            if hook not in implemented:
-                continue
-            calls: list[dict[str, Any]] = []
-
-            def register(
-                name: str,
-                target: str,
-                *,
-                help: str = "",  # noqa: A002 - of the contract
-                group: str = "plugins",
-                calls: list[dict[str, Any]] = calls,
-            ) -> None:
-                calls.append({"name": name, "target": target, "help": help, "group": group})
-
-            self._manager.subset_hook_caller(hook, others)(register=register)
-            yield from ((kind, arguments) for arguments in calls)
 
     def names(self, kind: str) -> list[str]:
         """The registered names of a kind, sorted."""
@@ -296,7 +227,16 @@ def _check_contract(module: ModuleType) -> None:
     raise PluginError(msg)
 
 
-def _component(plugin: Plugin, kind: str, *, name: object, target: object, help: str, group: str) -> Component:  # noqa: A002
+def _register(
+    plugin: Plugin,
+    kind: str,
+    name: object,
+    target: object,
+    *,
+    help: str = "",  # noqa: A002 - of the contract
+    group: str = "plugins",
+) -> None:
+    """Check what a plugin registers, and note it."""
     pattern, style = _NAMES.get(kind, _SNAKE_CASE)
     if not isinstance(name, str) or not re.fullmatch(pattern, name):
         msg = f"the {kind} name {name!r} is not {style}"
@@ -308,29 +248,25 @@ def _component(plugin: Plugin, kind: str, *, name: object, target: object, help:
         msg = f"it registers the {kind} '{name}' twice"
         raise PluginError(msg)
     if kind == "command":
-        _check_command(name, help, group)
-    return Component(kind, name, target, plugin.name, plugin.distribution, plugin.version, help, group)
-
-
-def _check_command(name: str, text: str, group: str) -> None:
-    if name in hookspecs.BUILT_IN_COMMANDS:
-        msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
-        raise PluginError(msg)
-    if not text:
-        msg = f"the command '{name}' has no help text: register(..., help=\"One sentence.\")"
-        raise PluginError(msg)
-    if group not in hookspecs.COMMAND_GROUPS:
-        hint = f"It is the group of the command '{name}'."
-        raise UnknownNameError("command group", group, hookspecs.COMMAND_GROUPS, hint=hint)
+        if name in hookspecs.BUILT_IN_COMMANDS:
+            msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
+            raise PluginError(msg)
+        if not help:
+            msg = f"the command '{name}' has no help text: register(..., help=\"One sentence.\")"
+            raise PluginError(msg)
+        if group not in hookspecs.COMMAND_GROUPS:
+            hint = f"It is the group of the command '{name}'."
+            raise UnknownNameError("command group", group, hookspecs.COMMAND_GROUPS, hint=hint)
+    owner = plugin.name, plugin.distribution, plugin.version
+    plugin.components.append(Component(kind, name, target, *owner, help, group))
 
 
 @cache
 def default_registry() -> Registry:
     """The registry of this process, with every plugin that can be found."""
     registry = Registry()
-    for shelf in _SHELVES:
-        module = f"retrievalkit.builtin.{shelf}"
-        registry.add(Plugin(shelf, "retrievalkit", __version__), partial(importlib.import_module, module))
+    built_in = partial(importlib.import_module, "retrievalkit.builtin.around")
+    registry.add(Plugin("built-in", "retrievalkit", __version__), built_in)
     for entry_point, distribution, version in _entry_points():
         registry.add(Plugin(entry_point.name, distribution, version), entry_point.load)
     while _loaded_files:  # loaded by an earlier registry of this process
@@ -417,7 +353,7 @@ def _other_module(path: Path) -> str | None:
     return f"'{spec.origin}'" if spec.has_location else "Python itself"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The error on one line; its type too, unless it is one of ours, whose message is complete."""
     text = " ".join(str(error).split())
     return text if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {text}"

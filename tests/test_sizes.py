@@ -55,10 +55,6 @@ def test_a_query_of_ten_thousand_words_is_cut_and_told(places, tmp_path):
     assert "Note: 1 query text had more than" in result.stderr
 
 
-def test_k_above_the_corpus_gives_the_corpus(places, tmp_path):
-    assert len(searched(places, "three", "rome", tmp_path, "--k", 10_000_000)[0]["q"]) == 3
-
-
 @pytest.mark.parametrize("content", ["", "\n", "[]"])
 def test_a_file_without_queries_is_refused(places, tmp_path, content):
     (tmp_path / "queries.jsonl").write_text(content)

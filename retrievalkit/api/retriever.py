@@ -18,7 +18,7 @@ from retrievalkit.errors import OptionError
 from retrievalkit.indexing.encoding import encode, encoded_shards
 from retrievalkit.indexing.options import Count, EncodingOptions, ModelOptions, Precision, VectorOptions
 from retrievalkit.model import retriever as program
-from retrievalkit.model.dimensions import note_untrained_dimensions
+from retrievalkit.model.checkpoint import note_untrained_dimensions
 from retrievalkit.report import notebook
 
 _PARTS = ("encoder", "pooler", "encoder_options", "pooler_options")

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from retrievalkit.artifacts.documents import check_document, json_problem, loads_json, read_document, read_json
 from retrievalkit.artifacts.failures import full_disk_named, was_written
-from retrievalkit.artifacts.fingerprints import describe_file, fingerprint_file, fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.integrity import (
     VERIFY,
     check_files,
+    check_own_files,
     check_unlisted,
     checked_fingerprint,
+    describe_file,
     describe_files,
+    fingerprint_file,
     fingerprint_files,
+    fingerprint_folder,
+    fingerprint_value,
+    inside,
     verifying,
 )
 from retrievalkit.artifacts.locks import held
@@ -29,7 +34,6 @@ from retrievalkit.artifacts.manifest import (
     write_manifest,
 )
 from retrievalkit.artifacts.mirror import PARTIAL, VECTORS, local, sent, store_of
-from retrievalkit.artifacts.names import check_own_files, inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,

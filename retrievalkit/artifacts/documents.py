@@ -39,11 +39,18 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
     """
     try:
         value = json.loads(text, parse_constant=None if nan else _refuse_constant, parse_float=_finite)
-        if _brackets(text) > _MOST_DEPTH:
+        plain = text.decode() if isinstance(text, bytes) else text
+        if plain.count("[") + plain.count("{") > _MOST_DEPTH:
             _check_depth(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(json_problem(error)) from None
-    _check_escapes(text, value)
+    # Half of a surrogate pair ("\ud800") is no text; json.loads takes it from bytes too, where UTF-8 forbids it.
+    if not plain.isascii() or "\\u" in plain:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            msg = "a text in it holds half of a character (a lone surrogate)"
+            raise ValueError(msg) from None
     return value
 
 
@@ -54,19 +61,6 @@ def json_problem(error: Exception) -> str:
     if "set_int_max_str_digits" in str(error):
         return "a whole number in it has thousands of digits"
     return str(error)
-
-
-def _check_escapes(text: str | bytes, value: Any) -> None:
-    r"""Refuse half of a surrogate pair, such as "\ud800", which is no text and cannot be written again."""
-    # json.loads takes it from bytes too, where UTF-8 forbids it.
-    escape = b"\\u" if isinstance(text, bytes) else "\\u"
-    if text.isascii() and escape not in text:  # type: ignore[operator]
-        return
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        msg = "a text in it holds half of a character (a lone surrogate)"
-        raise ValueError(msg) from None
 
 
 def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Form:
@@ -92,18 +86,27 @@ def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_B
     Raises:
         ArtifactError: It cannot be read, is larger, is not JSON, or has another form.
     """
+    value, problem, place = None, "", Path(path)
     try:
-        value = loads_json(_read(Path(path), most), nan=nan)
+        if stat.S_ISREG(place.stat().st_mode):
+            with place.open("rb") as stream:
+                content = stream.read(most + 1)
+            if len(content) > most:
+                problem = f"cannot be read (it has more than {most:,} bytes)"
+            else:
+                value = loads_json(content, nan=nan)
+        else:
+            problem = "cannot be read (it is no regular file)"
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     except ValueError as error:
         problem = f"is not valid JSON ({error})"
-    else:
-        if form is not None:
-            check_document(value, form, file=path, do=do)
-        return value
-    msg = f"'{path}' {problem}. {do}"
-    raise ArtifactError(msg)
+    if problem:
+        msg = f"'{path}' {problem}. {do}"
+        raise ArtifactError(msg)
+    if form is not None:
+        check_document(value, form, file=path, do=do)
+    return value
 
 
 def check_document(value: Any, form: type[Form], *, file: str | Path, do: str) -> Form:
@@ -122,18 +125,6 @@ def check_document(value: Any, form: type[Form], *, file: str | Path, do: str) -
         problem = _problem(error.errors(include_url=False)[0])
     msg = f"'{file}' is damaged: {problem}. {do}"
     raise ArtifactError(msg)
-
-
-def _read(path: Path, most: int) -> bytes:
-    if not stat.S_ISREG(path.stat().st_mode):
-        msg = "it is no regular file"
-        raise OSError(msg)
-    with path.open("rb") as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        msg = f"it has more than {most:,} bytes"
-        raise OSError(msg)
-    return content
 
 
 @functools.cache
@@ -165,10 +156,6 @@ def _place(keys: list[str | int]) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _brackets(text: str | bytes) -> int:
-    return text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
 
 
 def _check_depth(value: Any) -> None:

@@ -34,7 +34,9 @@ def full_disk_named(place: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None and (number := _reason(error, place)) is not None:
             raise _as_written(OSError(number, os.strerror(number)), place) from error
-        if error.errno in NO_ROOM or _is_inside(error.filename, place):
+        name = error.filename
+        inside = isinstance(name, str | os.PathLike) and Path(name).absolute().is_relative_to(place)
+        if error.errno in NO_ROOM or inside:
             _as_written(error, place)
         raise
     except Exception as error:
@@ -70,25 +72,15 @@ def _reason(error: Exception, place: Path) -> int | None:
     return errno.EIO if _CUT_OFF.search(text) else None
 
 
-def _largest_file() -> float:
-    """The limit of this process to the size of a file, in bytes."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return float("inf")
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return float("inf") if limit == resource.RLIM_INFINITY else limit
-
-
 def _at_limit(file: Path) -> bool:
-    with suppress(OSError):
-        return file.stat().st_size >= _largest_file()
+    """Whether a file has the size at which this process may write no more of it."""
+    with suppress(OSError, ImportError):  # no such limits on Windows
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return limit != resource.RLIM_INFINITY and file.stat().st_size >= limit
     return False
 
 
 def _files(place: Path) -> list[Path]:
     return [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place] if place.exists() else []
-
-
-def _is_inside(filename: object, place: Path) -> bool:
-    return isinstance(filename, str | os.PathLike) and Path(filename).absolute().is_relative_to(place)

@@ -1,24 +1,31 @@
 """The files of a folder as its manifest lists them: compared by size and checksum whenever the folder is opened.
 
 Checksums are compared of files that were modified after the manifest was written, and with RKIT_VERIFY=1 of all files.
+A fingerprint, of a value, a file or a folder, is 32 hexadecimal digits of BLAKE2b. Names of files never lead out of
+their folder.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrievalkit.artifacts.fingerprints import fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.manifest import kind_of, read_manifest
-from retrievalkit.artifacts.names import check_own_files
 from retrievalkit.artifacts.outputs import MANIFEST
-from retrievalkit.artifacts.reading import Reading
 from retrievalkit.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from retrievalkit.report.progress import ProgressBar
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name, relative to the folder and with slashes -> {"bytes": its size, "blake2b": its checksum}."""
@@ -27,6 +34,88 @@ VERIFY = "RKIT_VERIFY"
 """Environment variable: 1 reads all bytes of every file that is opened."""
 
 _CHUNK_BYTES = 1 << 20
+
+Result = TypeVar("Result")
+
+_THREADS = 8
+_SILENT_SECONDS = 2.0
+_BETWEEN_SECONDS = 0.2
+_MEGABYTE = 1 << 20
+
+
+def fingerprint_value(value: Any) -> str:
+    """A fingerprint (32 hexadecimal digits) of a JSON-able value; the order of keys does not matter."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def fingerprint_file(path: str | Path) -> str:
+    """A fingerprint of a file's bytes."""
+    try:
+        with Path(path).open("rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        # Python names a file that cannot be opened, and none that cannot be read.
+        error.filename = error.filename or str(path)
+        raise
+
+
+def describe_file(path: str | Path) -> dict[str, Any]:
+    """The size and fingerprint of a file, as the lists of files in manifests have them."""
+    return {"bytes": Path(path).stat().st_size, "blake2b": fingerprint_file(path)}
+
+
+def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
+    """A fingerprint of every file in a folder, by relative path, without hidden files and those in `skip`.
+
+    Args:
+        folder: The folder.
+        skip: Names of files and folders to leave out.
+    """
+    folder = Path(folder)
+    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    counted = [name for name in names if not any(part in skip or part.startswith(".") for part in name.parts)]
+    return fingerprint_value({name.as_posix(): fingerprint_file(folder / name) for name in counted})
+
+
+def is_inner_name(name: str) -> bool:
+    """Whether a name is a relative path downward, such as "ids.txt" or "postings/terms-00000.npy", on any system."""
+    return not set(name) & {"\0", "\\", ":"} and not {"", ".", ".."} & set(name.split("/"))
+
+
+def check_own_files(folder: str | Path) -> None:
+    """Refuse pipes, devices and links that lead out of the folder of a model, before a library opens files by name.
+
+    A stranger's pipe never ends, and a link may lead to any file of the user. Hidden files are not looked at; the links
+    of the hub's cache to its own `blobs` are.
+
+    Raises:
+        ArtifactError: Names the file.
+    """
+    root = os.path.realpath(folder)
+    snapshots = os.path.dirname(root)
+    cached = os.path.basename(snapshots) == "snapshots"
+    homes = [root, os.path.join(os.path.dirname(snapshots), "blobs")] if cached else [root]
+    for path in sorted(path for pattern in ("[!.]*", "[!.]*/[!.]*") for path in Path(folder).glob(pattern)):
+        if not path.is_file() and not path.is_dir() and path.exists():
+            msg = f"'{path}' is no regular file: '{folder}' is damaged. Remove it, or copy the model again."
+            raise ArtifactError(msg)
+        if path.is_symlink() and path.exists() and not any(path.resolve().is_relative_to(home) for home in homes):
+            msg = f"'{path}' is a link that leads out of the folder, to '{path.resolve()}'. Replace it by the file."
+            raise ArtifactError(msg)
+
+
+def inside(folder: str | Path, name: str) -> Path:
+    """The path of a file that the manifest of a folder lists.
+
+    Raises:
+        ArtifactError: The name, or a link, leads out of the folder.
+    """
+    path = Path(folder) / name
+    if is_inner_name(name) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        return path
+    msg = f"{name!r} leads out of the folder '{folder}', to which it should belong. Do without this copy."
+    raise ArtifactError(msg)
 
 
 @contextmanager
@@ -175,3 +264,62 @@ def _digest(path: Path, reading: Reading) -> str:
             digest.update(chunk)
             reading.count(len(chunk))
     return digest.hexdigest()
+
+
+class Reading:
+    """Work on files that reads all of their bytes.
+
+    Args:
+        label: What is done, as progress names it.
+        total: Bytes to read.
+
+    Attributes:
+        stopped: Whether the work was interrupted or failed: what reads a file should stop.
+    """
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.stopped = label, total, False
+        self._read = 0
+        self._lock = threading.Lock()
+
+    def count(self, read: int) -> None:
+        """Count bytes that were read, or need not be."""
+        with self._lock:
+            self._read += read
+
+    def each(self, work: Callable[[str], Result], names: Sequence[str]) -> list[Result]:
+        """The results of work on each file, in several threads; an interruption does not wait for a large file."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+            running = [pool.submit(work, name) for name in names]
+            try:
+                self._show(running)
+                return [one.result() for one in running]
+            except BaseException:
+                self.stopped = True
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _show(self, running: Sequence[Future[Result]]) -> None:
+        """Show how far it has come until all is done or something failed."""
+        from concurrent.futures import FIRST_EXCEPTION, wait
+
+        begun = time.monotonic()
+        bar: ProgressBar | None = None
+        # Of several processes that torchrun started, one tells.
+        tells = os.environ.get("RANK", "0") == "0"
+        try:
+            while wait(running, _BETWEEN_SECONDS, FIRST_EXCEPTION).not_done:
+                if any(one.done() and one.exception() for one in running):
+                    return
+                if bar is None and tells and time.monotonic() - begun >= _SILENT_SECONDS:
+                    from retrievalkit.report.progress import ProgressBar
+
+                    total, read = -(-self.total // _MEGABYTE), self._read // _MEGABYTE
+                    bar = ProgressBar(self.label, total, unit="MB", done=read).start()
+                if bar is not None:
+                    bar.update(self._read // _MEGABYTE)
+        finally:
+            if bar is not None:
+                bar.stop()

@@ -48,7 +48,9 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
     if lock in _held or is_internal(place):
         yield
         return
-    made = _make_parents(lock.parent, output)
+    check_parents(lock.parent, output)
+    made = [one for one in (lock.parent, *lock.parent.parents) if not one.exists()]
+    lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _locked(lock, output, wait=wait):
             yield
@@ -66,13 +68,11 @@ def lock_of(place: Path) -> Path:
 
 def is_internal(place: Path) -> bool:
     """Whether a place lies in a hidden folder beside an output that this process holds."""
-    return any(_within(lock, place) for lock in _held)
-
-
-def _within(lock: Path, place: Path) -> bool:
-    """Whether a place lies in a hidden folder beside the output of a lock, where only its holder writes."""
-    own = lock.name.removesuffix("lock")
-    return any(parent.parent == lock.parent and parent.name.startswith(own) for parent in place.parents)
+    return any(
+        parent.parent == lock.parent and parent.name.startswith(lock.name.removesuffix("lock"))
+        for lock in _held
+        for parent in place.parents
+    )
 
 
 @contextmanager
@@ -81,7 +81,11 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
     try:
         lock.acquire(blocking=wait)
     except Timeout:
-        msg = f"{_writer(path)} is writing to '{output}'. Wait until it ends, or choose another --output."
+        writer = "another process"
+        with contextlib.suppress(OSError, ValueError):
+            number, host = path.read_text(encoding="utf-8").split()
+            writer += f" ({number}{'' if host == socket.gethostname() else f' on {host}'})"
+        msg = f"{writer} is writing to '{output}'. Wait until it ends, or choose another --output."
         raise ArtifactError(msg) from None
     except OSError as error:
         if os.path.islink(path) or path.is_dir():
@@ -106,20 +110,3 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.unlink()
         lock.release()
-
-
-def _writer(lock: Path) -> str:
-    """The process that holds a lock, as far as known."""
-    try:
-        number, host = lock.read_text(encoding="utf-8").split()
-    except (OSError, ValueError):
-        return "another process"
-    return f"another process ({number}{'' if host == socket.gethostname() else f' on {host}'})"
-
-
-def _make_parents(folder: Path, output: str | Path) -> list[Path]:
-    """Create a folder with its parents; returns those that were created, the innermost first."""
-    check_parents(folder, output)
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
 from collections.abc import Mapping
@@ -124,10 +125,8 @@ def versions() -> dict[str, str]:
     """The versions of the installed packages on which the bytes of a folder depend."""
     found = {}
     for name in _VERSIONED:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 

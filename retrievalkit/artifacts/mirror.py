@@ -23,12 +23,10 @@ from typing import Any
 from filelock import FileLock
 
 from retrievalkit.artifacts.failures import full_disk_named
-from retrievalkit.artifacts.fingerprints import describe_file, fingerprint_value
+from retrievalkit.artifacts.integrity import Reading, describe_file, fingerprint_value, is_inner_name
 from retrievalkit.artifacts.manifest import kind_of, read_manifest
-from retrievalkit.artifacts.names import is_inner_name
 from retrievalkit.artifacts.outputs import MANIFEST, discard
 from retrievalkit.artifacts.places import ADDRESSES, is_address
-from retrievalkit.artifacts.reading import Reading
 from retrievalkit.artifacts.stores import Store
 from retrievalkit.errors import ArtifactError
 
@@ -66,7 +64,9 @@ def local(place: str | Path) -> str | Path:
         copy = _copy_of(store, home, store.state())
         with _held(copy):
             _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
-    _forget_others(home, copy.parent)
+    for one in home.iterdir():  # what the object was before, unless that was used in the last day
+        if one != copy.parent and time.time() - one.stat().st_mtime > _A_DAY:
+            shutil.rmtree(one, ignore_errors=True)
     return copy
 
 
@@ -102,27 +102,6 @@ def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
     if "/" not in store.url.partition("://")[2]:
         msg = f"output '{url}' is a whole bucket. Name a folder or an object in it."
         raise ArtifactError(msg)
-    existing = _check_output(store, overwrite)
-    if place.exists():
-        msg = f"an output for '{url}', which the store does not have, is in {_hidden(place)}. Move or remove it."
-        raise ArtifactError(msg)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _try_to_write(store, place.parent)
-        yield place
-        if place.exists():
-            _send(store, place, existing)
-    finally:
-        with suppress(OSError):
-            place.parent.rmdir()
-
-
-def _check_output(store: Store, overwrite: bool) -> dict[str, int]:
-    """The objects of an output folder that may be written; {} if there is none.
-
-    Raises:
-        ArtifactError: It may not be.
-    """
     existing = store.names()
     if MANIFEST in existing and not overwrite:
         msg = f"output folder '{store.url}' exists already. Choose another --output, or replace it with --overwrite."
@@ -130,18 +109,24 @@ def _check_output(store: Store, overwrite: bool) -> dict[str, int]:
     if existing and MANIFEST not in existing and not any(name.startswith(f"{PARTIAL}/") for name in existing):
         msg = f"'{store.url}' holds objects and no {MANIFEST}, so rkit leaves it alone. Choose another --output."
         raise ArtifactError(msg)
-    return existing
-
-
-def _try_to_write(store: Store, home: Path) -> None:
-    """Find out now, rather than after hours, whether the store can be written to."""
-    probe = home / ".probe"
-    probe.touch()
+    if place.exists():
+        msg = f"an output for '{url}', which the store does not have, is in {_hidden(place)}. Move or remove it."
+        raise ArtifactError(msg)
+    place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        store.parent().put(probe, name := f".{store.name}{PARTIAL}")
-        store.parent().remove([name])
+        # Find out now, rather than after hours, whether the store can be written to.
+        (probe := place.parent / ".probe").touch()
+        try:
+            store.parent().put(probe, name := f".{store.name}{PARTIAL}")
+            store.parent().remove([name])
+        finally:
+            probe.unlink()
+        yield place
+        if place.exists():
+            _send(store, place, existing)
     finally:
-        probe.unlink()
+        with suppress(OSError):
+            place.parent.rmdir()
 
 
 def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
@@ -217,7 +202,8 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
         if not is_inner_name(name):
             msg = f"'{store.url}' holds an object {name!r:.200}, which cannot be the name of a file here. Remove it."
             raise ArtifactError(msg)
-    lacking = [name for name, size in names.items() if not _is_there(folder / name, size)]
+    there = {name: folder / name for name in names}
+    lacking = [name for name, path in there.items() if not path.exists() or path.stat().st_size != names[name]]
     reading = Reading(f"fetch '{store.url}'", sum(names[name] for name in lacking))
 
     def fetch(name: str) -> None:
@@ -255,20 +241,6 @@ def _held(copy: Path) -> Iterator[None]:
     with FileLock(copy.parent / ".lock"):
         os.utime(copy.parent)
         yield
-
-
-def _forget_others(home: Path, used: Path) -> None:
-    """Remove copies of what an object was before, unless they were used in the last day."""
-    for one in home.iterdir():
-        if one != used and time.time() - one.stat().st_mtime > _A_DAY:
-            shutil.rmtree(one, ignore_errors=True)
-
-
-def _is_there(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
 
 
 def _cache(kind: str) -> Path:

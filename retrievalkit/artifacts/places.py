@@ -48,18 +48,6 @@ def place_of(path: str | Path) -> Path:
     Raises:
         ArtifactError: It is a link to nothing, or a name that files cannot have.
     """
-    _check_name(path)
-    if os.path.islink(path) and not os.path.exists(path):
-        msg = f"output '{path}' is a link to '{os.readlink(path)}', which does not exist. Choose another --output."
-        raise ArtifactError(msg)
-    place = Path(os.path.realpath(path))
-    if not place.name:
-        msg = f"output '{path}' is the root of the file system. Choose another --output."
-        raise ArtifactError(msg)
-    return place
-
-
-def _check_name(path: str | Path) -> None:
     text = os.fspath(path)
     if is_address(text):
         msg = f"this command cannot write to a store, '{text}'. Choose a folder of this machine, and copy it there."
@@ -73,6 +61,14 @@ def _check_name(path: str | Path) -> None:
     if problem or not text:
         msg = f"output {text[:100]!r} {problem or 'is empty'}. Choose another --output."
         raise ArtifactError(msg)
+    if os.path.islink(path) and not os.path.exists(path):
+        msg = f"output '{path}' is a link to '{os.readlink(path)}', which does not exist. Choose another --output."
+        raise ArtifactError(msg)
+    place = Path(os.path.realpath(path))
+    if not place.name:
+        msg = f"output '{path}' is the root of the file system. Choose another --output."
+        raise ArtifactError(msg)
+    return place
 
 
 def check_parents(folder: Path, output: str | Path) -> None:
@@ -136,7 +132,9 @@ def check_output_file(path: str | Path, *, stream: bool = False) -> None:
         )
         raise ArtifactError(msg)
     if not through and os.path.exists(path) and not os.path.isfile(path):
-        msg = f"output '{path}' is a {_kind(path)}, and a file is to be written there. Choose another --output."
+        mode = os.stat(path).st_mode
+        kind = "block device" if stat.S_ISBLK(mode) else "socket" if stat.S_ISSOCK(mode) else "special file"
+        msg = f"output '{path}' is a {kind}, and a file is to be written there. Choose another --output."
         raise ArtifactError(msg)
 
 
@@ -148,8 +146,3 @@ def pour(source: Path, path: str | Path) -> None:
     # A copy of the descriptor shares its position: `>> file` is added to, where opening the name would cut it off.
     with source.open("rb") as whole, open(path if number is None else os.dup(number), "wb") as target:
         shutil.copyfileobj(whole, target)
-
-
-def _kind(path: str | Path) -> str:
-    mode = os.stat(path).st_mode
-    return "block device" if stat.S_ISBLK(mode) else "socket" if stat.S_ISSOCK(mode) else "special file"

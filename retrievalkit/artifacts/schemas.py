@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from retrievalkit.artifacts.names import is_inner_name
+from retrievalkit.artifacts.integrity import is_inner_name
 
 
 def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
@@ -23,15 +23,13 @@ def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _is_plain_name(name: str) -> bool:
-    # Copied from folder to folder, so a folder inside, and the manifest itself, have no place there.
-    return is_inner_name(name) and "/" not in name and name != "manifest.json"
-
-
 Word = Annotated[str, Field(min_length=1, max_length=4096), _only(str.isprintable, "text without control characters")]
 PathText = Annotated[str, Field(min_length=1, max_length=4096), _only(lambda path: "\0" not in path, "a path")]
 InnerName = Annotated[str, _only(is_inner_name, "the name of a file of this folder")]
-PlainName = Annotated[str, _only(_is_plain_name, "the plain name of a file of vectors")]
+# Copied from folder to folder, so a folder inside, and the manifest itself, have no place there.
+PlainName = Annotated[
+    InnerName, _only(lambda name: "/" not in name and name != "manifest.json", "the plain name of a file of vectors")
+]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 _MISSING: Any = Field(None)
 """The default of an entry that may be missing, but not null: defaults are not checked."""

@@ -92,16 +92,12 @@ class Store:
         with self._reaching("read", name):
             return bytes(self._files.cat_file(self._path(name)))
 
-    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Parts of an object, side by side, each from its first to before its last byte.
+    def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Parts of objects: of each name, from its first to before its last byte.
 
         Raises:
             ArtifactError: One cannot be read, or the object ends before.
         """
-        return self.parts([(name, start, end) for start, end in spans])
-
-    def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Parts of several objects; see `ranges`."""
         paths = [self._path(name) for name, _, _ in wanted]
         with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
             found = self._files.cat_ranges(paths, [one[1] for one in wanted], [one[2] for one in wanted])
@@ -142,8 +138,10 @@ class Store:
         except (RetrievalkitError, GeneratorExit):
             raise
         except Exception as error:
-            if isinstance(error, OSError) and (error.errno in NO_ROOM or _is_local(error)):
-                raise
+            if isinstance(error, OSError):
+                file = error.filename
+                if error.errno in NO_ROOM or (isinstance(file, str) and os.path.isabs(file) and os.path.lexists(file)):
+                    raise  # about a file of this machine
             url = f"{self.url}/{name}" if name else self.url
             msg = f"'{url}' could not be {done}: {_reason(error)}"
             raise ArtifactError(msg) from error
@@ -164,11 +162,6 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
         msg = f"'{url}' is in no store that is known ({error}){offer} Known are s3://, gs:// and others of fsspec."
         raise InputError(msg) from error
     return found
-
-
-def _is_local(error: OSError) -> bool:
-    """Whether an error is about a file of this machine, rather than about an object."""
-    return isinstance(error.filename, str) and os.path.isabs(error.filename) and os.path.lexists(error.filename)
 
 
 def _reason(error: Exception) -> str:

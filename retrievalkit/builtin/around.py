@@ -1,6 +1,6 @@
-"""What is around the methods: sources, filters of mined negatives, fusion methods, metrics, re-rankers and recipes.
+"""What retrievalkit itself brings, through the same hooks as any plugin's.
 
-The classes are beside the programs that use them.
+Sources, filters, fusion methods, metrics and re-rankers are defined beside the programs that use them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,47 @@ METRICS = {
 
 
 @hookimpl
+def register_encoders(register: Register) -> None:
+    """The built-in encoder."""
+    register("transformer", "retrievalkit.builtin.encoders.transformer:Transformer")
+
+
+@hookimpl
+def register_poolers(register: Register) -> None:
+    """The built-in poolers."""
+    for name in ("cls", "mean", "max", "last"):
+        register(name, f"retrievalkit.builtin.poolers.single_vector:{name.capitalize()}")
+    register("projected", "retrievalkit.builtin.poolers.projected:Projected")
+    register("colbert", "retrievalkit.builtin.poolers.colbert:ColBERT")
+
+
+@hookimpl
+def register_losses(register: Register) -> None:
+    """The built-in losses."""
+    register("contrastive", "retrievalkit.builtin.losses.contrastive:Contrastive")
+    register("distill_kl", "retrievalkit.builtin.losses.distillation:DistillKL")
+    register("margin_mse", "retrievalkit.builtin.losses.distillation:MarginMSE")
+    register("matryoshka", "retrievalkit.builtin.losses.matryoshka:Matryoshka")
+
+
+@hookimpl
+def register_indexers(register: Register) -> None:
+    """The built-in indexers."""
+    for name in ("flat", "faiss", "sparse", "small"):
+        register(name, f"retrievalkit.builtin.indexers.{name}:{name.capitalize()}")
+    register("dense_sparse", "retrievalkit.builtin.indexers.dense_sparse:DenseSparse")
+
+
+@hookimpl
+def register_pretrainers(register: Register) -> None:
+    """The built-in pretrainers."""
+    register("mlm", "retrievalkit.builtin.pretrainers.mlm:MaskedLanguageModel")
+    register("retromae", "retrievalkit.builtin.pretrainers.retromae:RetroMAE")
+
+
+@hookimpl
 def register_sources(register: Register) -> None:
-    """The built-in sources, through the same hook as everybody's."""
+    """The built-in sources."""
     register("documents", "retrievalkit.data.sources.documents:Documents")
     register("hf", "retrievalkit.data.sources.remote:HuggingFace")
     register("irds", "retrievalkit.data.sources.remote:IrDatasets")
@@ -40,19 +79,11 @@ def register_sources(register: Register) -> None:
 @hookimpl
 def register_filters(register: Register) -> None:
     """The built-in filters."""
-    for name, target in {
-        "known_positive": "KnownPositive",
-        "positive_copy": "PositiveCopy",
-        "same_document": "SameDocument",
-        "like_positive": "LikePositive",
-        "answer": "Answer",
-        "rank": "Rank",
-        "absolute_margin": "AbsoluteMargin",
-        "relative_margin": "RelativeMargin",
-        "like_better": "LikeBetter",
-        "reranked": "Reranked",
-    }.items():
-        register(name, f"retrievalkit.mine.filters:{target}")
+    for name in (
+        "known_positive", "positive_copy", "same_document", "like_positive", "answer", "rank", "absolute_margin",
+        "relative_margin", "like_better", "reranked",
+    ):  # fmt: skip
+        register(name, f"retrievalkit.mine.filters:{name.title().replace('_', '')}")
 
 
 @hookimpl

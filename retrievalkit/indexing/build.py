@@ -61,10 +61,32 @@ def build_index(
         UnsupportedError: The indexer does not build in shards.
     """
     artifacts.check_output(output, overwrite=overwrite)
-    holds = _indexed_kind(source)
-    component = _component(indexer, holds, source)
-    component_class = component.load()
-    _check_pairing(component.name, component_class, holds, source)
+    kind = artifacts.kind_of(source)
+    if kind == "checkpoint":
+        do = f"rkit encode {source} CORPUS --output vectors"
+        msg = f"'{source}' is a checkpoint. Encode a corpus with it first: {do}"
+        raise ArtifactError(msg)
+    if kind == "index":
+        msg = f"'{source}' is an index already."
+        raise ArtifactError(msg)
+    holds: Indexed = "vectors" if kind == "vectors" else "texts"
+    try:
+        component = registry.component("indexer", indexer or _DEFAULTS[holds])
+    except UnknownNameError as error:
+        if indexer not in (None, "bm25"):
+            raise
+        msg = f"{error} To index the texts of '{source}', install one: pip install retrievalkit-pyserini"
+        raise InputError(msg) from error
+    component_class: Any = component.load()
+    if component_class.indexes != holds:
+        msg = f"indexer '{component.name}' indexes {component_class.indexes}, and '{source}' is "
+        msg += (
+            "a vectors folder. Give the corpus instead, or an indexer of vectors, such as --indexer flat."
+            if holds == "vectors"
+            else "no vectors folder. Encode the corpus first "
+            f"(rkit encode CHECKPOINT {source} --output vectors), then: rkit index vectors --indexer {component.name}"
+        )
+        raise InputError(msg)
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})
     made: Indexer = component_class(**checked)
@@ -80,8 +102,11 @@ def build_index(
             counts = made.build(opened, staging)
         else:
             counts, more = shards.build(made, described, opened, staging, parts, cluster)
+        origin = _origin(opened, source, Path(output))
         if texts is not None:
             write_corpus(staging / TEXTS, open_corpus(texts))
+            kept = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
+            origin["corpus"] = _located(kept, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
         manifest = artifacts.write_manifest(
             staging,
             "index",
@@ -91,49 +116,10 @@ def build_index(
             files=artifacts.describe_files(staging),
             indexer=described,
             **more,
-            **(_origin(opened, source, Path(output)) | ({} if texts is None else _kept(texts, Path(output)))),
+            **origin,
         )
         shards.finish(staging)
         return manifest
-
-
-def _indexed_kind(source: str | Path) -> Indexed:
-    kind = artifacts.kind_of(source)
-    if kind in ("checkpoint", "index"):
-        do = (
-            f"Encode a corpus with it first: rkit encode {source} CORPUS --output vectors"
-            if kind == "checkpoint"
-            else ""
-        )
-        msg = f"'{source}' is {'a checkpoint' if kind == 'checkpoint' else 'an index already'}. {do}".strip()
-        raise ArtifactError(msg)
-    return "vectors" if kind == "vectors" else "texts"
-
-
-def _component(indexer: str | None, holds: Indexed, source: str | Path) -> registry.Component:
-    try:
-        return registry.component("indexer", indexer or _DEFAULTS[holds])
-    except UnknownNameError as error:
-        if indexer == "bm25" or indexer is None:
-            msg = f"{error} To index the texts of '{source}', install one: pip install retrievalkit-pyserini"
-            raise InputError(msg) from error
-        raise
-
-
-def _check_pairing(name: str, component_class: Any, holds: Indexed, source: str | Path) -> None:
-    if component_class.indexes == holds:
-        return
-    if holds == "vectors":
-        msg = (
-            f"indexer '{name}' indexes texts, and '{source}' is a vectors folder. Give the corpus instead, or an "
-            f"indexer of vectors, such as --indexer flat."
-        )
-        raise InputError(msg)
-    msg = (
-        f"indexer '{name}' indexes vectors, and '{source}' is no vectors folder. Encode the corpus first "
-        f"(rkit encode CHECKPOINT {source} --output vectors), then: rkit index vectors --indexer {name}"
-    )
-    raise InputError(msg)
 
 
 def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> dict[str, Any]:
@@ -154,12 +140,6 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
         path = manifest["inputs"].get("texts", {}).get("path", manifest["corpus"]["source"])
         found["corpus"] = _located(manifest["corpus"], path, output)
     return found
-
-
-def _kept(texts: str | Path, output: Path) -> dict[str, Any]:
-    """The manifest's entry about passages that the folder holds."""
-    entry = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
-    return {"corpus": _located(entry, str(output.absolute() / TEXTS), output)}
 
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:

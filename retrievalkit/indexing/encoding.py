@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.cluster import ClusterOptions, check_same, spread_map
@@ -30,19 +33,19 @@ from retrievalkit.data.vectors.writer import check_shard
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.model.batches import prefetch
-from retrievalkit.model.checkpoint import is_checkpoint
-from retrievalkit.model.dimensions import note_untrained_dimensions
-from retrievalkit.model.nearness import nearness
+from retrievalkit.model.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import say
+from retrievalkit.score.bf16_filter import multiplies_bf16
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _TOLD = 5  # texts that were left out, in the note
+_COMPARED = 64  # texts for a median, which are encoded twice in a second
 
 _Rows = list[tuple[str, Text]]
 
@@ -205,7 +208,8 @@ class _Job:
         """The encoded shards but those to `skip`, with their numbers."""
         told = False
         with self._progress(skip) as progress:
-            for number, ids, token_ids in prefetch(self._tokenized(skip)):
+            shards = self.texts.shards(self.shard_texts, skip)
+            for number, ids, token_ids in prefetch(self._tokenize(*shard) for shard in shards):
                 if self.precision == "int8" and not told:
                     say(nearness(self.retriever, token_ids, self.side), err=True)
                     told = True
@@ -272,16 +276,14 @@ class _Job:
             say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
         return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
 
-    def _tokenized(self, skip: frozenset[int]) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
-        for number, rows in self.texts.shards(self.shard_texts, skip):
-            yield self._tokenize(number, rows)
-
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
         token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)
         # Lists of Python integers would take many times the memory.
         return number, [one for one, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
     def _encode(self, ids: list[str], token_ids: list[np.ndarray], advance: Callable[[int], None]) -> EncodedShard:
+        from scipy.sparse import csr_matrix, vstack
+
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[csr_matrix] = []
@@ -292,12 +294,12 @@ class _Job:
             advance(len(rows))
             positions.append(rows)
             if part.weights is not None:
-                weights.append(_sparse(part.weights.numpy()))
+                weights.append(csr_matrix(part.weights.numpy()))
             if part.vectors is not None:
                 # The dense weights are dropped: they would be gigabytes for a shard.
                 vectors.append(Representation(part.vectors, part.vector_mask))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
-        lexical = _stacked(weights)[order] if weights else None
+        lexical = vstack(weights, format="csr")[order] if weights else None
         if not vectors:
             return EncodedShard(ids, None, None, lexical)
         matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
@@ -379,18 +381,6 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
     return rows.astype(np.float16)
 
 
-def _sparse(weights: np.ndarray) -> csr_matrix:
-    from scipy.sparse import csr_matrix
-
-    return csr_matrix(weights)
-
-
-def _stacked(weights: Sequence[csr_matrix]) -> csr_matrix:
-    from scipy.sparse import vstack
-
-    return vstack(weights, format="csr")
-
-
 def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Vectors in the order of the texts: (texts, m, dim), or (rows, dim) with a count for each text."""
     shapes = {part.vectors.shape[1:] for _, part in parts if part.vectors is not None}
@@ -408,3 +398,28 @@ def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> 
             kept = part.vectors[offset] if part.vector_mask is None else part.vectors[offset][part.vector_mask[offset]]
             rows[position] = kept.numpy()
     return np.concatenate(rows), np.array([len(one) for one in rows], dtype=np.int64)
+
+
+def nearness(retriever: Retriever, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> str:
+    """A sentence on int8: the cosines to float32 of the first of these texts, and whether bf16 would be better."""
+    some = token_ids[:_COMPARED]
+    formats: tuple[Precision, Precision] = ("int8", "fp32")
+    both = [retriever.encode_tokens(some, side, precision=precision) for precision in formats]
+    found = torch.cat([_cosines(cheap, exact) for (_, cheap), (_, exact) in zip(*both, strict=True)])
+    told = (
+        f"int8: of {len(some):,} texts the cosine to float32 is {float(found.min()):.5f} at least, "
+        f"{float(found.median()):.5f} in the median"
+    )
+    better = "; this processor multiplies in bf16, which is nearer to float32 and no slower: --precision bf16"
+    return told + (better if multiplies_bf16() else "")
+
+
+def _cosines(cheap: Representation, exact: Representation) -> Tensor:
+    """Of each vector, and of the weights of each text."""
+    parts = []
+    if cheap.vectors is not None and exact.vectors is not None:
+        cosines = functional.cosine_similarity(cheap.vectors, exact.vectors, dim=-1)  # (texts, m)
+        parts.append(cosines.flatten() if exact.vector_mask is None else cosines[exact.vector_mask])
+    if cheap.weights is not None and exact.weights is not None:
+        parts.append(functional.cosine_similarity(cheap.weights, exact.weights, dim=-1))
+    return torch.cat(parts)

@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, oddities, registry
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.errors import ArtifactError, LengthError, UnknownNameError
 from retrievalkit.model.pretrained import model_fingerprint
@@ -74,6 +74,26 @@ def untrained_fingerprint(description: Mapping[str, Any], model: str) -> str:
     """
     parts = {name: value for name, value in description.items() if name not in UNTRAINED}
     return artifacts.fingerprint_value([parts, model_fingerprint(model)])
+
+
+def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None:
+    """Note that a checkpoint's vectors are cut to other lengths than its loss `matryoshka` trained them for.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if dimensions is None or not is_checkpoint(model):
+        return
+    loss = artifacts.read_manifest(model, "checkpoint").get("options", {}).get("loss", {})
+    options = loss.get("options", {}) if isinstance(loss, Mapping) else {}
+    own: Any = options.get("matryoshka", {})
+    trained = list(own.get("dimensions", [])) if isinstance(own, Mapping) else []
+    if dimensions not in trained:
+        cuts = f"to {', '.join(map(str, trained))}" if trained else "by no --loss 'matryoshka(...)'"
+        oddities.note(
+            f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained for cuts {cuts}: less may be "
+            f"found than with whole ones."
+        )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
@@ -22,7 +23,6 @@ from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.model.batches import token_budget_batches
-from retrievalkit.model.first_token import read_first_token_alone
 from retrievalkit.model.precision import Precision, autocast, default_device
 from retrievalkit.model.pretrained import check_finite, load_pretrained, locate_model, quiet
 
@@ -34,6 +34,7 @@ _GPU_BATCH_TOKENS = 65_536
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
 _ENDLESS = 1_000_000
 _MOST_SHOWN = 300
+_LIKE_BERT = ("bert", "camembert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
 
 Pair = tuple[np.ndarray, int]
 """The token ids of a query and a passage, and the position at which the passage begins."""
@@ -81,7 +82,15 @@ class CrossEncoder(nn.Module, Reranker):
             torch.default_generator.manual_seed(seed)
             model, report = _load(located, num_labels=1, ignore_mismatched_sizes=True)
         lacking = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
-        _check_missing([name for name in lacking if not _of_head(name, model)], located)
+        # Pretrained encoders lack what is outside of the encoder, and BERT's pooler.
+        inside = f"{model.base_model_prefix}."
+        missing = [name for name in lacking if name.startswith(inside) and not name.startswith(f"{inside}pooler.")]
+        if missing:
+            msg = (
+                f"the weights of '{located}' lack {len(missing)} tensors of its architecture, such as "
+                f"'{min(missing)}': they would be random. Check the model folder."
+            )
+            raise InputError(msg)
         return cls(model, _tokenizer(located), max_length=max_length, source=str(source))
 
     @classmethod
@@ -103,7 +112,11 @@ class CrossEncoder(nn.Module, Reranker):
             msg = f"'{source}' was trained with a length of its own: drop --max-length."
             raise InputError(msg)
         located = locate_model(source)
-        fingerprint = _fingerprint(located)
+        remedy = "Copy the re-ranker again, or train it again."
+        in_folder = Path(located).is_dir()
+        fingerprint = (
+            artifacts.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy) if in_folder else located
+        )
         model, report = _load(located)
         if missing := sorted(report["missing_keys"]):
             msg = (
@@ -111,7 +124,13 @@ class CrossEncoder(nn.Module, Reranker):
                 f"Train one from it: rkit rerank train --model {source}"
             )
             raise InputError(msg)
-        _check_labels(model.config, source)
+        names = [str(model.config.id2label[label]) for label in sorted(model.config.id2label)]
+        if len(names) != 1 and (len(names) != 2 or names[1].lower() not in _RELEVANT):
+            msg = (
+                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the "
+                f"second is named {', '.join(_RELEVANT)}."
+            )
+            raise UnsupportedError(msg)
         tokenizer = _tokenizer(located)
         length = max_length or min(_longest_input(model, tokenizer), 512)
         reranker = cls(model, tokenizer, max_length=length, source=str(source))
@@ -285,32 +304,6 @@ def _tokenizer(located: str) -> Any:
     return load_pretrained(transformers.AutoTokenizer, located)
 
 
-def _of_head(name: str, model: Any) -> bool:
-    """Whether a weight is one that pretrained encoders lack: outside of the encoder, or in BERT's pooler."""
-    prefix = f"{model.base_model_prefix}."
-    return not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
-
-
-def _check_missing(missing: Sequence[str], source: str) -> None:
-    if missing:
-        msg = (
-            f"the weights of '{source}' lack {len(missing)} tensors of its architecture, such as '{min(missing)}': "
-            f"they would be random. Check the model folder."
-        )
-        raise InputError(msg)
-
-
-def _check_labels(config: Any, source: str | Path) -> None:
-    names = [str(config.id2label[label]) for label in sorted(config.id2label)]
-    if len(names) == 1 or (len(names) == 2 and names[1].lower() in _RELEVANT):
-        return
-    msg = (
-        f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the second is "
-        f"named {', '.join(_RELEVANT)}."
-    )
-    raise UnsupportedError(msg)
-
-
 def _longest_input(model: Any, tokenizer: Any) -> int:
     limit = min(int(tokenizer.model_max_length), _ENDLESS)
     tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
@@ -323,8 +316,65 @@ def _longest_input(model: Any, tokenizer: Any) -> int:
     return min(limit, longest) if longest else limit
 
 
-def _fingerprint(located: str) -> str:
-    if not Path(located).is_dir():
-        return located
-    remedy = "Copy the re-ranker again, or train it again."
-    return artifacts.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy)
+class FirstToken(nn.Module):
+    """The last layer of a BERT, for the first token alone: a classifier reads no other token of it.
+
+    This saves about a seventh of the work of a six-layer model, half of that with twelve layers.
+
+    Args:
+        layer: The layer to replace; its weights are used.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+        """The first token's state, (batch, 1, width), from all tokens' (batch, tokens, width)."""
+        layer: Any = self.layer
+        attention, first = layer.attention.self, hidden[:, :1]
+        query, key, value = (
+            projection(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+            for projection, states in ((attention.query, first), (attention.key, hidden), (attention.value, hidden))
+        )  # (batch, heads, 1 or tokens, head width)
+        # (batch, 1, tokens or 1, tokens): one row for each query token, or one for all.
+        mask = None if attention_mask is None else attention_mask[:, :, :1]
+        context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        state: Tensor = layer.feed_forward_chunk(
+            layer.attention.output(context.transpose(1, 2).flatten(2), first)  # (batch, 1, width)
+        )
+        return state
+
+
+def read_first_token_alone(model: Any) -> bool:
+    """Make a classification model compute its last layer for the first token only, if a trial gives the same scores.
+
+    Args:
+        model: In eval mode; it must not be trained or saved afterwards.
+
+    Returns:
+        Whether the model was changed.
+    """
+    config = model.config
+    if config.model_type not in _LIKE_BERT or getattr(config, "_attn_implementation", "") != "sdpa":
+        return False
+    layers = model.base_model.encoder.layer
+    last, before = layers[-1], _trial(model)
+    layers[-1] = FirstToken(last)
+    try:
+        after = _trial(model)
+    except (AttributeError, RuntimeError, TypeError, IndexError):  # another release of transformers
+        after = None
+    if after is None or after.shape != before.shape or not torch.allclose(after, before, rtol=1e-3, atol=1e-4):
+        layers[-1] = last
+        return False
+    return True
+
+
+def _trial(model: Any) -> Tensor:
+    """The logits of two short texts, one of them padded."""
+    ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
+    mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
+    with torch.inference_mode():
+        logits: Tensor = model(input_ids=ids, attention_mask=mask).logits
+    return logits

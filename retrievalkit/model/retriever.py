@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,13 @@ class Retriever(nn.Module):
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
-        own = _own(model, _revision(encoder_options), named=named) if encoder == "transformer" else None
+        own = None
+        if encoder == "transformer":
+            try:
+                own = own_settings(model, revision=(encoder_options or {}).get("revision"))
+            except WithoutEquivalentError:
+                if not named:
+                    raise
         if own is not None and not named:
             pooler = own.pooler
             encoder_options = {**own.encoder_options, **(encoder_options or {})}
@@ -124,7 +130,9 @@ class Retriever(nn.Module):
         # Absolute, so that the retriever can be made again from another working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
         if not named:
-            retriever.description["pooling"] = _pooling(retriever.description["pooler"], own)
+            normalised = ", normalised" if described["options"].get("normalize") else ""
+            origin = "the default" if own is None else f"from {own.source}"
+            retriever.description["pooling"] = f"{described['name']} pooling{normalised}, {origin}"
         return retriever
 
     @classmethod
@@ -177,8 +185,12 @@ class Retriever(nn.Module):
         }
         description = {**stored, "separate_towers": separate}
         with missing_plugins_explained(description, folder), _drawn_with(seed):
-            changed = _checked(stored["encoder"], encoder_options or {})
-            description["encoder"] = {**stored["encoder"], "options": {**stored["encoder"]["options"], **changed}}
+            name, before = stored["encoder"]["name"], stored["encoder"]["options"]
+            given = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), encoder_options or {})
+            changed = {
+                option: value for option, value in given.items() if option not in before or before[option] != value
+            }
+            description["encoder"] = {**stored["encoder"], "options": {**before, **changed}}
             try:
                 retriever = cls._assemble(folders, description, lean=lean)
             except OptionError as error:
@@ -309,25 +321,21 @@ class Retriever(nn.Module):
         was_training = self.training
         if was_training:
             self.eval()
-        encoder = self.tower(side)
+        encoder, definite = self.tower(side), resolve_precision(precision, self.device)
         try:
             for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
                 batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
-                with torch.inference_mode(), self._computing(precision, encoder):
+                computing = encoder.in_int8() if definite == "int8" else autocast(definite, self.device)
+                with torch.inference_mode(), computing:
                     representation = self(batch, side)
-                yield positions, self._cut(representation.to("cpu").float())
+                representation = representation.to("cpu").float()
+                if self.dimensions is not None:
+                    normalize = bool(getattr(self.pooler, "normalize", False))
+                    representation = representation.cut(self.dimensions, normalize=normalize)
+                yield positions, representation
         finally:
             if was_training:
                 self.train()
-
-    def _cut(self, representation: Representation) -> Representation:
-        if self.dimensions is None:
-            return representation
-        return representation.cut(self.dimensions, normalize=bool(getattr(self.pooler, "normalize", False)))
-
-    def _computing(self, precision: Precision, encoder: Encoder) -> AbstractContextManager[object]:
-        definite = resolve_precision(precision, self.device)
-        return encoder.in_int8() if definite == "int8" else autocast(definite, self.device)
 
 
 @contextmanager
@@ -336,28 +344,6 @@ def _drawn_with(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _checked(encoder: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options, checked, that differ from the ones in the description of an encoder."""
-    name, own = encoder["name"], encoder["options"]
-    checked = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), changes)
-    return {option: value for option, value in checked.items() if option not in own or own[option] != value}
-
-
-def _revision(encoder_options: Mapping[str, Any] | None) -> str | None:
-    revision: str | None = (encoder_options or {}).get("revision")
-    return revision
-
-
-def _own(model: str | Path, revision: str | None, *, named: bool) -> OwnSettings | None:
-    """What a model says about its use; for a named pooler also where that cannot be taken as a whole."""
-    try:
-        return own_settings(model, revision=revision)
-    except WithoutEquivalentError:
-        if named:
-            return None
-        raise
 
 
 @contextmanager
@@ -373,12 +359,6 @@ def _pooler_explained(model: str | Path, own: OwnSettings | None, pooler: str) -
             f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
         )
         raise UnsupportedError(msg) from error
-
-
-def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
-    """Which pooling was taken for a model without a named pooler, such as "mean pooling, normalised, from ..."."""
-    normalised = ", normalised" if pooler["options"].get("normalize") else ""
-    return f"{pooler['name']} pooling{normalised}, " + (f"from {own.source}" if own is not None else "the default")
 
 
 def open_retriever(

@@ -8,22 +8,39 @@
 
 The files become options of our encoder and pooler; what these cannot do is refused, as a vector that is pooled in
 another way than in training ranks badly without looking wrong. Such models take a passage as one text, so a title is
-joined to its text by a space. Models of late interaction are in `late_interaction`.
+joined to its text by a space.
+
+Models of late interaction are PyLate's, sentence-transformers' MultiVectorEncoder, and ColBERT's own. PyLate puts a
+token such as "[Q] " behind the first one, fills queries with [MASK], and leaves out the vectors of punctuation marks.
+Its linear layers without a function between them are one layer here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from retrievalkit.model import late_interaction
-from retrievalkit.model.modules_json import MODULES, Dense, Modules, lengths, prefixes, read_modules
+from pydantic import Field
+
+from retrievalkit import artifacts
+from retrievalkit.errors import ArtifactError
 from retrievalkit.model.pretrained import locate_model
-from retrievalkit.model.published import OwnSettings, PublishedFiles, WithoutEquivalentError
+from retrievalkit.model.published import (
+    DO,
+    Dense,
+    Modules,
+    OwnSettings,
+    PublishedFiles,
+    WithoutEquivalentError,
+    lengths,
+    prefixes,
+    read_modules,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +53,12 @@ _MODES = {
 _POOLINGS = _MODES | {"cls": "cls", "max": "max", "mean": "mean", "weightedmean": "weighted_mean"}
 _ALONE = frozenset({"cls", "max", "mean", "last"})
 """Poolings that are poolers."""
+
+_QUERY_LENGTH, _DOCUMENT_LENGTH = 32, 180
+_ARCHITECTURE = "HF_ColBERT"
+_METADATA = "artifact.metadata"
+_PROJECTION = "linear.weight"
+_MOST_WIDTH = 1 << 16
 
 
 def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettings | None:
@@ -52,9 +75,9 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
     files = PublishedFiles(str(model), locate_model(model), revision)
     modules = read_modules(files)
     if modules is None:
-        own = late_interaction.of_colbert(files)
+        own = _of_colbert(files)
     elif modules.late_interaction:
-        own = late_interaction.of_modules(modules)
+        own = _late_interaction(modules)
     else:
         own = _sparse(modules) if "SpladePooling" in modules.kinds else _dense(modules)
     if own is None:
@@ -132,8 +155,11 @@ def _dense(modules: Modules) -> OwnSettings:
         files.refuse(f"vectors cut to {modules.described['truncate_dim']} dimensions (truncate_dim)")
     prompts = prefixes(modules)
     poolings = _poolings(modules, prompts)
-    cosine = _compares_by_cosine(modules)
-    options: dict[str, Any] = {"normalize": cosine or "Normalize" in modules.kinds}
+    similarity = modules.described.get("similarity_fn_name")
+    if similarity not in (None, "cosine", "dot"):
+        files.refuse(f"the similarity {similarity}")
+    # The scoring rule is the inner product, which is the cosine of normalised vectors.
+    options: dict[str, Any] = {"normalize": similarity == "cosine" or "Normalize" in modules.kinds}
     encoder_options = {**prompts, **lengths(modules)}
     if not layers and poolings[0] in _ALONE and len(poolings) == 1:
         return OwnSettings(poolings[0], options, encoder_options)
@@ -194,12 +220,173 @@ def _poolings(modules: Modules, prompts: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(_POOLINGS[mode] for mode in modes)
 
 
-def _compares_by_cosine(modules: Modules) -> bool:
-    """Whether the model says so; the scoring rule is the inner product, which is the cosine of normalised vectors."""
-    similarity = modules.described.get("similarity_fn_name")
-    if similarity not in (None, "cosine", "dot"):
-        modules.files.refuse(f"the similarity {similarity}")
-    return bool(similarity == "cosine")
+@dataclass(frozen=True)
+class _Metadata:
+    """The form of ColBERT's artifact.metadata, the entries that matter here."""
+
+    dim: Annotated[int, Field(ge=1, le=_MOST_WIDTH)] = 128
+    query_maxlen: int = _QUERY_LENGTH
+    doc_maxlen: int = _DOCUMENT_LENGTH
+    query_token_id: str = "[unused0]"
+    doc_token_id: str = "[unused1]"
+    attend_to_mask_tokens: bool = False
+    mask_punctuation: bool = True
+    similarity: str = "cosine"
 
 
-__all__ = ["MODULES", "OwnSettings", "left_out", "own_settings"]
+def _late_interaction(modules: Modules) -> OwnSettings:
+    """The settings of a model whose every token has a vector.
+
+    Raises:
+        UnsupportedError: A module or an option has no equivalent here.
+    """
+    files, kinds = modules.files, modules.kinds
+    layers = modules.dense("token_embeddings")
+    plain = ["Transformer", *["Dense"] * len(layers)]
+    if not layers:
+        files.refuse("no Dense: a projection would be random")
+    if any(one.activation != "identity" for one in layers):
+        files.refuse("a function after its Dense")
+    if (similarity := modules.described.get("similarity_fn_name")) not in (None, "MaxSim", "maxsim"):
+        files.refuse(f"the similarity {similarity}")
+    if kinds == plain:
+        of_queries, encoder_options = _of_pylate(modules)
+        words = modules.described.get("skiplist_words")
+        skipped = _ids(files, list(string.punctuation) if words is None else words, unknown=True)
+    elif kinds == [*plain, "MultiVectorMask", "Normalize"] or kinds == [*plain, "Normalize", "MultiVectorMask"]:
+        of_queries, encoder_options = _of_multi_vector_encoder(modules)
+        mask = modules.configuration("MultiVectorMask")
+        if mask.get("keep_only_token_ids") or mask.get("skiplist_tasks") not in (None, ["document"]):
+            files.refuse("a MultiVectorMask for other tokens than those of documents")
+        skipped = _ids(files, mask.get("skiplist_words") or [], unknown=False)
+    else:
+        files.refuse(f"the modules {', '.join(kinds)}")
+    options = {
+        "dimension": layers[-1].out_features,
+        "bias": any(one.bias for one in layers),
+        "skip_ids": skipped,
+        **of_queries,
+    }
+    return OwnSettings("colbert", options, encoder_options, partial(_joined, layers))
+
+
+def _of_pylate(modules: Modules) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the pooler and of the encoder, with PyLate's defaults."""
+    says = modules.described
+    filled = says.get("do_query_expansion") is not False
+    markers = tuple(
+        usual if says.get(name) is None else says[name]
+        for name, usual in (("query_prefix", "[Q] "), ("document_prefix", "[D] "))
+    )
+    lengths(modules)  # refuses lower case
+    of_queries = {
+        "markers": any(markers),
+        "marker_tokens": markers,
+        "query_filled": filled,
+        "fill_attended": filled and bool(says.get("attend_to_expansion_tokens")),
+    }
+    taken = {
+        "query_length": says.get("query_length") or _QUERY_LENGTH,
+        "document_length": says.get("document_length") or _DOCUMENT_LENGTH,
+    }
+    return of_queries, {**prefixes(modules), **taken}
+
+
+def _of_multi_vector_encoder(modules: Modules) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the pooler and of the encoder; its prompts are texts like any other."""
+    expansion = modules.transformer.get("query_expansion")
+    taken = lengths(modules)
+    if expansion is not None:
+        if expansion["strategy"] != "fixed" or expansion.get("token"):
+            modules.files.refuse("a query_expansion other than to a fixed length with mask tokens")
+        taken["query_length"] = expansion["length"]
+    of_queries = {
+        "markers": False,
+        "query_filled": expansion is not None,
+        "fill_attended": bool(expansion and expansion.get("attend")),
+    }
+    return of_queries, {**prefixes(modules), **taken}
+
+
+def _of_colbert(files: PublishedFiles) -> OwnSettings | None:
+    """The settings of a checkpoint of ColBERT's own code, such as ColBERTv2; None for any other model.
+
+    Raises:
+        UnsupportedError: It has no equivalent here.
+        ArtifactError: A file is damaged.
+    """
+    if (path := files.path("config.json")) is None:
+        return None
+    config = artifacts.read_json(path, do=DO, nan=True)
+    if not isinstance(config, dict) or config.get("architectures") != [_ARCHITECTURE]:
+        return None
+    says = files.read(_METADATA, _Metadata) or {}
+    files = PublishedFiles(files.model, files.source, files.revision, "a ColBERT checkpoint")
+    if says.get("similarity", "cosine") != "cosine":
+        files.refuse(f"the similarity {says['similarity']}")
+    options = {
+        "dimension": says.get("dim", _Metadata.dim),
+        "marker_tokens": (
+            says.get("query_token_id", _Metadata.query_token_id),
+            says.get("doc_token_id", _Metadata.doc_token_id),
+        ),
+        "fill_attended": says.get("attend_to_mask_tokens", False),
+        "skip_punctuation": says.get("mask_punctuation", True),
+    }
+    taken = {
+        "query_length": says.get("query_maxlen", _QUERY_LENGTH),
+        "document_length": says.get("doc_maxlen", _DOCUMENT_LENGTH),
+    }
+    shape = options["dimension"], int(config.get("hidden_size", 768))
+
+    def projection() -> Mapping[str, Tensor]:
+        return {"projection.weight": files.tensors("", {_PROJECTION: shape})[_PROJECTION]}
+
+    return OwnSettings("colbert", options, taken, projection, _METADATA)
+
+
+def _joined(layers: Sequence[Dense]) -> Mapping[str, Tensor]:
+    """Linear layers one after the other as one layer."""
+    import torch
+
+    def join(below: tuple[Tensor, Tensor], layer: Dense) -> tuple[Tensor, Tensor]:
+        weight, bias = layer.read()
+        weight = weight.double()
+        moved = weight @ below[1]
+        return weight @ below[0], moved if bias is None else moved + bias.double()
+
+    width = layers[0].in_features
+    start = torch.eye(width, dtype=torch.double), torch.zeros(width, dtype=torch.double)
+    weight, bias = reduce(join, layers, start)
+    found = {"projection.weight": weight.float()}
+    return found | {"projection.bias": bias.float()} if any(one.bias for one in layers) else found
+
+
+def _ids(files: PublishedFiles, words: Sequence[str], *, unknown: bool) -> tuple[int, ...]:
+    """The ids of words in the vocabulary.
+
+    Args:
+        files: The model's files.
+        words: The words.
+        unknown: Whether a word that the vocabulary lacks is its unknown token, as PyLate has it, or left out.
+
+    Raises:
+        UnsupportedError: There is no tokenizer.json to look them up in.
+    """
+    from tokenizers import Tokenizer
+
+    if not words:
+        return ()
+    if (path := files.path("tokenizer.json")) is None:
+        files.refuse("no tokenizer.json")
+    try:
+        find: Callable[[str], int | None] = Tokenizer.from_file(str(path)).token_to_id
+    except Exception as error:  # the library raises nothing narrower
+        msg = f"'{path}' is damaged: {error}. {DO}"
+        raise ArtifactError(msg) from error
+    found = {find(word) for word in words}
+    if None in found and unknown:
+        token = (files.read("tokenizer_config.json", dict) or {}).get("unk_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        found.add(None if token is None else find(str(token)))
+    return tuple(sorted(one for one in found if one is not None))

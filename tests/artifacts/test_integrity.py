@@ -9,7 +9,7 @@ import time
 import pytest
 
 from retrievalkit import artifacts
-from retrievalkit.artifacts import integrity, reading
+from retrievalkit.artifacts import integrity
 from retrievalkit.errors import ArtifactError
 from retrievalkit.report import progress
 
@@ -126,8 +126,8 @@ def test_a_long_check_shows_how_far_it_has_come(folder, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
     artifacts.check_files(folder, files, remedy=REMEDY)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(reading, "_SILENT_SECONDS", 0.0)
-    monkeypatch.setattr(reading, "_MEGABYTE", 100_000)
+    monkeypatch.setattr(integrity, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(integrity, "_MEGABYTE", 100_000)
     monkeypatch.setattr(integrity, "_digest", lambda path, one: (digest(path, one), time.sleep(0.5))[0])
     artifacts.check_files(folder, files, remedy=REMEDY)
     first = capsys.readouterr().err.splitlines()[0]

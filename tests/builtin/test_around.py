@@ -237,9 +237,6 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
         score_pairs(open_reranker("scores:1 inf"), ["a", "b"])
 
 
-# --- the built-in ones ---------------------------------------------------------------------------------------------
-
-
 def test_what_is_built_in_is_registered_too():
     """By the same hooks, so that `rkit plugins list` shows it and no plugin takes its name."""
     assert {"rrf", "sum", "linear"} <= set(registry.names("fusion"))

@@ -19,18 +19,6 @@ def test_equal_lengths_stay_in_their_order():
     assert token_budget_batches([5, 5, 5, 5], budget=10) == [[0, 1], [2, 3]]
 
 
-def test_a_text_above_the_budget_gets_a_batch_of_its_own():
-    assert token_budget_batches([3, 100, 4], budget=10) == [[1], [2, 0]]
-
-
-def test_a_batch_has_a_limited_number_of_texts():
-    assert token_budget_batches([1] * 5, budget=1000, most=2) == [[0, 1], [2, 3], [4]]
-
-
-def test_no_texts_give_no_batches():
-    assert token_budget_batches([], budget=10) == []
-
-
 @given(st.lists(st.integers(0, 60)), st.integers(1, 100), st.integers(1, 8))
 def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, most):
     batches = token_budget_batches(lengths, budget, most=most)

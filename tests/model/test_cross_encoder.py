@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
-from retrievalkit.model import cross_encoder, first_token
+from retrievalkit.model import cross_encoder
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
 
@@ -29,12 +29,8 @@ def models(tmp_path_factory):
     folders = {}
     for architecture in ARCHITECTURES:
         folders[architecture] = testing.tiny_model(tmp_path_factory.mktemp(architecture), architecture=architecture)
-    name_inputs(folders["bert"], "input_ids", "token_type_ids", "attention_mask")
+    edit(folders["bert"], "tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     return folders
-
-
-def name_inputs(folder, *names):
-    edit(folder, "tokenizer_config.json", model_input_names=list(names))
 
 
 def edit(folder, name, **changes):
@@ -103,7 +99,7 @@ def test_scores_are_those_of_transformers_pair_by_pair(rerankers, texts, archite
 def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, architecture):
     model = CrossEncoder.load(rerankers[architecture])
     last = model.model.base_model.encoder.layer[-1]
-    assert isinstance(last, first_token.FirstToken)
+    assert isinstance(last, cross_encoder.FirstToken)
     widths = []
     last.layer.output.register_forward_hook(lambda module, given, result: widths.append(result.shape[1]))
     model.score(model.tokenize(*texts), precision="fp32")
@@ -111,9 +107,9 @@ def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, 
 
 
 def test_a_last_layer_with_other_scores_is_left_unchanged(rerankers, texts, monkeypatch):
-    monkeypatch.setattr(first_token.FirstToken, "forward", lambda self, hidden, *_, **__: hidden[:, :1] + 1)
+    monkeypatch.setattr(cross_encoder.FirstToken, "forward", lambda self, hidden, *_, **__: hidden[:, :1] + 1)
     model = CrossEncoder.load(rerankers["bert"])
-    assert not isinstance(model.model.base_model.encoder.layer[-1], first_token.FirstToken)
+    assert not isinstance(model.model.base_model.encoder.layer[-1], cross_encoder.FirstToken)
     found = model.score(model.tokenize(*texts), precision="fp32")
     np.testing.assert_allclose(found, plain_scores(rerankers["bert"], *texts)[:, 0], rtol=1e-4, atol=1e-5)
 
@@ -139,9 +135,6 @@ def test_bf16_scores_are_close(rerankers, texts):
     half, full = model.score(pairs, precision="bf16"), model.score(pairs, precision="fp32")
     assert not np.array_equal(half, full)
     np.testing.assert_allclose(half, full, atol=0.05)
-
-
-# --- what it is made of -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -219,45 +212,35 @@ def test_sentence_transformers_loads_the_folder(rerankers, texts):
     np.testing.assert_allclose(model.score(model.tokenize(*texts), precision="fp32"), found, rtol=1e-4, atol=1e-5)
 
 
-# --- wrong models -------------------------------------------------------------------------------------------------
+LAYER = "bert.encoder.layer.1.output.dense.weight"
 
 
-def test_an_encoder_is_not_a_reranker(models):
-    with pytest.raises(InputError, match=r"is not a re-ranker: its weights lack the head .*rkit rerank train --model"):
-        CrossEncoder.load(models["bert"])
+@pytest.mark.parametrize(
+    ("change", "make", "message"),
+    [
+        (lambda weights: weights.pop(LAYER), CrossEncoder.create, rf"lack 1 tensors .* '{LAYER}'"),
+        (lambda weights: weights["classifier.bias"].fill_(math.nan), CrossEncoder.load, "'classifier.bias' holds NaN"),
+        (lambda weights: weights.pop("classifier.bias"), CrossEncoder.load, "is not a re-ranker: its weights lack the"),
+    ],
+)
+def test_weights_that_are_wrong_are_refused(rerankers, tmp_path, change, make, message):
+    shutil.copytree(rerankers["bert"], tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    change(weights)
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=message):
+        make(tmp_path / "model")
 
 
-@pytest.mark.parametrize("make", [CrossEncoder.create, CrossEncoder.load])
-def test_a_model_that_is_not_there_is_named(make):
-    with pytest.raises(InputError, match="cannot load the model 'no-such/model' from the hub or a local folder"):
-        make("no-such/model")
-
-
-def test_missing_weights_of_the_encoder_are_refused(models, tmp_path):
-    shutil.copytree(models["bert"], tmp_path / "holes")
-    weights = load_file(tmp_path / "holes" / "model.safetensors")
-    del weights["bert.encoder.layer.1.output.dense.weight"]
-    save_file(weights, tmp_path / "holes" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"lack 1 tensors .* 'bert\.encoder\.layer\.1\.output\.dense\.weight'"):
-        CrossEncoder.create(tmp_path / "holes")
-
-
-def test_weights_that_are_no_numbers_are_refused(rerankers, tmp_path):
-    shutil.copytree(rerankers["bert"], tmp_path / "nan")
-    path = tmp_path / "nan" / "model.safetensors"
-    weights = load_file(path)
-    weights["classifier.bias"][0] = math.nan
-    save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"model\.safetensors': the tensor 'classifier\.bias' holds NaN"):
-        CrossEncoder.load(tmp_path / "nan")
-
-
-def test_a_damaged_weights_file_is_one_message(rerankers, tmp_path):
-    shutil.copytree(rerankers["bert"], tmp_path / "cut")
-    path = tmp_path / "cut" / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(InputError, match="cannot load the model"):
-        CrossEncoder.load(tmp_path / "cut")
+def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):
+    """Token ids without an embedding."""
+    shutil.copytree(models["bert"], tmp_path / "small")
+    weights = load_file(tmp_path / "small" / "model.safetensors")
+    weights = {name: one[:20].clone() if one.shape[0] > 128 else one for name, one in weights.items()}
+    save_file(weights, tmp_path / "small" / "model.safetensors", metadata={"format": "pt"})
+    edit(tmp_path / "small", "config.json", vocab_size=20)
+    with pytest.raises(InputError, match=r"makes token ids up to \d+, and the model has embeddings for 0 to 19"):
+        CrossEncoder.create(tmp_path / "small")
 
 
 def test_a_trained_reranker_is_compared_with_its_manifest(rerankers, tmp_path):
@@ -279,26 +262,6 @@ def test_a_trained_reranker_is_compared_with_its_manifest(rerankers, tmp_path):
         CrossEncoder.load(folder)
 
 
-def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):
-    """Token ids without an embedding."""
-    shutil.copytree(models["bert"], tmp_path / "small")
-    weights = load_file(tmp_path / "small" / "model.safetensors")
-    for name in weights:
-        if "word_embeddings" in name or "predictions" in name:
-            weights[name] = weights[name][:20].clone() if weights[name].shape[0] > 40 else weights[name]
-    save_file(weights, tmp_path / "small" / "model.safetensors", metadata={"format": "pt"})
-    edit(tmp_path / "small", "config.json", vocab_size=20)
-    with pytest.raises(InputError, match=r"makes token ids up to \d+, and the model has embeddings for 0 to 19"):
-        CrossEncoder.create(tmp_path / "small")
-
-
-def test_a_tokenizer_without_padding_is_refused(models, tmp_path):
-    shutil.copytree(models["bert"], tmp_path / "unpadded")
-    edit(tmp_path / "unpadded", "tokenizer_config.json", pad_token=None)
-    with pytest.raises(UnsupportedError, match="has no padding token"):
-        CrossEncoder.create(tmp_path / "unpadded")
-
-
 @pytest.mark.parametrize("kind", ["checkpoint", "vectors", "index"])
 @pytest.mark.parametrize("make", [CrossEncoder.create, CrossEncoder.load])
 def test_a_folder_of_another_kind_is_refused(tmp_path, make, kind):
@@ -314,12 +277,6 @@ def test_scores_that_are_not_finite_are_refused(rerankers, texts):
         model.model.classifier.bias.fill_(float("nan"))
     with pytest.raises(RetrievalkitError, match="not finite"):
         model.score(model.tokenize(*texts), precision="fp32")
-
-
-def test_the_default_budget_of_tokens_depends_on_the_device():
-    assert cross_encoder.default_batch_tokens(torch.device("cpu")) < cross_encoder.default_batch_tokens(
-        torch.device("cuda")
-    )
 
 
 @pytest.mark.parametrize(

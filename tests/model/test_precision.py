@@ -8,42 +8,42 @@ import re
 import pytest
 import torch
 from click.testing import CliRunner
+from torch.nn import functional
 
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.cli import main
 from retrievalkit.cli.doctor import examine
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.indexing import encoding
 from retrievalkit.model import precision
+from retrievalkit.model.retriever import Retriever
 
-CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize("given", ["fp32", "bf16"])
-def test_a_definite_format_stays(given):
-    assert precision.resolve_precision(given, CPU) == given
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_auto_is_bf16_where_the_processor_multiplies_in_it(monkeypatch, supported, expected):
+def test_auto_is_bf16_where_the_hardware_multiplies_in_it(monkeypatch, supported, expected):
     """Other processors emulate it, slower than float32."""
     monkeypatch.delenv(precision.AUTO, raising=False)
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, probe, lambda: supported, raising=False)
-    assert precision.resolve_precision("auto", CPU) == expected
-
-
-@pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_auto_on_a_gpu_asks_the_gpu(monkeypatch, supported, expected):
-    monkeypatch.delenv(precision.AUTO, raising=False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
-    assert precision.resolve_precision("auto", torch.device("cuda")) == expected
+    assert [precision.resolve_precision("auto", device) for device in (CPU, GPU)] == [expected] * 2
 
 
-def test_fp16_needs_a_gpu():
-    with pytest.raises(UnsupportedError, match=r"fp16 needs a GPU\. Use auto, bf16 or fp32"):
-        precision.resolve_precision("fp16", CPU)
-    assert precision.resolve_precision("fp16", torch.device("cuda")) == "fp16"
+@pytest.mark.parametrize(
+    ("given", "device", "error", "message"),
+    [
+        ("fp16", CPU, UnsupportedError, "fp16 needs a GPU. Use auto, bf16 or fp32"),
+        ("int8", GPU, UnsupportedError, "int8 is for processors.*Use auto"),
+        ("auto", CPU, OptionError, "RKIT_PRECISION is 'fp8'.*fp32 or bf16"),
+    ],
+)
+def test_formats_that_cannot_be_are_refused(monkeypatch, given, device, error, message):
+    monkeypatch.setenv(precision.AUTO, "fp8")
+    with pytest.raises(error, match=message):
+        precision.resolve_precision(given, device)
 
 
 @pytest.mark.parametrize(("given", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -60,12 +60,6 @@ def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
     monkeypatch.setenv(precision.AUTO, wanted)
     assert precision.auto_precision(torch.device(device)) == (wanted, "set by RKIT_PRECISION")
     assert precision.resolve_precision("fp32", CPU) == "fp32"
-
-
-def test_another_value_in_the_environment_is_refused(monkeypatch):
-    monkeypatch.setenv(precision.AUTO, "fp8")
-    with pytest.raises(OptionError, match=r"RKIT_PRECISION is 'fp8'.*fp32 or bf16"):
-        precision.resolve_precision("auto", CPU)
 
 
 def test_doctor_says_what_auto_means_and_why(monkeypatch):
@@ -106,15 +100,6 @@ def test_search_encodes_in_fp32_unless_told_otherwise(vectors, monkeypatch):
         for options in ((), ("--precision", "fp32"), ("--precision", "bf16"), ("--precision", "auto"))
     )
     assert plain == fp32 != bf16 == auto
-
-
-def test_a_wrong_value_ends_with_exit_code_2(vectors, tiny_model, tiny_collection, tmp_path, monkeypatch):
-    monkeypatch.setenv(precision.AUTO, "fp8")
-    ended = CliRunner().invoke(
-        main, ["encode", tiny_model, str(tiny_collection.corpus), "--output", str(tmp_path / "out")]
-    )
-    assert (ended.exit_code, "RKIT_PRECISION is 'fp8'" in ended.output) == (2, True)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_precision_without_effect_is_refused(vectors, tmp_path):
@@ -165,8 +150,31 @@ def test_int8_is_for_encoding_alone(words):
     assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output
 
 
-def test_int8_is_for_processors_and_for_texts():
-    with pytest.raises(UnsupportedError, match=r"int8 is for processors.*Use auto"):
-        precision.resolve_precision("int8", torch.device("cuda"))
-    with pytest.raises(UnsupportedError, match=r"pairs are scored here\. Use auto"):
-        precision.check_for_pairs("int8")
+TEXTS = [("", "peru"), ("", "the capital of peru is lima"), ("", "lima is a city")]
+
+
+@pytest.mark.parametrize("pooler", ["mean", "colbert"])
+def test_the_cosines_are_those_of_int8_to_float32(tiny_model, pooler):
+    """Of every vector that is not masked."""
+    retriever = Retriever.create(tiny_model, pooler=pooler).eval()
+    with torch.no_grad():
+        for weight in retriever.parameters():
+            weight.mul_(8)  # those of a trained model do not lie as near to zero
+    made, exact = (retriever.encode(TEXTS, "document", precision=name) for name in ("int8", "fp32"))
+    cosines = functional.cosine_similarity(made.vectors, exact.vectors, dim=-1).flatten()
+    if exact.vector_mask is not None:
+        cosines = cosines[exact.vector_mask.flatten()]
+    token_ids = retriever.tower("document").tokenize(TEXTS, "document")
+    told = encoding.nearness(retriever, token_ids, "document")
+    least, median = re.search(r"int8: of 3 texts .* is ([\d.]+) at least, ([\d.]+) in the median", told).groups()
+    assert float(least) == pytest.approx(float(cosines.min()), abs=1e-5)
+    assert float(median) == pytest.approx(float(cosines.median()), abs=1e-5)
+    assert float(least) < 0.9999
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_bf16_is_offered_where_the_processor_multiplies_in_it(tiny_model, monkeypatch, supported):
+    monkeypatch.setattr(encoding, "multiplies_bf16", lambda: supported)
+    retriever = Retriever.create(tiny_model, pooler="mean").eval()
+    told = encoding.nearness(retriever, retriever.tower("query").tokenize(TEXTS, "query"), "query")
+    assert ("--precision bf16" in told) == supported

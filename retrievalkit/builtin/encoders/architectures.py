@@ -9,7 +9,7 @@ Architectures are named by `config.model_type`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -83,23 +83,17 @@ def weights_of_head(names: Iterable[str], model: Any) -> list[str]:
 
 def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
     """The head of a model that `model_class` loaded with one."""
+    from transformers.activations import ACT2FN
+
     projection: nn.Linear = model.get_output_embeddings()
-    parts = [_part(model, name) for name in _TRANSFORMS.get(model_type, ())]
+    names = _TRANSFORMS.get(model_type, ())
+    parts = [ACT2FN[name] if name in ACT2FN else model.get_submodule(name) for name in names]
 
     def transform(hidden: Tensor) -> Tensor:
         transformed: Tensor = reduce(lambda states, part: part(states), parts, hidden)
         return transformed
 
     return VocabularyHead(transform, projection.weight, projection.bias)
-
-
-def _part(model: nn.Module, name: str) -> Callable[[Tensor], Tensor]:
-    from transformers.activations import ACT2FN
-
-    if name in ACT2FN:
-        activation: Callable[[Tensor], Tensor] = ACT2FN[name]
-        return activation
-    return model.get_submodule(name)
 
 
 def embed(backbone: Any, batch: Batch) -> Tensor:

@@ -51,9 +51,20 @@ class ExtraTokenRows(nn.Module):
         for side, tokens in wanted.items():
             if tokens.source == "unused":
                 self.ids[side], left = left[: tokens.count], left[tokens.count :]
-                _check_unused(len(self.ids[side]), tokens.count, len(unused))
+                if len(self.ids[side]) < tokens.count:
+                    msg = (
+                        f"{tokens.count} extra tokens are wanted from unused rows of the vocabulary, and it has "
+                        f"{len(unused)} of them in all. Use new embeddings instead (source=new), or fewer tokens."
+                    )
+                    raise UnsupportedError(msg)
             elif tokens.source == "named":
-                self.ids[side] = [_id_of(name, vocabulary) for name in tokens.names]
+                if lacking := [name for name in tokens.names if name not in vocabulary]:
+                    msg = (
+                        f"the pooler puts the token '{lacking[0]}' in front of texts, and the vocabulary lacks it. "
+                        "Name another."
+                    )
+                    raise UnsupportedError(msg)
+                self.ids[side] = [vocabulary[name] for name in tokens.names]
             else:
                 first = vocabulary_size + sum(map(len, rows))
                 self.ids[side] = list(range(first, first + tokens.count))
@@ -134,19 +145,3 @@ def unused_ids(tokenizer: Any) -> list[int]:
     """The vocabulary rows that pre-training left unused: [unused0], [unused1], … in the order of their numbers."""
     rows = {token: row for token, row in tokenizer.get_vocab().items() if token.lower().startswith("[unused")}
     return [row for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))]
-
-
-def _id_of(name: str, vocabulary: Mapping[str, int]) -> int:
-    if name not in vocabulary:
-        msg = f"the pooler puts the token '{name}' in front of texts, and the vocabulary lacks it. Name another."
-        raise UnsupportedError(msg)
-    return vocabulary[name]
-
-
-def _check_unused(assigned: int, count: int, available: int) -> None:
-    if assigned < count:
-        msg = (
-            f"{count} extra tokens are wanted from unused rows of the vocabulary, and it has {available} of them in "
-            f"all. Use new embeddings instead (source=new), or fewer tokens."
-        )
-        raise UnsupportedError(msg)

@@ -6,7 +6,7 @@ The adapters are stored beside the model's unchanged weights, in `adapters.safet
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -31,7 +31,10 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
         MissingDependencyError: PEFT is not installed.
         InputError: The folder has adapters of another rank.
     """
-    peft = _peft()
+    try:
+        import peft
+    except ImportError:
+        raise MissingDependencyError("peft", "LoRA adapters", "'retrievalkit[lora]'") from None
     peft.inject_adapter_in_model(
         peft.LoraConfig(
             r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules="all-linear"
@@ -56,11 +59,3 @@ def save_adapters(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     adapters = {name: tensor.cpu().contiguous() for name, tensor in state.items() if "lora_" in name}
     save_file(adapters, folder / WEIGHTS)
     return {name.replace(".base_layer.", "."): tensor for name, tensor in state.items() if "lora_" not in name}
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError:
-        raise MissingDependencyError("peft", "LoRA adapters", "'retrievalkit[lora]'") from None
-    return peft

@@ -124,14 +124,26 @@ class Transformer(Encoder):
         if dropout is not None:
             set_dropout(self.config, dropout)
         self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
-        self._check_tokenizer()
+        # Models round the number of embeddings up a little. A tokenizer whose files are missing is nearly empty.
+        if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
+            msg = (
+                f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
+                f"{self.info.vocabulary_size} embeddings. They do not belong together: check the model folder."
+            )
+            raise InputError(msg)
         limit = longest_input(self.config)
         self.lengths = {
             "query": min(64, limit) if query_length is None else query_length,
             "document": min(256, limit) if document_length is None else document_length,
         }
-        self._check_lengths(limit)
-        self.end = self._end() if end_token else []
+        for side, length in self.lengths.items():
+            if not 3 <= length <= limit:
+                option = f"{side}_length"
+                raise LengthError(option, length, str(self.source), 3, limit)
+        if end_token and self.tokenizer.eos_token_id is None:
+            msg = f"end_token is set, and the tokenizer of '{self.source}' has no end token. Leave it out."
+            raise UnsupportedError(msg)
+        self.end = [self.tokenizer.eos_token_id] if end_token else []
         self.new_vocabulary_head, self.new_head_bias = new_vocabulary_head, new_head_bias
         self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
         self.model: nn.Module | None = None
@@ -192,7 +204,11 @@ class Transformer(Encoder):
             model, report = load_pretrained(kind, self.source, key_mapping=renamed, **options)
         self._check_loaded(model, report["missing_keys"])
         if self.new_head_bias and needs.vocabulary_head and weights_of_head(report["missing_keys"], model):
-            self._start_head_bias(model)
+            if (bias := model.get_output_embeddings().bias) is None:
+                head = f"the new vocabulary head of '{self.source}'"
+                msg = f"new_head_bias is {self.new_head_bias}, and {head} has no bias."
+                raise UnsupportedError(msg)
+            nn.init.constant_(bias, self.new_head_bias)
         # The pooler of BERT-like models is not used here, and often has no trained weights.
         if getattr(model, "pooler", None) is not None:
             model.pooler = None
@@ -229,32 +245,35 @@ class Transformer(Encoder):
             "return_attention_mask": False,
             "return_token_type_ids": False,
         }
-        pairs = [row for row, (title, _) in enumerate(texts) if title and self.title == "pair"]
-        plain = [row for row, (title, _) in enumerate(texts) if not (title and self.title == "pair")]
         ids: list[list[int]] = [[]] * len(texts)
-        if pairs:
-            both = [prefix + texts[row][0] for row in pairs], [texts[row][1] for row in pairs]
-            encoded = self.tokenizer(*both, **options)
-            count_cut(self.tokenizer, encoded, *both, kind=f"{side} texts", limit=self.lengths[side])
-            for row, tokens in zip(pairs, encoded["input_ids"], strict=True):
-                ids[row] = tokens
-        if plain:
-            joined = [prefix + self._joined(*texts[row]) for row in plain]
-            encoded = self.tokenizer(joined, **options)
-            count_cut(self.tokenizer, encoded, joined, kind=f"{side} texts", limit=self.lengths[side])
-            for row, tokens in zip(plain, encoded["input_ids"], strict=True):
+        for paired in (True, False):
+            rows = [row for row, (title, _) in enumerate(texts) if (bool(title) and self.title == "pair") == paired]
+            if not rows:
+                continue
+            titles, bodies = [texts[row][0] for row in rows], [texts[row][1] for row in rows]
+            parts: tuple[list[str], ...]
+            if paired:
+                parts = [prefix + title for title in titles], bodies
+            else:
+                if self.title == "space":
+                    both = zip(titles, bodies, strict=True)
+                    bodies = [f"{title} {body}".strip() if title else body for title, body in both]
+                parts = ([prefix + body for body in bodies],)
+            encoded = self.tokenizer(*parts, **options)
+            count_cut(self.tokenizer, encoded, *parts, kind=f"{side} texts", limit=self.lengths[side])
+            for row, tokens in zip(rows, encoded["input_ids"], strict=True):
                 ids[row] = tokens
         if self.extra.ids[side] or self.end:
             return [self.extra.insert(row, side, starts_special=starts_special) + self.end for row in ids]
         return ids
 
-    def _joined(self, title: str, text: str) -> str:
-        return f"{title} {text}".strip() if title and self.title == "space" else text
-
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
         """Pad tokenised texts to the longest of them, or fill them with [MASK] tokens if the pooler asks for that."""
         lengths = [len(ids) for ids in token_ids]
-        fill, width = self._padding_id, max([1, *lengths])
+        # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        fill = next((int(token) for token in known if token is not None), 0)
+        width = max([1, *lengths])
         if side in self.needs.mask_filled:
             fill, width = self.tokenizer.mask_token_id, self.lengths[side]
         # At least one column: without special tokens an empty text has no tokens.
@@ -282,18 +301,18 @@ class Transformer(Encoder):
             the final normalisation if the architecture has one (T5, ModernBERT); the others are outputs of the blocks.
         """
         assert self.model is not None, "prepare() comes first"
-        inner = any(layer != self.info.layers for layer in layers)
         output = self._backbone(
             **self._inputs(batch),
             **({"use_cache": False} if "use_cache" in self._arguments else {}),  # of decoder-only models
             attention_mask=batch.attention_mask,
-            output_hidden_states=inner,
+            output_hidden_states=any(layer != self.info.layers for layer in layers),
             return_dict=True,
         )
-        states: dict[int, Tensor] = {
-            layer: _full(output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer])
-            for layer in layers
-        }
+        states: dict[int, Tensor] = {}
+        for layer in layers:
+            state = output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
+            # Poolers would normalise and add up in bf16 what packed layers left in it.
+            states[layer] = state.float() if state.dtype == torch.bfloat16 else state
         head = vocabulary_head(self.model, self.config.model_type) if self.needs.vocabulary_head else None
         return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
 
@@ -320,9 +339,9 @@ class Transformer(Encoder):
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """The model's inputs: token ids, or embeddings and positions if there are extra tokens."""
-        if batch.extra is None:
-            return {"input_ids": batch.input_ids}
         inputs = {"input_ids": batch.input_ids}
+        if batch.extra is None:
+            return inputs
         if self.extra.new is not None:
             inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
         positions = self.extra.position_ids(batch.input_ids, batch.extra)
@@ -361,36 +380,9 @@ class Transformer(Encoder):
         return bool(ids) and ids[0] in self._special_ids
 
     @property
-    def _padding_id(self) -> int:
-        # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
-        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
-        return next((int(token) for token in known if token is not None), 0)
-
-    @property
     def _special_ids(self) -> list[int]:
         ordinary = {self.tokenizer.unk_token_id, self.tokenizer.mask_token_id}
         return [token for token in self.tokenizer.all_special_ids if token not in ordinary]
-
-    def _check_tokenizer(self) -> None:
-        # Models round the number of embeddings up a little. A tokenizer whose files are missing is nearly empty.
-        if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
-            msg = (
-                f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
-                f"{self.info.vocabulary_size} embeddings. They do not belong together: check the model folder."
-            )
-            raise InputError(msg)
-
-    def _check_lengths(self, limit: int) -> None:
-        for side, length in self.lengths.items():
-            if not 3 <= length <= limit:
-                option = f"{side}_length"
-                raise LengthError(option, length, str(self.source), 3, limit)
-
-    def _end(self) -> list[int]:
-        if self.tokenizer.eos_token_id is None:
-            msg = f"end_token is set, and the tokenizer of '{self.source}' has no end token. Leave it out."
-            raise UnsupportedError(msg)
-        return [self.tokenizer.eos_token_id]
 
     def _check_loaded(self, model: Any, missing_keys: Iterable[str]) -> None:
         """Refuse a model if some of its weights would be random."""
@@ -412,59 +404,41 @@ class Transformer(Encoder):
             )
             raise InputError(msg)
 
-    def _start_head_bias(self, model: Any) -> None:
-        bias = model.get_output_embeddings().bias
-        if bias is None:
-            msg = f"new_head_bias is {self.new_head_bias}, and the new vocabulary head of '{self.source}' has no bias."
-            raise UnsupportedError(msg)
-        nn.init.constant_(bias, self.new_head_bias)
-
     def _check_needs(self) -> None:
         """Refuse a pooler whose needs the tokenizer or the architecture cannot meet."""
+        limit = longest_input(self.config)
         for side in SIDES:
-            if count := len(self.extra.ids[side]):
-                self._check_room(side, count)
-                self._check_position(side, self.needs.extra_tokens[side].position)
+            if not (count := len(self.extra.ids[side])):
+                continue
+            room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
+            # At least one word beside the special tokens.
+            if room < 3:
+                msg = (
+                    f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
+                    f"'{self.source}'. Use fewer, or a longer --{side}-length."
+                )
+                raise UnsupportedError(msg)
+            position = self.needs.extra_tokens[side].position
+            if position is not None and "position_ids" not in self._arguments:
+                msg = (
+                    f"the extra tokens of a {side} are to share one position, and the architecture "
+                    f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
+                )
+                raise UnsupportedError(msg)
+            if position is not None and not 0 <= position < limit:
+                msg = (
+                    f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' has the "
+                    f"positions 0 to {limit - 1}. Set the pooler's position within these."
+                )
+                raise UnsupportedError(msg)
         if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
             msg = f"the pooler fills texts with mask tokens, and the tokenizer of '{self.source}' has none."
-            raise UnsupportedError(msg)
-
-    def _check_room(self, side: Side, count: int) -> None:
-        room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
-        # At least one word beside the special tokens.
-        if room < 3:
-            msg = (
-                f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
-                f"'{self.source}'. Use fewer, or a longer --{side}-length."
-            )
-            raise UnsupportedError(msg)
-
-    def _check_position(self, side: Side, position: int | None) -> None:
-        if position is None:
-            return
-        if "position_ids" not in self._arguments:
-            msg = (
-                f"the extra tokens of a {side} are to share one position, and the architecture "
-                f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
-            )
-            raise UnsupportedError(msg)
-        limit = longest_input(self.config)
-        if not 0 <= position < limit:
-            msg = (
-                f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' has the "
-                f"positions 0 to {limit - 1}. Set the pooler's position within these."
-            )
             raise UnsupportedError(msg)
 
     @cached_property
     def _arguments(self) -> frozenset[str]:
         """The names of the arguments of the architecture's forward."""
         return frozenset(inspect.signature(self._backbone.forward).parameters)
-
-
-def _full(states: Tensor) -> Tensor:
-    """Hidden states as poolers take them: what packed layers left in bf16 would be normalised and added up in bf16."""
-    return states.float() if states.dtype == torch.bfloat16 else states
 
 
 def _prefix_of_part(missing: Iterable[str], unexpected: Iterable[str]) -> str:

@@ -29,14 +29,14 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     text = [position for position, token in enumerate(probe) if token not in special]
     before, after = probe[: text[0]], probe[text[-1] + 1 :]
     ordinary = sorted(set(tokenizer.get_vocab().values()) - special)
-    return Vocabulary(lambda texts: _split(tokenizer, special, texts), before, after, tokenizer.mask_token_id, ordinary)
-
-
-def _split(tokenizer: Any, special: set[int], texts: Sequence[str]) -> list[tuple[Pieces, list[int]]]:
     backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    return [_pieces(encoding, special, backend) for encoding in backend.encode_batch(texts, add_special_tokens=False)]
+
+    def split(texts: Sequence[str]) -> list[tuple[Pieces, list[int]]]:
+        backend.no_truncation()
+        backend.no_padding()
+        return [_pieces(one, special, backend) for one in backend.encode_batch(texts, add_special_tokens=False)]
+
+    return Vocabulary(split, before, after, tokenizer.mask_token_id, ordinary)
 
 
 def _pieces(encoding: Any, special: set[int], backend: Any) -> tuple[Pieces, list[int]]:

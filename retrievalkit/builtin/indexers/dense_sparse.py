@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from retrievalkit.builtin.indexers.naming import named
+from retrievalkit.builtin.indexers.flat import named
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings

@@ -74,7 +74,11 @@ class Faiss(Indexer):
         device: Literal["auto", "cpu", "cuda"] = "auto",
         view: Literal["all", "vectors"] = "all",
     ) -> None:
-        self._faiss = _import_faiss()
+        try:
+            import faiss
+        except ImportError as error:
+            raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
+        self._faiss: Any = faiss
         for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
             if value < 1:
                 msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
@@ -164,7 +168,11 @@ class Faiss(Indexer):
         if is_single(queries):
             found = self._search_single(vectors[:, 0].numpy(), k)
         else:
-            found = self._search_many(Representation(vectors, queries.vector_mask), k)
+            found = []
+            asked = Representation(vectors, queries.vector_mask)
+            for start in range(0, len(asked), _QUERIES):
+                batch = asked.rows(slice(start, start + _QUERIES))
+                found += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -178,7 +186,9 @@ class Faiss(Indexer):
         best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
         for first, index in self._shards:
             for row, (texts, scores) in enumerate(self._search_shard(index, first, vectors, k)):
-                best[row] = _merge(best[row], (texts, scores), k)
+                all_texts, all_scores = np.concatenate([best[row][0], texts]), np.concatenate([best[row][1], scores])
+                order = np.argsort(-all_scores, kind="stable")[:k]  # of equal scores, earlier shards come first
+                best[row] = all_texts[order], all_scores[order]
         return best
 
     def _search_shard(
@@ -201,28 +211,14 @@ class Faiss(Indexer):
                     m=store.vectors_per_text or 1,
                     offsets=store.offsets,
                 )
-                if not self._is_sure(found[query][1], scores, rows, k):
+                texts = found[query][1]
+                # A further vector can change the k best, if there is one.
+                if rows[-1] >= 0 and (len(texts) < k or (self.exact and not texts[-1] > scores[-1])):
                     unsure.append(query)
             if wanted >= most:
                 break
             open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
         yield from found
-
-    def _is_sure(self, texts: np.ndarray, scores: np.ndarray, rows: np.ndarray, k: int) -> bool:
-        """Whether no further vector can change the k best texts."""
-        if rows[-1] < 0:
-            return True
-        if len(texts) < k:
-            return False
-        return not self.exact or bool(texts[-1] > scores[-1])
-
-    def _search_many(self, queries: Representation, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        for start in range(0, len(queries), _QUERIES):
-            batch = queries.rows(slice(start, start + _QUERIES))
-            texts = self._candidates(batch, max(k, self.candidates))
-            found += best_of_candidates(batch, self._opened(), texts, k)
-        return found
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
         """For each query, the texts that any of its vectors retrieves, ascending."""
@@ -315,8 +311,12 @@ class Faiss(Indexer):
             # Lists on the disk are looked for beside the file, wherever it says that they are.
             index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError:
-            # Not every kind of index can be mapped.
-            index = _read_whole(faiss, file)
+            try:
+                # Not every kind of index can be mapped.
+                index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
+            except RuntimeError as error:
+                msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
+                raise ArtifactError(msg) from error
         self._set_parameters(index, parameters)
         if self.on_gpu:
             try:
@@ -338,22 +338,6 @@ class Faiss(Indexer):
 
 def _shard_file(index_dir: Path, first: int) -> Path:
     return index_dir / f"vectors-from-{first:012d}.faiss"
-
-
-def _import_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
-    return faiss
-
-
-def _read_whole(faiss: Any, file: Path) -> Any:
-    try:
-        return faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
-    except RuntimeError as error:
-        msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
-        raise ArtifactError(msg) from error
 
 
 def _reason(error: RuntimeError) -> str:
@@ -380,12 +364,3 @@ def _sample(source: VectorStore, size: int) -> np.ndarray:
         parts.append(_as_float32(shard[rows[start:end] - first]))
         first += len(shard)
     return np.concatenate(parts)
-
-
-def _merge(
-    left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k best of both; of equal scores, those of `left` come first."""
-    texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
-    order = np.argsort(-scores, kind="stable")[:k]
-    return texts[order], scores[order]

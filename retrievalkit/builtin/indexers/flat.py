@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from retrievalkit.builtin.indexers.naming import named
 from retrievalkit.contracts import Indexer, Representation
-from retrievalkit.data.vectors import VectorStore
+from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.score import check_k, scores_of, top_k_of_store, viewed
 
@@ -81,3 +80,12 @@ class Flat(Indexer):
         """The scores of given texts by the scoring rule, in fp32."""
         assert self._store is not None, "open() must be called before scores()"
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
+
+
+def named(ids: Ids, scores: np.ndarray, rows: np.ndarray) -> tuple[list[list[str]], list[np.ndarray]]:
+    """Turn (queries, k) scores and rows, best first and -1 past the last, into the result of `Indexer.search`."""
+    counts = (rows >= 0).sum(axis=1)
+    texts = ids.take(rows[rows >= 0])
+    ends = np.cumsum(counts).tolist()
+    lists = [texts[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+    return lists, [one[:count] for one, count in zip(scores, counts.tolist(), strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.builtin.indexers.naming import named
+from retrievalkit.builtin.indexers.flat import named
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings

@@ -121,7 +121,11 @@ class EnhancedDecoder(nn.Module):
         self.inner, self.outer = nn.Linear(width, shape.inner), nn.Linear(shape.inner, width)
         self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(shape.dropout)
-        self.apply(_initialise)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=_DEVIATION)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
 
     def forward(self, vector: Tensor, embeddings: Tensor, visible: Tensor) -> Tensor:
         """The states from which the tokens are predicted.
@@ -149,10 +153,3 @@ class EnhancedDecoder(nn.Module):
         """(batch, tokens, width) -> (batch, heads, tokens, width of a head)."""
         texts, tokens, width = states.shape
         return states.view(texts, tokens, self.shape.heads, width // self.shape.heads).transpose(1, 2)
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=_DEVIATION)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)

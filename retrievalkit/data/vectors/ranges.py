@@ -74,7 +74,7 @@ class RangedRows:
         width = self.shape[1] * self.dtype.itemsize
         wanted = [(self.offset + start * width, self.offset + end * width) for start, end in spans]
         found = []
-        for (start, end), data in zip(spans, self._store.ranges(self._name, wanted), strict=True):
+        for (start, end), data in zip(spans, self._store.parts([(self._name, *span) for span in wanted]), strict=True):
             # bytearray, because torch warns about read-only arrays.
             array = np.frombuffer(bytearray(data), dtype=self.dtype).reshape(end - start, -1)
             if not self._whole:

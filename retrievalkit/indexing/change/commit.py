@@ -32,7 +32,7 @@ def commit(index: OpenIndex, kept: Kept, built: Path | None, *, corpus: Iterator
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)
-    counts = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [_as_built(manifest)])}
+    counts = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [{"counts": manifest["counts"]}])}
     entries = [
         {"name": segment.name, **_write_deleted(folder, segment, deleted, number), "counts": counts[segment.name]}
         for segment, deleted in kept
@@ -42,21 +42,29 @@ def commit(index: OpenIndex, kept: Kept, built: Path | None, *, corpus: Iterator
         entries.append({"name": name, "counts": artifacts.read_manifest(built, "index")["counts"]})
         built.rename(folder / FOLDER / name)
     files = _files(folder, manifest, entries)
+    # The inputs have the fingerprint of what the index holds: it is no longer that of what it was built from.
+    holds = artifacts.fingerprint_value(files)
+    # The files and folders of the index as it was built go once it consists of others.
+    gone: set[str] = set()
+    if all(entry["name"] for entry in entries):
+        gone = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(manifest.get("superseded", ()))
     after = {
         **manifest,
-        "inputs": _inputs(manifest, files),
+        "inputs": {name: {**entry, "fingerprint": holds} for name, entry in manifest["inputs"].items()},
         "counts": _counts(entries, sum(len(deleted) for _, deleted in kept)),
         "files": files,
         "segments": entries,
         "change": number,
-        "superseded": _superseded(manifest, entries),
+        "superseded": sorted(gone),
     }
     after.pop("check", None)
     after.pop("corpus", None)
     if corpus is not None:
-        after["corpus"] = _write_corpus(folder, f"corpus-{number:04d}.jsonl", corpus)
+        name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
+        place, fingerprint = str((folder / name).absolute()), write_corpus(folder / name, corpus)
+        after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
         if "corpus" in after["inputs"]:
-            after["inputs"]["corpus"]["fingerprint"] = after["corpus"]["fingerprint"]
+            after["inputs"]["corpus"]["fingerprint"] = fingerprint
     artifacts.write_json(folder / artifacts.MANIFEST, after)
 
 
@@ -78,10 +86,6 @@ def sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
         with unused(folder) as free:
             for name in manifest["superseded"] if free else ():
                 artifacts.discard(folder / name)
-
-
-def _as_built(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": "", "counts": manifest["counts"]}
 
 
 def _write_deleted(folder: Path, segment: Segment, deleted: frozenset[str], number: int) -> dict[str, str]:
@@ -111,12 +115,6 @@ def _files(folder: Path, manifest: Mapping[str, Any], entries: Sequence[Mapping[
     return files
 
 
-def _inputs(manifest: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs with the fingerprint of what the index holds, since it is no longer that of what it was built from."""
-    fingerprint = artifacts.fingerprint_value(dict(files))
-    return {name: {**entry, "fingerprint": fingerprint} for name, entry in manifest["inputs"].items()}
-
-
 def _counts(entries: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:
     counts = [entry["counts"] for entry in entries]
     if len(counts) == 1 and not deleted:
@@ -127,19 +125,3 @@ def _counts(entries: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, flo
         single = all(one["vectors"] == one["texts"] for one in counts)
         found["vectors"] = texts if single else sum(int(one["vectors"]) for one in counts)
     return {**found, "segments": len(counts), "deleted": deleted}
-
-
-def _superseded(manifest: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The files and folders of the index as it was built, once it consists of others."""
-    if any(not entry["name"] for entry in entries):
-        return []
-    names = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER}
-    return sorted(names | set(manifest.get("superseded", ())))
-
-
-def _write_corpus(folder: Path, name: str, corpus: Iterator[Passage]) -> dict[str, str]:
-    path = folder / FOLDER / name
-    fingerprint = write_corpus(path, corpus)
-    relative = os.path.join(FOLDER, name)
-    place = str(path.absolute())
-    return {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": relative}

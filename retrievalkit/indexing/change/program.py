@@ -194,8 +194,14 @@ def _add_and_delete(
         raise InputError(msg)
     leaving = frozenset(gone | replaced)
     if index.opened.needs_encoding:
-        if changes.added:
-            _refuse_unsegmented(index)
+        if changes.added and not index.opened.indexer.segmented:
+            name, options = index.opened.name, index.opened.manifest["indexer"]["options"]
+            given = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
+            msg = (
+                f"'{index.folder}' cannot be added to: an index of '{name}' ({given}) is built of all texts at once. "
+                "Index the whole collection again."
+            )
+            raise UnsupportedError(msg)
         if changes.added and vectors is None:
             vectors = VectorStore(
                 encoded(index.opened, work / "texts.jsonl", work / "vectors", model=model, precision=precision)
@@ -233,7 +239,12 @@ def _texts_to_delete(
     names: list[str] = []
     read = [name for name in delete if id_files and name not in known and os.path.isfile(name)]
     for name in delete:
-        names += _ids_in(name) if name in read else [name]
+        if name not in read:
+            names.append(name)
+        elif name.endswith(".parquet") or files.first_character(name) in ("{", "[") or table_of(name, corpus_table):
+            names += open_corpus(name).ids()
+        else:  # an id a line
+            names += [line.text for line in files.filled_lines(name)]
     unknown = [name for name in names if name not in known]
     if unknown and repeated:
         oddities.note(f"the last change of '{index.folder}' deleted these texts already.")
@@ -249,24 +260,6 @@ def _texts_to_delete(
         )
         raise InputError(msg)
     return {text for name in names for text in ([name] if name in held.digests else documents[name])}
-
-
-def _ids_in(path: str) -> list[str]:
-    """The ids in a file: one a line, or those of a corpus."""
-    if path.endswith(".parquet") or files.first_character(path) in ("{", "[") or table_of(path, corpus_table):
-        return open_corpus(path).ids()
-    return [line.text for line in files.filled_lines(path)]
-
-
-def _refuse_unsegmented(index: _Index) -> None:
-    if not index.opened.indexer.segmented:
-        name, options = index.opened.name, index.opened.manifest["indexer"]["options"]
-        given = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
-        msg = (
-            f"'{index.folder}' cannot be added to: an index of '{name}' ({given}) is built of all texts at once. Index "
-            "the whole collection again."
-        )
-        raise UnsupportedError(msg)
 
 
 def _change_vectors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -59,14 +60,9 @@ class Collected:
         """The texts without some, and then those that come; None if some are not known."""
         if self.corpus is None or (changes.added and changes.texts is None):
             return None
-        return self._after(self.corpus, leaving, changes)
-
-    @staticmethod
-    def _after(corpus: Corpus, leaving: Collection[str], changes: Changes) -> Iterator[Passage]:
-        yield from (passage for passage in corpus if passage.id not in leaving)
-        if changes.added and changes.texts is not None:
-            coming = set(changes.added)
-            yield from (passage for passage in changes.texts if passage.id in coming)
+        coming = set(changes.added)
+        left = (passage for passage in self.corpus if passage.id not in leaving)
+        return itertools.chain(left, (passage for passage in changes.corpus() or () if passage.id in coming))
 
 
 def texts_of(index: Path, manifest: Mapping[str, Any], segments: Sequence[tuple[Segment, frozenset[str]]]) -> Collected:
@@ -75,7 +71,14 @@ def texts_of(index: Path, manifest: Mapping[str, Any], segments: Sequence[tuple[
     Raises:
         UnsupportedError: A segment does not list its texts.
     """
-    ids = [_listed(segment.folder(index)) for segment, _ in segments]
+    ids: list[Ids] = []
+    for segment, _ in segments:
+        folder = segment.folder(index)
+        listed = next((one for one in (folder / "vectors" / "ids.txt", folder / "ids.txt") if one.is_file()), None)
+        if listed is None:
+            msg = f"'{folder}' does not list its texts, so it cannot be changed. Index the whole corpus again."
+            raise UnsupportedError(msg)
+        ids.append(Ids(listed))
     corpus = _corpus_of(index, manifest)
     if corpus is not None:
         return Collected({passage.id: _digest(passage) for passage in corpus}, ids, corpus)
@@ -167,14 +170,6 @@ def _corpus_of(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
         return open_recorded_corpus(entry, folder)
     except InputError:
         return None
-
-
-def _listed(folder: Path) -> Ids:
-    for place in (folder / "vectors" / "ids.txt", folder / "ids.txt"):
-        if place.is_file():
-            return Ids(place)
-    msg = f"'{folder}' does not list its texts, so it cannot be changed. Index the whole corpus again."
-    raise UnsupportedError(msg)
 
 
 def _digest(passage: Passage) -> bytes:

@@ -43,10 +43,16 @@ def encoded(
     """
     place = Encoders(model, [index]).place_of(index)
     if artifacts.kind_of(output) == "vectors":
-        if _is_of(output, texts):
+        encoded_texts = artifacts.read_manifest(output, "vectors")["inputs"].get("texts", {})
+        if encoded_texts.get("fingerprint") == artifacts.fingerprint_file(texts):
             return output
         shutil.rmtree(output)
-    options = EncodingOptions(**_model_options(index), **_settings(index, precision))
+    recorded = _recorded(index)
+    names = ("precision", "stored", "batch_tokens", "shard_texts")
+    settings = {name: recorded[name] for name in names if recorded.get(name)}
+    if precision is not None:
+        settings["precision"] = precision
+    options = EncodingOptions(**_model_options(index), **settings)
     # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=options)
@@ -137,14 +143,6 @@ def _recorded(index: OpenIndex) -> dict[str, Any]:
     return {}
 
 
-def _settings(index: OpenIndex, precision: Precision | None) -> dict[str, Any]:
-    recorded = _recorded(index)
-    known = {
-        name: recorded[name] for name in ("precision", "stored", "batch_tokens", "shard_texts") if recorded.get(name)
-    }
-    return known if precision is None else {**known, "precision": precision}
-
-
 def _model_options(index: OpenIndex) -> dict[str, Any]:
     """What names the parts of a model that is no checkpoint, and the lengths and dimensions of any."""
     assert index.checkpoint is not None
@@ -159,9 +157,3 @@ def _model_options(index: OpenIndex) -> dict[str, Any]:
         "pooler": described["pooler"]["name"],
         "pooler_options": described["pooler"]["options"],
     }
-
-
-def _is_of(vectors: Path, texts: Path) -> bool:
-    """Whether a folder holds the vectors of these texts."""
-    recorded = artifacts.read_manifest(vectors, "vectors")["inputs"].get("texts", {}).get("fingerprint")
-    return bool(recorded == artifacts.fingerprint_file(texts))

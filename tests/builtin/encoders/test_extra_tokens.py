@@ -44,15 +44,6 @@ def test_viewers_stand_for_the_first_token_and_share_its_position(model_of):
     assert encoder.extra.position_ids(query.input_ids, query.extra).tolist() == [[*range(len(ids))]]
 
 
-def test_behind_the_first_token_with_positions_of_their_own(model_of):
-    """Not replacing, numbered as ordinary tokens: the model's own numbering."""
-    encoder = prepared(model_of("bert"), document=ExtraTokens(2, replace_first=False, position=None))
-    batch = batch_of(encoder)
-    assert batch.extra.tolist() == [[1, 2], [1, 2]]
-    assert batch.input_ids[0, 0] == encoder.tokenizer.cls_token_id
-    assert encoder.extra.position_ids(batch.input_ids, batch.extra) is None
-
-
 @pytest.mark.parametrize("architecture", EVERY)
 def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, model_of):
     """The states are those of the model itself, given the embeddings and positions by hand."""
@@ -72,15 +63,6 @@ def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, m
     torch.testing.assert_close(encoder(batch, [2]).last, expected)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
-def test_padding_changes_nothing(architecture, model_of):
-    """A short text beside a long one has the states that it has alone."""
-    encoder = prepared(model_of(architecture), document=ExtraTokens(3))
-    together = encoder(batch_of(encoder), [2]).last[1]
-    alone = encoder(batch_of(encoder, texts=TEXTS[1:]), [2]).last[0]
-    torch.testing.assert_close(together[: len(alone)], alone, rtol=1e-4, atol=1e-5)
-
-
 def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
     """Queries first, as they were asked for first; nothing is added to the model."""
     unused = {"source": "unused"}
@@ -90,10 +72,23 @@ def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
     assert encoder.extra.new is None
 
 
-def test_too_few_unused_rows_are_refused(model_of):
-    """The tiny vocabulary has 16."""
-    with pytest.raises(UnsupportedError, match=r"17 extra tokens .* has 16 of them"):
-        prepared(model_of("bert"), document=ExtraTokens(17, source="unused"))
+@pytest.mark.parametrize(
+    ("architecture", "tokens", "options", "message"),
+    [
+        ("bert", ExtraTokens(17, source="unused"), {}, "17 extra tokens .* has 16 of them"),
+        (
+            "bert",
+            ExtraTokens(8),
+            {"document_length": 9},
+            "8 extra tokens leave no room .* in document_length=9",
+        ),
+        ("bert", ExtraTokens(2, position=128), {}, "at position 128, and .* has the positions 0 to 127"),
+        ("t5", ExtraTokens(2), {}, "'t5' takes no position numbers. Set the pooler's position=null"),
+    ],
+)
+def test_tokens_that_a_model_cannot_take_are_refused(architecture, tokens, options, message, model_of):
+    with pytest.raises(UnsupportedError, match=message):
+        prepared(model_of(architecture), document=tokens, **options)
 
 
 def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
@@ -121,41 +116,6 @@ def test_texts_are_cut_so_that_the_extra_tokens_fit(model_of):
     """The side's length counts them."""
     encoder = prepared(model_of("bert"), document=ExtraTokens(4), document_length=8)
     assert [len(ids) for ids in encoder.tokenize(TEXTS, "document")] == [8, 6]
-
-
-def test_more_viewers_than_there_is_room_for_are_refused(model_of):
-    """Before anything is trained."""
-    with pytest.raises(UnsupportedError, match=r"8 extra tokens leave no room for a text in document_length=9 tokens"):
-        prepared(model_of("bert"), document=ExtraTokens(8), document_length=9)
-    prepared(model_of("bert"), document=ExtraTokens(7), document_length=9)
-
-
-def test_relative_positions_cannot_be_shared(model_of):
-    """T5 has no position numbers to give."""
-    with pytest.raises(UnsupportedError, match=r"'t5' takes no position numbers. Set the pooler's position=null"):
-        prepared(model_of("t5"), document=ExtraTokens(2))
-
-
-def test_a_position_that_the_model_has_not_is_refused(model_of):
-    """The tiny model numbers 128 positions."""
-    with pytest.raises(UnsupportedError, match=r"at position 128, and .* has the positions 0 to 127"):
-        prepared(model_of("bert"), document=ExtraTokens(2, position=128))
-
-
-def test_queries_are_filled_with_mask_tokens(model_of):
-    """ColBERT's augmentation: they have ids and states, and no token attends to them."""
-    encoder = registry.create("encoder", "transformer", model_of("bert"), query_length=12)
-    encoder.prepare(Needs(mask_filled=("query",)))
-    encoder.eval()
-    batch = batch_of(encoder, "query")
-    assert batch.input_ids.shape == (2, 12)
-    lengths = batch.attention_mask.sum(dim=1).tolist()
-    assert (batch.input_ids[1, lengths[1] :] == encoder.tokenizer.mask_token_id).all()
-    assert not batch.special_mask[1, lengths[1] :].any()
-    document = batch_of(encoder, "document")
-    assert document.input_ids.shape[1] == max(lengths)
-    text = encoder(document, [2]).last[1, : lengths[1]]
-    torch.testing.assert_close(encoder(batch, [2]).last[1, : lengths[1]], text, rtol=1e-4, atol=1e-5)
 
 
 def test_a_tokenizer_without_a_mask_token_cannot_fill(model_of):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,46 +10,13 @@ import torch
 import transformers
 
 from retrievalkit import registry
-from retrievalkit.builtin.encoders.transformer import Transformer
 from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.pretrained import quiet
 
 LAYERS = 2
 TEXTS = [("", "what is the capital of france"), ("Peru", "The seat of government is the city of Lima."), ("", "rome")]
-BERT_LIKE = ("roberta", "mpnet", "modernbert", "electra", "xlm-roberta")
-EVERY = ("bert", "t5", "distilbert", "llama", *BERT_LIKE)
-
-
-@pytest.fixture(scope="session")
-def model_of(tiny_model, tiny_t5, tmp_path_factory):
-    """The folder of a tiny random model of an architecture, with the tiny tokenizer."""
-    made = {"bert": tiny_model, "t5": tiny_t5}
-
-    def model_of(architecture):
-        if architecture not in made:
-            made[architecture] = str(tmp_path_factory.mktemp(architecture))
-            write_model(architecture, made[architecture], tiny_model)
-        return made[architecture]
-
-    return model_of
-
-
-def write_model(architecture, folder, tiny_bert):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_bert)
-    sizes = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "intermediate_size": 64}
-    if architecture == "distilbert":
-        sizes = {"dim": 32, "n_layers": LAYERS, "n_heads": 2, "hidden_dim": 64}
-    if architecture == "llama":
-        sizes["num_key_value_heads"] = 2
-    numbers = {f"{name}_token_id": 3 for name in ("bos", "eos", "cls", "sep")} | {"pad_token_id": 0}
-    config = transformers.AutoConfig.for_model(
-        architecture, vocab_size=len(tokenizer), max_position_embeddings=128, **sizes, **numbers
-    )
-    torch.manual_seed(0)
-    with quiet():
-        transformers.AutoModel.from_config(config).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+EVERY = ("bert", "t5", "distilbert", "llama", "roberta", "mpnet", "modernbert")
 
 
 @pytest.fixture
@@ -67,9 +33,6 @@ def encoder(tiny_model):
 
 def words(encoder, ids):
     return encoder.tokenizer.convert_ids_to_tokens(list(ids))
-
-
-# --- states --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", EVERY)
@@ -93,22 +56,9 @@ def test_layers_are_numbered_as_the_models_own_hidden_states(model_of, encoder, 
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_padding_changes_no_real_state(model_of, encoder, architecture):
-    made = encoder(model_of(architecture))
-    ids = made.tokenize(TEXTS, "document")
-    with torch.inference_mode():
-        together = made(made.collate(ids, "document"), [1, LAYERS])
-        for row, one in enumerate(ids):
-            alone = made(made.collate([one], "document"), [1, LAYERS])
-            for layer in (1, LAYERS):
-                padded = together.layers[layer][row, : len(one)]
-                torch.testing.assert_close(padded, alone.layers[layer][0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("architecture", EVERY)
 def test_the_longest_input_that_is_allowed_is_encoded(model_of, encoder, architecture):
     """RoBERTa and MPNet number positions from behind the padding id, so their limit is less than the configured one."""
-    limit = {"t5": 200, "roberta": 127, "xlm-roberta": 127, "mpnet": 126}.get(architecture, 128)
+    limit = {"t5": 200, "roberta": 127, "mpnet": 126}.get(architecture, 128)
     made = encoder(model_of(architecture), document_length=limit)
     (ids,) = made.tokenize([("", "city " * 300)], "document")
     assert len(ids) == limit
@@ -118,38 +68,11 @@ def test_the_longest_input_that_is_allowed_is_encoded(model_of, encoder, archite
             encoder(model_of(architecture), document_length=limit + 1)
 
 
-def test_only_the_requested_layers_are_returned(encoder):
-    made = encoder()
-    batch = made.collate(made.tokenize(TEXTS, "query"), "query")
-    assert set(made(batch, [1]).layers) == {1}
-    assert set(made(batch, [0, 2]).layers) == {0, 2}
-
-
-def test_states_carry_ids_and_masks(encoder):
-    made = encoder()
-    batch = made.collate(made.tokenize(TEXTS, "query"), "query")
-    states = made(batch, [2])
-    assert torch.equal(states.input_ids, batch.input_ids)
-    assert torch.equal(states.attention_mask, batch.attention_mask)
-    assert torch.equal(states.special_mask, batch.special_mask)
-    assert states.extra is None
-    assert states.head is None
-
-
 def test_weights_are_float32_whatever_they_were_stored_in(encoder, tiny_model, tmp_path):
     with quiet():
         transformers.AutoModel.from_pretrained(tiny_model).bfloat16().save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path)
     assert {parameter.dtype for parameter in encoder(tmp_path).parameters()} == {torch.float32}
-
-
-# --- texts ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_title_and_a_text_are_a_pair(encoder):
-    made = encoder()
-    (ids,) = made.tokenize([("Peru", "the city of Lima")], "document")
-    assert words(made, ids) == ["[CLS]", "peru", "[SEP]", "the", "city", "of", "lima", "[SEP]"]
 
 
 @pytest.mark.parametrize(
@@ -163,12 +86,6 @@ def test_each_way_to_encode_a_title(encoder, title, expected):
     assert " ".join(words(made, without)) == "[CLS] lima [SEP]"
 
 
-def test_texts_with_and_without_a_title_stay_in_their_order(encoder):
-    made = encoder()
-    texts = [("Peru", "Lima"), ("", "Rome"), ("Chile", "Santiago"), ("", "Paris")]
-    assert made.tokenize(texts, "document") == [made.tokenize([text], "document")[0] for text in texts]
-
-
 def test_prefixes_are_put_in_front_by_side(encoder):
     made = encoder(query_prefix="what is ", document_prefix="this is ")
     (query,) = made.tokenize([("", "Lima")], "query")
@@ -176,14 +93,6 @@ def test_prefixes_are_put_in_front_by_side(encoder):
     assert words(made, query)[1:-1] == ["what", "is", "lima"]
     assert words(made, document)[1:-1] == ["this", "is", "lima"]
     assert words(made, titled)[1:-1] == ["this", "is", "peru", "[SEP]", "lima"]
-
-
-def test_texts_are_cut_to_the_length_of_their_side_special_tokens_included(encoder):
-    made = encoder(query_length=5, document_length=7)
-    (query,) = made.tokenize([("", "city " * 20)], "query")
-    (document,) = made.tokenize([("Peru", "city " * 20)], "document")
-    assert words(made, query) == ["[CLS]", "city", "city", "city", "[SEP]"]
-    assert words(made, document) == ["[CLS]", "peru", "[SEP]", "city", "city", "city", "[SEP]"]
 
 
 def test_the_longer_of_title_and_text_is_cut_first(encoder):
@@ -196,36 +105,11 @@ def test_default_lengths_stay_within_the_models_limit(encoder):
     assert encoder().lengths == {"query": 64, "document": 128}
 
 
-def test_t5_has_its_end_token_and_no_first_one(encoder, tiny_t5):
-    made = encoder(tiny_t5)
-    (ids,) = made.tokenize([("Peru", "Lima")], "document")
-    assert words(made, ids) == ["peru", "[SEP]", "lima", "[SEP]"]
-
-
-def test_an_empty_text_has_its_special_tokens(encoder):
-    made = encoder()
-    ids = made.tokenize([("", ""), ("", "lima")], "query")
-    assert words(made, ids[0]) == ["[CLS]", "[SEP]"]
-    assert made(made.collate(ids, "query"), [2]).last.isfinite().all()
-
-
-def test_a_batch_is_padded_and_its_masks_say_where(encoder):
-    made = encoder()
-    batch = made.collate([[2, 90, 91, 3], [2, 3]], "query")
-    assert batch.input_ids.tolist() == [[2, 90, 91, 3], [2, 3, 0, 0]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert batch.special_mask.tolist() == [[True, False, False, True], [True, True, False, False]]
-    assert batch.extra is None
-
-
 def test_unknown_and_mask_tokens_are_not_special(encoder):
     """They stand for words."""
     made = encoder()
     ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
     assert made.collate([ids], "query").special_mask.tolist() == [[True, False, False, True]]
-
-
-# --- options -------------------------------------------------------------------------------------------------------
 
 
 def dropouts(module):
@@ -251,22 +135,6 @@ def test_the_attention_implementation_can_be_set(encoder, implementation):
         assert made.model.config._attn_implementation == "eager"
     batch = made.collate(made.tokenize(TEXTS, "query"), "query")
     torch.testing.assert_close(made(batch, [2]).last, default(batch, [2]).last)
-
-
-def test_remote_code_is_off_unless_asked_for(tmp_path, tiny_model):
-    shutil.copytree(tiny_model, tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    configuration = json.loads(path.read_text())
-    configuration["model_type"] = "home_made"
-    configuration["auto_map"] = {"AutoConfig": "code.Config"}
-    path.write_text(json.dumps(configuration))
-    (tmp_path / "model" / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\n")
-    with pytest.raises(InputError, match=r"needs Python code that came with it; none of it was run"):
-        Transformer(tmp_path / "model")
-    assert not (tmp_path / "ran").exists()
-
-
-# --- saving --------------------------------------------------------------------------------------------------------
 
 
 def test_the_bytes_of_a_saved_encoder_do_not_depend_on_its_earlier_use(encoder, tmp_path):
@@ -297,9 +165,6 @@ def test_a_saved_encoder_is_an_ordinary_hugging_face_folder_with_equal_states(
         torch.testing.assert_close(states[batch.attention_mask.bool()], expected[batch.attention_mask.bool()])
     assert "retrievalkit" not in (tmp_path / "config.json").read_text()
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)("lima")["input_ids"]
-
-
-# --- wrong models --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("needs", [Needs(layers=(3,)), Needs(layers={"query": (-1,), "document": (-4,)})])
@@ -343,11 +208,6 @@ def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encod
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_does_not_exist_is_one_clear_message(encoder):
-    with pytest.raises(InputError, match=r"cannot load the model 'no-such/model' from the hub or a local folder: ."):
-        encoder("no-such/model")
-
-
 def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
     """transformers would fill them in at random."""
     from safetensors.torch import load_file, save_file
@@ -379,25 +239,6 @@ def test_files_beside_the_weights(tiny_model, encoder):
     """For poolers whose projections a checkpoint of another project keeps in a file of its own."""
     assert encoder().file("config.json") == Path(tiny_model) / "config.json"
     assert encoder().file("projection.safetensors") is None
-
-
-def test_weights_of_two_models_are_refused_as_ambiguous(tiny_model, tmp_path, encoder):
-    """Which of them is meant nobody knows."""
-    from safetensors.torch import load_file, save_file
-
-    folder = copy_of(tiny_model, tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    two = {f"{part}.{name}": tensor.clone() for part in ("query", "passage") for name, tensor in weights.items()}
-    save_file(two, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"lack \d+ tensors .*random"):
-        encoder(folder)
-
-
-def test_weights_of_another_shape_are_refused(tiny_model, tmp_path, encoder):
-    configuration = json.loads((Path(tiny_model) / "config.json").read_text())
-    changed = json.dumps(configuration | {"intermediate_size": 48}).encode()
-    with pytest.raises(InputError, match=r"cannot load the model"):
-        encoder(copy_of(tiny_model, tmp_path / "model", config_json=changed))
 
 
 def test_a_tokenizer_that_is_missing_is_refused(tiny_model, tmp_path, encoder):

@@ -14,7 +14,7 @@ from retrievalkit import registry
 from retrievalkit.builtin.indexers.faiss import Faiss
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.score import scores
 
 DIM = 8
@@ -168,16 +168,6 @@ def test_effort_that_gains_nothing_is_not_spent(tmp_path):
     assert found["nprobe"] < 64
 
 
-@pytest.mark.parametrize("factory", ["Flat", "SQ8"])
-def test_given_texts_get_the_score_of_the_rule(tmp_path, factory):
-    """From the vectors themselves, also where the index holds them rounded."""
-    documents = write(tmp_path / "vectors", [1, 3, 2] * 30)
-    asked = queries(m=2, count=2)
-    found = opened(tmp_path / "vectors", tmp_path / "index", factory=factory).scores(asked, [["t80", "t2"], ["x"]])
-    np.testing.assert_allclose(found[0], scores(asked, documents)[0, [80, 2]].numpy(), rtol=1e-5, atol=1e-5)
-    assert np.isnan(found[1]).all()
-
-
 def test_parameters_change_what_is_found(tmp_path):
     """Probing all lists of an inverted file is exact; probing one is not."""
     documents = write(tmp_path / "vectors", [1] * 400)
@@ -227,17 +217,10 @@ def test_what_faiss_refuses_is_said(tmp_path, options, message):
         Faiss(**options).build(VectorStore(tmp_path / "vectors"), tmp_path / "index")
 
 
-@pytest.mark.parametrize("name", ["train_size", "shard_vectors", "candidates"])
-def test_options_out_of_range_are_refused(name):
-    """Each must be 1 or more."""
-    with pytest.raises(OptionError, match=f"'{name}'"):
-        registry.create("indexer", "faiss", **{name: 0})
-
-
 @pytest.mark.parametrize(
     "options",
     [{"factory": one} for one in ("IVF0,Flat", "HNSW0", "PQ8x0", "HNSW1")]
-    + [{"recall": 0.0}, {"parameters": "nprobe=0"}],
+    + [{"recall": 0.0}, {"parameters": "nprobe=0"}, {"train_size": 0}, {"shard_vectors": 0}, {"candidates": 0}],
     ids=str,
 )
 def test_values_that_faiss_does_not_survive_are_refused(options):
@@ -270,32 +253,6 @@ def test_weights_are_pointed_to_other_indexers(tmp_path):
     asked = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, 4))
     assert [indexer.search(asked, 2)[0], indexer.search(asked, 2)[1][0].tolist()] == [[["a", "b"]], [DIM, DIM]]
     assert indexer.scores(asked, [["b"]])[0].tolist() == [DIM]
-
-
-def test_queries_of_another_model_are_refused(tmp_path):
-    """Of another size, or with weights."""
-    write(tmp_path / "vectors", [1] * 5)
-    indexer = opened(tmp_path / "vectors", tmp_path / "index")
-    with pytest.raises(UnsupportedError, match="size 9"):
-        indexer.search(Representation(torch.zeros(1, 1, 9)), 3)
-    with pytest.raises(UnsupportedError, match="weights"):
-        indexer.search(Representation(weights=torch.zeros(1, 9)), 3)
-    with pytest.raises(OptionError, match="k is -1"):
-        indexer.search(queries(), -1)
-
-
-@pytest.mark.parametrize("kept", [0, 10, 500, -1])
-def test_a_truncated_index_is_found_when_it_is_opened(tmp_path, kept):
-    """The file is named."""
-    write(tmp_path / "vectors", [1] * 50)
-    opened(tmp_path / "vectors", tmp_path / "index", shard_vectors=30)
-    file = sorted((tmp_path / "index").glob("*.faiss"))[0]
-    file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(ArtifactError, match="damaged"):
-        Faiss().open(tmp_path / "index")
-    file.unlink()
-    with pytest.raises(ArtifactError, match="do not hold its 50 vectors"):
-        Faiss().open(tmp_path / "index")
 
 
 def test_faiss_that_is_not_installed_is_named(monkeypatch):

@@ -11,7 +11,7 @@ from retrievalkit import registry
 from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.score import ranking, scores
 
 
@@ -97,21 +97,6 @@ def test_it_finds_what_comparing_with_every_text_finds(tmp_path, kind, query_vec
         assert_exact(indexer, queries, documents, k)
 
 
-def test_the_block_changes_nothing(tmp_path):
-    """Any block gives the same ids, also one smaller than a text's vectors."""
-    documents = written(tmp_path / "vectors", m=4, ragged=True)
-    queries = queries_like(documents)
-    for block in (1, 3, 64, 100_000):
-        assert_exact(opened(tmp_path / "vectors", tmp_path / f"i{block}", block=block), queries, documents, 10)
-
-
-def test_more_than_all_texts_are_all_texts(tmp_path):
-    """A k above the number of texts returns each once."""
-    documents = written(tmp_path / "vectors", m=2, texts=12)
-    ids, _ = opened(tmp_path / "vectors", tmp_path / "index").search(queries_like(documents), 10_000)
-    assert all(sorted(row) == sorted(f"t{text}" for text in range(12)) for row in ids)
-
-
 def test_weights_alone_find_only_what_shares_a_term(tmp_path):
     """As in every lexical search engine; a score of 0 is no hit."""
     documents = written(tmp_path / "vectors", dense=False, sparse=True)
@@ -120,29 +105,6 @@ def test_weights_alone_find_only_what_shares_a_term(tmp_path):
     ids, values = opened(tmp_path / "vectors", tmp_path / "index").search(Representation(weights=query), 70)
     assert len(ids[0]) == int((documents.weights[:, 5] > 0).sum())
     assert (values[0] > 0).all()
-
-
-def test_the_index_does_not_need_the_vectors_folder(tmp_path):
-    """It may be moved, and the vectors removed."""
-    import shutil
-
-    documents = written(tmp_path / "vectors")
-    opened(tmp_path / "vectors", tmp_path / "index")
-    shutil.rmtree(tmp_path / "vectors")
-    (tmp_path / "index").rename(tmp_path / "elsewhere")
-    indexer = Flat()
-    indexer.open(tmp_path / "elsewhere")
-    assert_exact(indexer, queries_like(documents), documents, 3)
-
-
-def test_a_truncated_index_is_found_when_it_is_opened(tmp_path):
-    """The file is named."""
-    written(tmp_path / "vectors")
-    opened(tmp_path / "vectors", tmp_path / "index")
-    path = tmp_path / "index" / "vectors" / "vectors-00000.npy"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ArtifactError, match="vectors-00000"):
-        Flat().open(tmp_path / "index")
 
 
 def test_precision_changes_the_scores(tmp_path):
@@ -182,16 +144,6 @@ def test_given_texts_get_the_score_of_the_rule(tmp_path, monkeypatch, kind, quer
             np.testing.assert_allclose(known, expected[row, asked[row]], rtol=1e-5, atol=1e-5)
 
 
-def test_scores_of_weights_that_share_no_term_are_zero(tmp_path):
-    """Where only terms are compared, that is what the rule says."""
-    documents = written(tmp_path / "vectors", dense=False, sparse=True)
-    query = torch.zeros(1, 30)
-    query[0, 5] = 1.0
-    everything = [f"t{row}" for row in range(70)]
-    (found,) = opened(tmp_path / "vectors", tmp_path / "index").scores(Representation(weights=query), [everything])
-    np.testing.assert_array_equal(found, documents.weights[:, 5].numpy())
-
-
 def test_wrong_options_are_refused():
     """A block of nothing, a GPU that is not there, a precision that nobody knows."""
     with pytest.raises(OptionError, match="'block'"):
@@ -201,15 +153,3 @@ def test_wrong_options_are_refused():
     if not torch.cuda.is_available():
         with pytest.raises(UnsupportedError, match="no GPU"):
             registry.create("indexer", "flat", device="cuda")
-
-
-def test_queries_of_another_model_are_refused(tmp_path):
-    """Vectors of another size cannot be compared."""
-    documents = written(tmp_path / "vectors")
-    indexer = opened(tmp_path / "vectors", tmp_path / "index")
-    with pytest.raises(UnsupportedError, match="size 9"):
-        indexer.search(Representation(torch.zeros(1, 1, 9)), 3)
-    with pytest.raises(UnsupportedError, match="size 9"):
-        indexer.scores(Representation(torch.zeros(1, 1, 9)), [["t1"]])
-    with pytest.raises(OptionError, match="k is 0"):
-        indexer.search(queries_like(documents), 0)

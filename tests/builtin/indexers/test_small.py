@@ -8,10 +8,10 @@ import torch
 from retrievalkit_testing.indexers import INDEXERS
 
 from retrievalkit import registry
-from retrievalkit.builtin.indexers import small, small_vectors
+from retrievalkit.builtin.indexers import small
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores
 from retrievalkit.search.recall import check_index
@@ -53,20 +53,20 @@ def test_signs_keep_the_contract():
 def test_worked_numbers():
     """The greatest number becomes 127; 0 and what is below have the bit 0."""
     vectors = np.array([[2.54, -1.27, 0.03], [0.0, 0.0, 0.0]], dtype=np.float32)
-    whole, scales = small_vectors._made(vectors, "int8")
+    whole, scales = small._made(vectors, "int8")
     assert whole.tolist() == [[127, -64, 2], [0, 0, 0]]  # -63.5 is rounded to the even number
     np.testing.assert_allclose(scales, [0.02, 0], rtol=1e-6)
-    assert small_vectors._made(vectors, "binary")[0].tolist() == [[0b10100000], [0]]
+    assert small._made(vectors, "binary")[0].tolist() == [[0b10100000], [0]]
 
 
 @pytest.mark.parametrize("bf16", [True, False])
 @pytest.mark.parametrize("kind", ["int8", "binary"])
 def test_products_are_those_of_the_small_vectors(kind, bf16, tmp_path, monkeypatch):
-    monkeypatch.setattr(small_vectors, "multiplies_bf16", lambda: bf16)
+    monkeypatch.setattr(small, "multiplies_bf16", lambda: bf16)
     vectors, queries = drawn(70), torch.from_numpy(drawn(3, seed=1)).bfloat16().float()
     store = write(tmp_path / "v", vectors)
-    small_vectors.write_small(store, tmp_path / "small", kind)
-    read = small_vectors.SmallVectors(tmp_path / "small", kind, store)
+    small.write_small(store, tmp_path / "small", kind)
+    read = small.SmallVectors(tmp_path / "small", kind, store)
     parts = list(read.products(queries, 16))
     assert [first for first, _ in parts] == [0, 16, 30, 46, 60]
     scales = np.abs(vectors).max(axis=1, keepdims=True) / 127
@@ -130,17 +130,3 @@ def test_what_it_cannot_search_is_refused(tmp_path):
     assert opened(both, tmp_path / "b", view="vectors").search(Representation(torch.ones(1, 1, DIM)), 3)
     with pytest.raises(OptionError, match="rescored"):
         registry.create("indexer", "small", rescored=0)
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "another kind"])
-def test_damage_is_told(damage, tmp_path):
-    store = write(tmp_path / "v", drawn(40))
-    opened(store, tmp_path / "index")
-    file = tmp_path / "index" / "small" / "vectors-00001.npy"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "cut":
-        file.write_bytes(file.read_bytes()[:-1])
-    indexer = registry.create("indexer", "small", kind="binary" if damage == "another kind" else "int8")
-    with pytest.raises(ArtifactError, match=r"is damaged\. Index the vectors again"):
-        indexer.open(tmp_path / "index")

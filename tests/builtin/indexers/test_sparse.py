@@ -15,7 +15,7 @@ from retrievalkit import registry
 from retrievalkit.builtin.indexers import dense_sparse
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter, postings, rounded
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.score import bf16_filter, scores
 
 TERMS, DIM = 40, 8
@@ -108,21 +108,6 @@ def test_a_part_is_in_memory_twice_at_most(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 2.5 * part
     finally:
         tracemalloc.stop()
-
-
-def test_the_product_of_scipy_agrees(tmp_path):
-    """Real numbers, more terms, more texts."""
-    documents = scipy.sparse.random(3000, 500, density=0.05, format="csr", dtype=np.float32, random_state=1)
-    asked = scipy.sparse.random(40, 500, density=0.03, format="csr", dtype=np.float32, random_state=2)
-    (tmp_path / "vectors").mkdir()
-    writer = VectorWriter(tmp_path / "vectors")
-    for number, start in enumerate(range(0, 3000, 1000)):
-        ids = [f"t{row}" for row in range(start, start + 1000)]
-        writer.write_shard(number, ids, None, weights=documents[start : start + 1000])
-    writer.finish()
-    indexer = opened("sparse", VectorStore(tmp_path / "vectors"), tmp_path / "index")
-    expected = (asked @ documents.T).toarray()
-    assert_best(indexer, Representation(weights=torch.from_numpy(asked.toarray())), expected, 20, least=0)
 
 
 def test_of_vectors_and_weights_it_searches_the_weights(tmp_path):
@@ -257,29 +242,6 @@ def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
     assert {ids[0][0], ids[0][-1]} & {"t3"}
 
 
-@pytest.mark.parametrize("file", ["rounded-00000.npy", "terms.npy", "rounded.json"])
-def test_rounded_vectors_that_are_damaged_are_found(tmp_path, file):
-    """Cut short, gone, or of other vectors."""
-    random = np.random.default_rng(0)
-    store = write(tmp_path / "v", draw(random, 50), vectors=random.standard_normal((50, DIM)))
-    opened("dense_sparse", store, tmp_path / "i")
-    path = tmp_path / "i" / "rounded" / file
-    whole = path.read_bytes()
-    other = write(tmp_path / "o", draw(random, 50), vectors=random.standard_normal((50, 2 * DIM)))
-    opened("dense_sparse", other, tmp_path / "j")
-    (tmp_path / "j" / "rounded" / "rounded-00000.npy").write_bytes(
-        (tmp_path / "i" / "rounded" / "rounded-00000.npy").read_bytes()
-    )
-    with pytest.raises(ArtifactError, match="holds an array"):
-        registry.create("indexer", "dense_sparse").open(tmp_path / "j")
-    path.write_bytes(whole[:-3])
-    with pytest.raises(ArtifactError, match=r"damaged|not valid JSON"):
-        registry.create("indexer", "dense_sparse").open(tmp_path / "i")
-    path.unlink()
-    with pytest.raises(ArtifactError, match=r"damaged|cannot be read"):
-        registry.create("indexer", "dense_sparse").open(tmp_path / "i")
-
-
 def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
     """Every text found has its full score; enough candidates give the exact result, and few do not."""
     random = np.random.default_rng(0)
@@ -321,37 +283,3 @@ def test_what_a_folder_lacks_is_said(tmp_path):
         registry.create("indexer", "dense_sparse", candidates=0)
     with pytest.raises(OptionError, match="search"):
         registry.create("indexer", "dense_sparse", search="best")
-
-
-def test_queries_of_another_model_are_refused(tmp_path):
-    """Without weights, or with weights over another vocabulary."""
-    random = np.random.default_rng(0)
-    store = write(tmp_path / "v", draw(random, 5), vectors=random.standard_normal((5, DIM)))
-    for name in ("sparse", "dense_sparse"):
-        indexer = opened(name, store, tmp_path / name)
-        with pytest.raises(UnsupportedError, match="queries have none"):
-            indexer.search(Representation(torch.zeros(1, 1, DIM)), 3)
-        with pytest.raises(UnsupportedError, match="weights of size 9 and documents of size 40"):
-            indexer.search(Representation(torch.zeros(1, 1, DIM), None, torch.ones(1, 9)), 3)
-        with pytest.raises(OptionError, match="k is 0"):
-            indexer.search(Representation(torch.zeros(1, 1, DIM), None, torch.ones(1, TERMS)), 0)
-    with pytest.raises(UnsupportedError, match="lack vectors or weights"):
-        opened("dense_sparse", store, tmp_path / "union", search="union").search(
-            Representation(torch.zeros(1, 1, DIM)), 3
-        )
-
-
-@pytest.mark.parametrize("name", ["sparse", "dense_sparse"])
-@pytest.mark.parametrize("file", ["terms-00000.npy", "texts-00000.npy", "weights-00000.npy", "postings.json"])
-def test_a_truncated_index_is_found_when_it_is_opened(tmp_path, name, file):
-    """Cut short, or gone."""
-    random = np.random.default_rng(0)
-    store = write(tmp_path / "v", draw(random, 50), vectors=random.standard_normal((50, DIM)))
-    opened(name, store, tmp_path / "i")
-    path = tmp_path / "i" / "postings" / file
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ArtifactError, match=r"damaged|not valid JSON"):
-        registry.create("indexer", name).open(tmp_path / "i")
-    path.unlink()
-    with pytest.raises(ArtifactError, match=r"damaged|cannot be read"):
-        registry.create("indexer", name).open(tmp_path / "i")

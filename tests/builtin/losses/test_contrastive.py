@@ -36,6 +36,10 @@ def loss_of(queries, documents, positives=POSITIVES, ignore=None, teacher=None, 
     return registry.create("loss", "contrastive", **options)(queries, documents, positives, START, ignore, teacher)
 
 
+TEACHER = torch.tensor([[2.0, 1.0, 0.0, float("nan")], [0.0, float("nan"), 3.0, 1.0]], dtype=torch.float64)
+every_loss = pytest.mark.parametrize("name", ["contrastive", "distill_kl", "margin_mse"])
+
+
 def test_multi_vector_golden():
     """Documents of several vectors: the best one counts."""
     value = loss_of(queries(), documents())
@@ -87,28 +91,6 @@ def test_weights_add_to_the_score():
     assert lexical.total.item() == pytest.approx(1.147624, abs=2e-6)
 
 
-def test_ignored_documents_take_no_part():
-    """An ignored document changes neither the loss nor any gradient, as if it were not in the batch for that query."""
-    ignore = torch.tensor([[False, False, False, True], [False, False, False, True]])
-    q, d = queries(requires_grad=True), documents()
-    d.vectors.requires_grad_()
-    value = loss_of(q, d, ignore=ignore)
-    value.total.backward()
-    without = loss_of(queries(), documents(DOCUMENTS[:3]))
-    assert value.total.item() == pytest.approx(without.total.item())
-    assert d.vectors.grad[3].abs().sum() == 0
-    assert torch.isfinite(d.vectors.grad).all()
-    assert value.total.item() != loss_of(queries(), documents()).total.item()
-
-
-def test_temperature_changes_the_loss():
-    """Halving the temperature is doubling the queries."""
-    doubled = Representation(vectors=2 * queries().vectors)
-    colder = loss_of(queries(), documents(), temperature=0.5).total
-    torch.testing.assert_close(colder, loss_of(doubled, documents()).total)
-    assert colder != loss_of(queries(), documents()).total
-
-
 @pytest.mark.parametrize("temperature", [0, -1, float("nan")])
 def test_temperature_must_be_positive(temperature):
     """A temperature that cannot be divided by is refused when the loss is made."""
@@ -116,40 +98,21 @@ def test_temperature_must_be_positive(temperature):
         registry.create("loss", "contrastive", temperature=temperature)
 
 
-def test_float32_under_autocast():
+@every_loss
+def test_float32_under_autocast(name):
     """Half-precision vectors under autocast give what the same numbers give in float32."""
-    q = Representation(vectors=queries().vectors.bfloat16())
-    d = documents()
-    d = Representation(vectors=d.vectors.bfloat16())
+    loss, q, d = registry.create("loss", name), queries().vectors.bfloat16(), documents().vectors.bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = loss_of(q, d).total
+        half = loss(Representation(q), Representation(d), POSITIVES, START, None, TEACHER.float()).total
     assert half.dtype == torch.float32
-    full = loss_of(Representation(vectors=q.vectors.float()), Representation(vectors=d.vectors.float())).total
+    full = loss(Representation(q.float()), Representation(d.float()), POSITIVES, START, None, TEACHER.float()).total
     assert half.item() == pytest.approx(full.item(), abs=1e-6)
 
 
-def test_masked_vectors_are_no_candidates():
-    """A vector that is padding is never the best one, however large."""
-    mask = torch.tensor([[True, False]] * 4)
-    large = torch.tensor(DOCUMENTS, dtype=torch.float64)
-    large[:, 1] = 1e3
-    value = loss_of(queries(), Representation(vectors=large, vector_mask=mask)).total
-    first = [[vectors[0]] for vectors in DOCUMENTS]
-    torch.testing.assert_close(value, loss_of(queries(), documents(first)).total)
-
-
-def test_teacher_is_not_used():
-    """A teacher's scores change nothing here."""
-    torch.testing.assert_close(
-        loss_of(queries(), documents(), teacher=torch.rand(2, 4)).total, loss_of(queries(), documents()).total
-    )
-
-
-@pytest.mark.parametrize("name", ["contrastive", "distill_kl", "margin_mse"])
+@every_loss
 def test_where_one_vector_is_kept_that_one_is_trained(name):
     """Not the best of all, of which the others are not searched."""
-    teacher = torch.tensor([[2.0, 1.0, 0.0, float("nan")], [0.0, float("nan"), 3.0, 1.0]], dtype=torch.float64)
-    loss = registry.create("loss", name)
+    teacher, loss = TEACHER, registry.create("loss", name)
     mask = torch.ones(4, 2, dtype=torch.bool)
     kept = loss(queries(), documents(kept=1, vector_mask=mask), POSITIVES, START, None, teacher).total
     alone = loss(queries(), documents([[one[1]] for one in DOCUMENTS]), POSITIVES, START, None, teacher).total

@@ -97,61 +97,6 @@ def test_equals_numpy(seed, dimension, normalize, query_filled, skip_punctuation
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
-# --- options -------------------------------------------------------------------------------------------------------
-
-
-def test_what_it_needs():
-    """The paper's: markers behind [CLS], queries filled up."""
-    needs = colbert().needs
-    assert needs.layers_of("query", INFO) == needs.layers_of("document", INFO) == (3,)
-    assert needs.mask_filled == ("query",)
-    assert list(needs.extra_tokens) == ["query", "document"]
-    for marker in needs.extra_tokens.values():
-        assert (marker.count, marker.source, marker.replace_first, marker.position) == (1, "unused", False, None)
-    assert colbert(markers=False).needs.extra_tokens == {}
-    assert colbert(query_filled=False).needs.mask_filled == ()
-    assert colbert(layer=1).needs.layers_of("document", INFO) == (1,)
-
-
-def test_dimension(make_states):
-    """A projection without bias, by default to 128; or none, and nothing to store."""
-    states = make_states([3, 5])
-    assert colbert()(states, "document").vectors.shape == (2, 5, 128)
-    pooler = colbert(dimension=2, normalize=False)
-    assert [name for name, _ in pooler.named_parameters()] == ["projection.weight"]
-    expected = states.layers[3][1] @ pooler.projection.weight.T
-    torch.testing.assert_close(pooler(states, "document").vectors[1], expected)
-    whole = colbert(dimension=None, normalize=False)
-    assert list(whole.parameters()) == []
-    torch.testing.assert_close(whole(states, "document").vectors[1], states.layers[3][1])
-
-
-def test_normalize(make_states):
-    """Length 1 by default, zeros where there is no vector."""
-    made = colbert()(make_states([3, 5]), "document")
-    torch.testing.assert_close(made.vectors.norm(dim=-1), made.vector_mask.float())
-    raw = colbert(normalize=False)(make_states([3, 5]), "document").vectors
-    assert not torch.allclose(raw[1].norm(dim=-1), torch.ones(5), atol=0.1)
-    torch.testing.assert_close(made.vectors * raw.norm(dim=-1, keepdim=True), raw)
-
-
-def test_query_filled(make_states):
-    """With it all positions of a query are vectors, without it the real ones; documents have the real ones."""
-    states = make_states([3, 5])
-    assert colbert()(states, "query").vector_mask is None
-    assert colbert(query_filled=False)(states, "query").vector_mask.sum(dim=1).tolist() == [3, 5]
-    assert colbert()(states, "document").vector_mask.sum(dim=1).tolist() == [3, 5]
-
-
-def test_skip_punctuation(make_states):
-    """Of documents alone."""
-    states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
-    made = colbert()(states, "document").vector_mask
-    assert made.tolist() == [[True, False, True, False, False], [True, False, True, False, True]]
-    assert colbert(query_filled=False)(states, "query").vector_mask.sum(dim=1).tolist() == [3, 5]
-    assert colbert(skip_punctuation=False)(states, "document").vector_mask.sum(dim=1).tolist() == [3, 5]
-
-
 def test_skip_ids_take_the_place_of_punctuation(make_states):
     states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
     made = colbert(skip_ids=(2,))(states, "document").vector_mask
@@ -197,34 +142,9 @@ def test_fill_attended(tiny_model):
     assert not torch.allclose(*made)
 
 
-def test_layer(make_states):
-    states = make_states([3, 5])
-    assert not torch.equal(colbert(layer=1)(states, "query").vectors, colbert()(states, "query").vectors)
-    with pytest.raises(UnsupportedError, match="layer 4 was asked for"):
-        colbert(layer=4)
-
-
 def test_a_dimension_that_no_vector_has():
     with pytest.raises(OptionError, match="option 'dimension' of pooler 'colbert' cannot be 0"):
         colbert(dimension=0)
-
-
-# --- texts of every kind -------------------------------------------------------------------------------------------
-
-
-def test_padding_and_order_change_nothing(make_states):
-    """Nor does padding on the left."""
-    pooler = colbert(query_filled=False)
-
-    def vectors(side, lengths, **options):
-        made = pooler(make_states(lengths, **options), side)
-        return [one[mask] for one, mask in zip(made.vectors, made.vector_mask, strict=True)]
-
-    for side in ("query", "document"):
-        expected = vectors(side, [3, 5, 1])
-        for options in ({"padded_to": 9}, {"padded_to": 9, "left": True}):
-            torch.testing.assert_close(vectors(side, [3, 5, 1], **options), expected)
-        torch.testing.assert_close(vectors(side, [1, 5, 3])[::-1], expected)
 
 
 def test_whatever_stands_at_padding_reaches_nothing():
@@ -250,26 +170,6 @@ def test_a_text_without_tokens_has_one_vector():
     assert made.vector_mask.tolist() == [[True, False], [True, True]]
 
 
-# --- with an encoder -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"query_filled": False, "markers": False, "dimension": 8},
-        {"dimension": None, "normalize": False, "skip_punctuation": False, "layer": 1},
-    ],
-    ids=str,
-)
-def test_it_keeps_the_contract(tiny_model, options):
-    testing.check_pooler("colbert", model=tiny_model, **options)
-
-
-def test_it_keeps_the_contract_on_t5(tiny_t5):
-    testing.check_pooler("colbert", model=tiny_t5, markers=False, query_filled=False)
-
-
 def tokens(retriever, text, side):
     tower = retriever.tower(side)
     batch = tower.collate(tower.tokenize([("", text)], side), side)
@@ -288,14 +188,6 @@ def test_the_texts_that_the_encoder_sees(tiny_model):
     assert retriever.encode([("", "rome.")], "document").vector_mask.tolist() == [[True, True, True, False, True]]
 
 
-def test_filled_positions_are_vectors_of_their_own(tiny_model):
-    """They depend on the query, and count in its score."""
-    retriever = Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 8})
-    one, other = (retriever.encode([("", text)], "query", precision="fp32") for text in ("rome", "france"))
-    assert not torch.allclose(one.vectors[0, -1], other.vectors[0, -1], atol=1e-5)
-    assert not torch.allclose(one.vectors[0, -1], one.vectors[0, -2], atol=1e-5)
-
-
 def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
     """And is no weight of the checkpoint."""
     retriever = Retriever.create(tiny_model, pooler="colbert").eval()
@@ -307,9 +199,6 @@ def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
     before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
     assert before.vector_mask.tolist() == after.vector_mask.tolist()
     assert torch.equal(before.vectors, after.vectors)
-
-
-# --- from the command line -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -330,15 +219,6 @@ def walked(tmp_path_factory, tiny_model, tiny_collection):
     search = ("--queries", data, "--split", "test", "--k", 10)
     rkit("search", folder / "index", *search, "--output", folder / "run.trec")
     return folder
-
-
-def test_documents_have_as_many_vectors_as_they_have_tokens(walked):
-    store = VectorStore(walked / "vectors")
-    counts = np.diff(store.offsets)
-    assert len(store) == 42
-    assert (store.dim, store.vectors_per_text) == (16, None)
-    assert counts.min() > 20
-    assert len(set(counts.tolist())) > 1
 
 
 def test_search_is_brute_force_late_interaction(walked, tiny_collection):

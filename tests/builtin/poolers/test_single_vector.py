@@ -65,17 +65,6 @@ def test_mean_of_half_precision_is_summed_in_float32():
 
 
 @every_pooler
-def test_padding_order_and_side_change_nothing(name, make_states):
-    """More padding, padding on the left, another order, the other side: the same vectors."""
-    pooler = registry.create("pooler", name, INFO)
-    expected = pooler(make_states([3, 5, 1]), "document").vectors
-    torch.testing.assert_close(pooler(make_states([3, 5, 1], padded_to=9), "document").vectors, expected)
-    torch.testing.assert_close(pooler(make_states([3, 5, 1], padded_to=9, left=True), "document").vectors, expected)
-    torch.testing.assert_close(pooler(make_states([1, 5, 3]), "document").vectors.flip(0), expected)
-    torch.testing.assert_close(pooler(make_states([3, 5, 1]), "query").vectors, expected)
-
-
-@every_pooler
 def test_normalize_gives_length_one(name, make_states):
     """`normalize` scales vectors to length 1 and keeps their direction; it is off by default."""
     plain = registry.create("pooler", name, INFO)(make_states([3, 5]), "document").vectors

@@ -80,9 +80,6 @@ def test_dropout_is_for_training(name):
     torch.testing.assert_close(own(*inputs), decoder()(*inputs))
 
 
-# --- what each position sees ---------------------------------------------------------------------------------------
-
-
 def test_each_position_sees_the_vector_and_its_own_share_of_the_others(pretrainer_of):
     pretrainer = pretrainer_of("retromae", decoder_mask_ratio=0.3)
     torch.manual_seed(0)
@@ -104,9 +101,6 @@ def test_with_no_share_hidden_all_others_are_seen(pretrainer_of):
     assert torch.equal(visible[0], expected)
 
 
-# --- the loss ------------------------------------------------------------------------------------------------------
-
-
 def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, loss_of):
     pretrainer = pretrainer_of("retromae")
     value, batch = loss_of(pretrainer)
@@ -121,66 +115,6 @@ def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, los
     torch.testing.assert_close(value.terms["encoder_mlm"], output.loss)
     torch.testing.assert_close(value.terms["decoder"], decoded)
     torch.testing.assert_close(value.total, output.loss + decoded)
-
-
-def test_padding_changes_nothing(pretrainer_of, samples_of, loss_of):
-    """A text alone and beside a longer one; without random draws of the decoder."""
-    pretrainer = pretrainer_of("retromae", decoder_mask_ratio=0.0)
-    samples = samples_of(pretrainer)
-    alone, _ = loss_of(pretrainer, samples[:1])
-    _, batch = loss_of(pretrainer, [samples[0], samples[2]])
-    batch["labels"][1] = -100
-    batch["texts"].special_mask[1] = True
-    beside = pretrainer(batch, None)
-    torch.testing.assert_close(beside.terms["decoder"], alone.terms["decoder"])
-
-
-def test_all_weights_get_a_gradient(pretrainer_of, loss_of):
-    pretrainer = pretrainer_of("retromae")
-    loss_of(pretrainer)[0].total.backward()
-    without = [name for name, one in pretrainer.named_parameters() if one.grad is None or not one.grad.any()]
-    assert without == []
-
-
-def test_the_decoder_teaches_the_vector_the_embeddings_and_the_head(pretrainer_of, loss_of):
-    pretrainer = pretrainer_of("retromae")
-    _, batch = loss_of(pretrainer)
-    batch["labels"].fill_(-100)
-    pretrainer(batch, None).total.backward()
-    model = pretrainer.encoder.model
-    assert model.bert.encoder.layer[0].attention.self.query.weight.grad.any(), "through the vector"
-    assert model.bert.embeddings.word_embeddings.weight.grad.any()
-    assert model.cls.predictions.transform.dense.weight.grad.any()
-
-
-def test_what_is_saved_is_the_encoder_alone(pretrainer_of, tmp_path):
-    pretrainer = pretrainer_of("retromae")
-    pretrainer.save(tmp_path)
-    from safetensors.torch import load_file
-    from transformers import AutoModelForMaskedLM
-
-    assert not [name for name in load_file(tmp_path / "model.safetensors") if "decoder.p" in name or name == "query"]
-    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
-    state = pretrainer.encoder.model.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items())
-
-
-OPTIONS = [
-    {"mask_ratio": 0.6},
-    {"decoder_mask_ratio": 0.1},
-    {"whole_words": False},
-    {"decoder_weight": 0.5},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_every_option_changes_something(pretrainer_of, loss_of, options):
-    totals = []
-    for changed in ({}, options):
-        pretrainer = pretrainer_of("retromae", **changed)
-        torch.nn.init.normal_(pretrainer.decoder.query.weight)
-        totals.append(loss_of(pretrainer)[0].total)
-    assert totals[0] != totals[1]
 
 
 def test_the_decoder_is_a_layer_like_the_encoders(pretrainer_of, tmp_path):

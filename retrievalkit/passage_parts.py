@@ -30,8 +30,7 @@ from retrievalkit.data.examples import Examples, against_corpus, check_examples,
 from retrievalkit.data.kinds import Kind
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Hits
+from retrievalkit.data.runs import Hits, open_run
 from retrievalkit.data.sources import Part, open_source
 from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import DataError, OptionError

@@ -25,13 +25,12 @@ from retrievalkit import artifacts, oddities
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
 from retrievalkit.data.examples import Examples, against_corpus, read_examples, write_examples
+from retrievalkit.data.files import COMPRESSIONS
 from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
-from retrievalkit.data.packing import COMPRESSIONS
 from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Form, Hits, write_run
+from retrievalkit.data.runs import Form, Hits, open_run, write_run
 from retrievalkit.data.sources import fingerprint, is_folder, open_source
 from retrievalkit.data.sources.documents import Documents, as_documents
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError

@@ -14,8 +14,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from retrievalkit.data.forms import PASSAGE_IDS, QUERY_IDS
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Hits
+from retrievalkit.data.runs import Hits, open_run
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError
 

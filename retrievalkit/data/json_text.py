@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from retrievalkit.artifacts import json_problem
-from retrievalkit.data import files, packing
+from retrievalkit.data import files
 from retrievalkit.errors import DataError, shortlist
 
 _SHOWN = 60
@@ -144,7 +144,7 @@ class _Window:
     def error(self, problem: str, line: int) -> DataError:
         return DataError(f"{problem}. Is the file complete?", file=self.path, line=line)
 
-    def grow(self, size: int = packing.CHUNK) -> None:
+    def grow(self, size: int = files.CHUNK) -> None:
         raw = self.stream.read(size)
         self.ended = not raw
         try:
@@ -186,7 +186,7 @@ class _Window:
                     if size > files.LONGEST_LINE:
                         msg = f"{name} is larger than {files.LONGEST_LINE >> 20} MiB"
                         raise self.error(msg, self.line) from None
-                    self.grow(max(packing.CHUNK, size))
+                    self.grow(max(files.CHUNK, size))
                     continue
                 msg = f"{name}: broken JSON: {error.msg}"
                 raise self.error(msg, self.line + self.text.count("\n", self.at, error.pos)) from None

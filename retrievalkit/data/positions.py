@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.data.packing import reading
+from retrievalkit.data.files import reading
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
 

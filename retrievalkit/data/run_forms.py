@@ -73,7 +73,7 @@ class RunForm:
             ranks: Whether ranks are needed although there are scores; otherwise they are 0.
         """
         plain = _is_plain(text)
-        columns = self._usual(text) if self == TREC and plain and "\t" not in text else self._columns(text)
+        columns = self._columns(text)
         if columns is None or not (plain or _are_ids(columns[0], columns[self.document])):
             return None
         usual = plain and "_" not in text
@@ -92,13 +92,6 @@ class RunForm:
         # The norm is at least the largest of them, six times as fast as a sum of their sizes, and NaN if one is.
         finite = hypot(*scores) <= LARGEST_SCORE
         return Rows(columns[0], columns[self.document], scores, places) if scores and finite else None
-
-    def _usual(self, text: str) -> list[list[str]] | None:
-        """The columns of the TREC form, if the second column contains only Q0 or 0."""
-        cells = text.split()
-        if len(cells) != 6 * text.count("\n") or not set(cells[1::6]) <= _ITERATIONS:
-            return self._columns(text)
-        return [cells[column::6] for column in range(5)]
 
     def _columns(self, text: str) -> list[list[str]] | None:
         """The columns, by a single split with each line end as a cell; None if a line has another number of cells."""
@@ -200,11 +193,8 @@ def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
         if all(_is_number(row[3]) for row in rows):
             ranked = all(row[2].isdigit() for row in rows) and not all(row[1] in _ITERATIONS for row in rows)
             return "run" if ranked else "qrels"
-        return (
-            "run"
-            if all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _SAMPLE_LINES))
-            else None
-        )
+        candidates = all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _SAMPLE_LINES))
+        return "run" if candidates else None
     return _of_three(rows) if widths == {3} else None
 
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.run_file import check_run, open_run
-from retrievalkit.data.runs import Hits, Run
+from retrievalkit.data.runs import Hits, Run, check_run, open_run
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
 from retrievalkit.evaluate.measures import IrMeasure, check_metrics, mean, metric_names, open_metric

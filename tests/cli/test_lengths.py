@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 from click.testing import CliRunner
+from retrievalkit.data.run_file import open_run
 
 from retrievalkit import artifacts
 from retrievalkit.cli.main import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.run_file import open_run
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 

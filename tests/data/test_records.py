@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit.data import packing
+from retrievalkit.data import files
 from retrievalkit.data.records import Record, Table, parse_record, read_records, table_of
 from retrievalkit.errors import DataError
 
@@ -56,7 +56,7 @@ def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, ch
     if "\ud800" <= max(path.read_text("utf-8", "surrogatepass")) <= "\udfff":
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "CHUNK", chunk)
+        patch.setattr(files, "CHUNK", chunk)
         assert [record.fields for record in read(path)] == rows
 
 

@@ -227,9 +227,9 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, kin
 def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
     """Opening one that nobody writes would never return."""
     os.mkfifo(tmp_path / "a")
-    with pytest.raises(DataError, match="a' is a pipe, and data is read from regular files"):
+    with pytest.raises(DataError, match="a' is a pipe"):
         READERS[kind](tmp_path / "a")
-    with pytest.raises(DataError, match="/dev/null' is a device"):
+    with pytest.raises(DataError, match="/dev/null' is a pipe, a device"):
         READERS[kind](Path("/dev/null"))
 
 
@@ -237,7 +237,7 @@ def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
 def test_a_link_to_a_file_of_the_kernel_is_refused(tmp_path):
     """Its size is 0, and it may never end."""
     (tmp_path / "a").symlink_to("/proc/self/status")
-    with pytest.raises(DataError, match="a' is a file of the kernel"):
+    with pytest.raises(DataError, match="a' is a pipe, a device or a file of the kernel"):
         READERS["corpus"](tmp_path / "a")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from retrievalkit.data import files
-from retrievalkit.data.packing import reading
+from retrievalkit.data.files import reading
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.sources.document_html import DEEPEST, NestedError, declared_encoding, read_html
 from retrievalkit.errors import DataError

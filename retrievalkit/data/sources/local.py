@@ -13,8 +13,8 @@ from pathlib import Path
 from retrievalkit import oddities
 from retrievalkit.artifacts import fingerprint_folder, fingerprint_value, kind_of
 from retrievalkit.data import files, forms, json_text
+from retrievalkit.data.files import COMPRESSIONS, reading
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, shortlist

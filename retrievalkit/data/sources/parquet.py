@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from retrievalkit.data import files
-from retrievalkit.data.packing import reading
+from retrievalkit.data.files import reading
 from retrievalkit.data.sources.source import Part, Source
 from retrievalkit.errors import DataError
 

@@ -96,7 +96,7 @@ class HuggingFace(Source):
     @cached_property
     def _loaded(self) -> Any:
         """A data set, or a dictionary of its splits."""
-        datasets = _need("datasets", "datasets", f"hf:{self.name}")
+        datasets = _need("datasets", "'retrievalkit[hf]'", f"hf:{self.name}")
         path, _, revision = self.name.partition("#")
         path, _, split = path.partition("@")
         path, _, config = path.partition(":")
@@ -148,7 +148,7 @@ class IrDatasets(Source):
 
     @cached_property
     def _dataset(self) -> Any:
-        ir_datasets = _need("ir_datasets", "ir-datasets", f"irds:{self.name}")
+        ir_datasets = _need("ir_datasets", "'retrievalkit[irds]'", f"irds:{self.name}")
         with _readable(f"irds:{self.name}"):
             try:
                 return ir_datasets.load(self.name)

@@ -20,8 +20,7 @@ from retrievalkit.data import sources
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.run_file import check_run, open_run
-from retrievalkit.data.runs import Run, run_names
+from retrievalkit.data.runs import Run, check_run, open_run, run_names
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, shortlist
 from retrievalkit.evaluate.compare.contender import Contender, measured, with_rankings
 from retrievalkit.evaluate.compare.output import Output

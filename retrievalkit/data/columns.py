@@ -50,7 +50,11 @@ def open_own(source: str | Path, columns: Columns | None) -> Corpus:
 
     def passages() -> Iterator[tuple[Record, Passage]]:
         reader = _Reader(columns or Columns())
-        rows = opened.rows(CORPUS._replace(table=_headed)) if isinstance(opened, Local) else opened.records("passages")
+        rows = (
+            opened.corpus_records(CORPUS._replace(table=_headed))
+            if isinstance(opened, Local)
+            else opened.records("passages")
+        )
         return ((record, reader.passage(record)) for record in rows)
 
     return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)

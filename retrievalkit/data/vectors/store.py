@@ -17,9 +17,11 @@ import fnmatch
 import os
 import shutil
 import zipfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -114,6 +116,7 @@ class VectorStore:
         dim: Dimension of the vectors; 0 if there are none.
         rows: The number of vectors.
         vectors_per_text: The number of vectors of each text; None if it varies, or there are none.
+        starts: The first text of each shard, and the number of texts.
         offsets: (texts + 1,) int64, the first row of each text, if the number varies; else None.
         vocabulary: Number of columns of the weights; 0 if there are none.
         dtype: The type of the vectors.
@@ -141,6 +144,7 @@ class VectorStore:
         self.offsets = self._open_offsets() if headers else None
         self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
         self._shards = list(self._arrange(headers, weights))
+        self.starts = [*(shard.first_text for shard in self._shards), len(self)]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -162,15 +166,15 @@ class VectorStore:
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
         """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
-        for shard in self._shards:
-            if shard.vectors is not None:
-                yield shard.first_text, self._map(shard, 0, shard.rows)
+        for first, last in pairwise(self.starts) if self.dim else ():
+            vectors = self._between(first, last, weights=False).vectors
+            assert vectors is not None
+            yield first, vectors
 
     def lexical(self) -> Iterator[tuple[int, Any]]:
         """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
-        for shard in self._shards:
-            if shard.weights is not None:
-                yield shard.first_text, shard.weights.rows(0, shard.texts)
+        for first, last in pairwise(self.starts) if self.vocabulary else ():
+            yield first, self._between(first, last, vectors=False).weights
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
         """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
@@ -178,26 +182,17 @@ class VectorStore:
         A block's vectors are mapped when it is yielded and unmapped when it is dropped; those in a store are read, one
         block ahead.
         """
-        cuts = ((shard, start, end) for shard in self._shards for start, end in self._cuts(shard, rows))
-        blocks = (self._block(shard, start, end) for shard, start, end in cuts)
+        blocks = (self._between(start, end) for start, end in self._cuts(rows))
         yield from blocks if self._store is None else read_ahead(blocks)
 
     def block(self, start: int, end: int) -> VectorBlock:
         """The texts from `start` to `end`, without weights; copied into memory if they span several shards."""
-        parts = []
-        for shard in self._shards:
-            first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
-            if first < last:
-                parts.append(
-                    self._map(shard, self._rows_of(first) - shard.first_row, self._rows_of(last) - shard.first_row)
-                )
-        starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - self.offsets[start]
-        return VectorBlock(start, end - start, parts[0] if len(parts) == 1 else np.concatenate(parts), starts, None)
+        return self._between(start, end, weights=False)
 
     def block_rows(self, rows: int) -> int:
         """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
         m = self.vectors_per_text or 1
-        return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
+        return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self.starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any texts, in the order given, read into memory; the block's `first` has no meaning."""
@@ -248,11 +243,6 @@ class VectorStore:
             return rows // (self.vectors_per_text or 1)
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
-
-    @property
-    def starts(self) -> list[int]:
-        """The first text of each shard, and the number of texts."""
-        return [*(shard.first_text for shard in self._shards), len(self)]
 
     def link(self, target: str | Path) -> None:
         """Copy the folder to `target`, by hard links if possible."""
@@ -351,29 +341,44 @@ class VectorStore:
             return row // self.vectors_per_text
         return int(np.searchsorted(self.offsets, row))
 
-    def _rows_of(self, text: int) -> int:
-        return int(self.offsets[text]) if self.offsets is not None else text * (self.vectors_per_text or 0)
+    def _rows_of(self, texts: Any) -> Any:
+        return texts * (self.vectors_per_text or 0) if self.offsets is None else self.offsets[texts]
 
-    def _cuts(self, shard: _Shard, rows: int) -> Iterator[tuple[int, int]]:
-        """Where to cut a shard's texts into blocks of at most `rows` vectors, and at least one text."""
-        start, last = shard.first_text, shard.first_text + shard.texts
-        while start < last:
-            if self.offsets is None:
-                end = start + max(1, rows // (self.vectors_per_text or 1))
-            else:
-                end = max(start + 1, int(np.searchsorted(self.offsets, self._rows_of(start) + rows, side="right")) - 1)
-            end = min(end, last)
-            yield start, end
-            start = end
+    def _cuts(self, rows: int) -> Iterator[tuple[int, int]]:
+        """The shards' texts in blocks of at most `rows` vectors, and at least one text."""
+        for start, last in pairwise(self.starts):
+            while start < last:
+                if self.offsets is None:
+                    end = start + max(1, rows // (self.vectors_per_text or 1))
+                else:
+                    end = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
+                end = min(max(start + 1, end), last)
+                yield start, end
+                start = end
 
-    def _block(self, shard: _Shard, start: int, end: int) -> VectorBlock:
-        vectors, starts = None, None
-        if shard.vectors is not None:
-            first, last = self._rows_of(start), self._rows_of(end)
-            vectors = self._map(shard, first - shard.first_row, last - shard.first_row)
-            starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - first
-        weights = shard.weights and shard.weights.rows(start - shard.first_text, end - shard.first_text)
-        return VectorBlock(start, end - start, vectors, starts, weights)
+    def _between(self, start: int, end: int, *, vectors: bool = True, weights: bool = True) -> VectorBlock:
+        """The texts from `start` to `end`."""
+        rows, matrices = [], []
+        for number in range(bisect_right(self.starts, start) - 1, len(self._shards)):
+            shard = self._shards[number]
+            first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
+            if first >= last:
+                break
+            if vectors and shard.vectors is not None:
+                places = self._rows_of(np.array([first, last])) - shard.first_row
+                rows.append(self._map(shard, *map(int, places)))
+            if weights and shard.weights is not None:
+                matrices.append(shard.weights.rows(first - shard.first_text, last - shard.first_text))
+        return self._as_block(start, end, rows, matrices)
+
+    def _as_block(self, start: int, end: int, rows: Sequence[np.ndarray], matrices: Sequence[Any]) -> VectorBlock:
+        import scipy.sparse
+
+        vectors = np.concatenate(rows) if len(rows) > 1 else next(iter(rows), None)
+        weights = scipy.sparse.vstack(matrices, format="csr") if len(matrices) > 1 else next(iter(matrices), None)
+        varied = self.offsets is not None and vectors is not None
+        starts = self.offsets[start : end + 1] - self.offsets[start] if varied else None  # type: ignore[index]
+        return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights)
 
     def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
         if isinstance(shard.vectors, RangedRows):

@@ -31,12 +31,7 @@ _JOINED = ".shards"
 
 
 def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -> None:
-    """Refuse shards that are not possible.
-
-    Raises:
-        UnsupportedError: The indexer does not build them.
-        InputError: The vectors cannot be cut in so many.
-    """
+    """Refuse shards that are not possible."""
     if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)

@@ -39,11 +39,7 @@ class Columns:
 
 
 def open_own(source: str | Path, columns: Columns | None) -> Corpus:
-    """Open a corpus in which the user has named fields (None = none), or a table of the user's own.
-
-    Raises:
-        DataError: The source does not exist; reading it finds rows without a field.
-    """
+    """Open a corpus in which the user has named fields (None = none), or a table of the user's own."""
     opened = open_source(source)
     if columns is None and not _is_own(opened):
         return open_corpus(source)
@@ -84,11 +80,7 @@ class _Reader:
         self._seen: dict[str, int] = {}
 
     def passage(self, record: Record) -> Passage:
-        """The passage in a record.
-
-        Raises:
-            DataError: It lacks a field, or one is no text.
-        """
+        """The passage in a record."""
         known = {name.lower(): name for name in record.fields}
         if self._columns == Columns() and "contents" in known and any(name in known for name in PASSAGE_IDS):
             return passage_of(record)

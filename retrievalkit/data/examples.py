@@ -231,10 +231,6 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
     Args:
         examples: All examples of the training.
         negatives: How many negatives per example are sampled in a step.
-
-    Raises:
-        InputError: No negatives are sampled.
-        DataError: An example lacks scores; the message names its line.
     """
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
@@ -419,11 +415,7 @@ def _judged(source: str | Path, split: str) -> Examples:
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if the examples contain it.
-
-    Raises:
-        DataError: A passage is not in the corpus; the message names the example's line and the nearest id.
-    """
+    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if the examples contain it."""
     check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()

@@ -56,12 +56,7 @@ class Line(NamedTuple):
 
 
 def existing(path: str | Path) -> Path:
-    """The path, if it is a regular file or a folder.
-
-    Raises:
-        DataError: It does not exist (the message suggests the nearest file in its folder), cannot be reached, or is a
-            pipe, a device or a file of the kernel.
-    """
+    """The path, if it is a regular file or a folder."""
     path = Path(path)
     try:
         str(path).encode()
@@ -87,11 +82,7 @@ def existing(path: str | Path) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, in order.
-
-    Raises:
-        DataError: The folder cannot be read.
-    """
+    """The names in a folder, in order."""
     with reading(folder):
         return sorted(os.listdir(folder))
 
@@ -151,11 +142,7 @@ def reading(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed.
-
-    Raises:
-        DataError: It cannot be read, or is of a known kind without text lines, such as an archive.
-    """
+    """Open a file for reading, decompressed."""
     path = existing(path)
     if path.is_dir():
         msg = f"'{path}' is a folder, and a file was expected."
@@ -178,11 +165,7 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def read_lines(path: str | Path) -> Iterator[Line]:
-    """The lines of a text file.
-
-    Raises:
-        DataError: A line is not UTF-8 or too long, or the file is damaged.
-    """
+    """The lines of a text file."""
     end = 0
     with open_bytes(path) as stream:
         for number, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):

@@ -116,11 +116,7 @@ def columns(text: str, widths: tuple[int, ...]) -> list[str]:
 
 
 def decimal(cell: str) -> float:
-    """The number in a cell, written as every program understands it.
-
-    Raises:
-        ValueError: It is none, or is written with underscores or other digits than 0 to 9, which only Python reads.
-    """
+    """The number in a cell, written as every program understands it."""
     if "_" in cell or not cell.isascii():
         raise ValueError(cell)
     return float(cell)

@@ -57,9 +57,6 @@ class Chooser:
 
     Args:
         options: Which are chosen.
-
-    Raises:
-        InputError: The options do not fit each other, or a file of theirs is damaged.
     """
 
     def __init__(self, options: HardNegatives) -> None:
@@ -77,11 +74,7 @@ class Chooser:
             self._scores = PairScores.read(options.scores)
 
     def choose(self, record: Record) -> Chosen:
-        """The example in a line.
-
-        Raises:
-            DataError: The line is damaged, or the text of its query or a score is missing.
-        """
+        """The example in a line."""
         query_id, positives = record.identifier("qid"), record.identifiers("pos")
         found = record.fields["neg"]
         if not isinstance(found, Mapping):
@@ -97,11 +90,7 @@ class Chooser:
         return Chosen(query_id, self._text(record, query_id), positives, negatives, teacher or None)
 
     def check_systems(self) -> None:
-        """Refuse a system that no line has.
-
-        Raises:
-            UnknownNameError: Names the systems of the file.
-        """
+        """Refuse a system that no line has."""
         for system in self.options.systems or ():
             if system not in self.seen:
                 raise UnknownNameError("system", system, self.seen)

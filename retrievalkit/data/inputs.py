@@ -32,22 +32,14 @@ _KNOWN = (
 
 
 def passages(data: Any, *, numbered: bool = True) -> str:
-    """The address of passages; those without ids are numbered from 0, or refused when read.
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of passages; those without ids are numbered from 0, or refused when read."""
     if isinstance(data, Mapping):
         data = [_passage(name, value) for name, value in data.items()]
     return _address(data) or InMemory.of("the passages", passages=Rows(data, "passages", PASSAGE_IDS, numbered))
 
 
 def queries(data: Any) -> str:
-    """The address of queries; those without ids are numbered from 0, a single text among them.
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of queries; those without ids are numbered from 0, a single text among them."""
     if isinstance(data, Mapping):
         data = [{"id": name, "text": text} for name, text in data.items()]
     # DPR's questions have no ids, and are named by a hash.
@@ -55,11 +47,7 @@ def queries(data: Any) -> str:
 
 
 def judgements(data: Any) -> str:
-    """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents).
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents)."""
     if isinstance(data, Mapping):
         data = [
             {"query_id": query, "doc_id": document, "score": grade}
@@ -70,11 +58,7 @@ def judgements(data: Any) -> str:
 
 
 def examples(data: Any) -> str:
-    """The address of training examples.
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of training examples."""
     if hasattr(data, "address"):
         address: str = data.address  # of rk.Examples
         return address
@@ -82,11 +66,7 @@ def examples(data: Any) -> str:
 
 
 def run(data: Any) -> str:
-    """The address of a run: of its file, of an `rk.Run`, or of what `hits` takes.
-
-    Raises:
-        InputError: It is something else.
-    """
+    """The address of a run: of its file, of an `rk.Run`, or of what `hits` takes."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     address: str = data.address if hasattr(data, "address") else InMemory.of("run", run=hits(data))
@@ -94,11 +74,7 @@ def run(data: Any) -> str:
 
 
 def runs(data: Any) -> tuple[str, ...]:
-    """The addresses of runs, in a list or by name; those in memory with the same name are numbered.
-
-    Raises:
-        InputError: One is something else.
-    """
+    """The addresses of runs, in a list or by name; those in memory with the same name are numbered."""
     if isinstance(data, Mapping) and not hasattr(data, "address"):
         return tuple(InMemory.of(str(name), run=open_run(run(one))) for name, one in data.items())
     several = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
@@ -111,11 +87,7 @@ def runs(data: Any) -> tuple[str, ...]:
 
 
 def hits(data: Any) -> dict[str, Hits]:
-    """The hits of each query, best first, of a dict query -> hits, a table or rows.
-
-    Raises:
-        InputError: It is something else, or a query has a document twice.
-    """
+    """The hits of each query, best first, of a dict query -> hits, a table or rows."""
     if isinstance(data, Mapping):
         return {str(query): _ordered(_pairs(str(query), found), str(query)) for query, found in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
@@ -126,11 +98,7 @@ def hits(data: Any) -> dict[str, Hits]:
 
 
 def model(value: Any) -> str:
-    """The place of a model; a loaded one (`rk.Retriever`) is read again, as it can only encode.
-
-    Raises:
-        InputError: It is no model.
-    """
+    """The place of a model; a loaded one (`rk.Retriever`) is read again, as it can only encode."""
     return place(getattr(value, "source", value), "the model")
 
 
@@ -141,11 +109,7 @@ def with_corpus(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place(value: Any, what: str) -> str:
-    """A path, or a name that stands where a path does.
-
-    Raises:
-        InputError: It is neither.
-    """
+    """A path, or a name that stands where a path does."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     msg = f"{what} is {value!r:.80}, and should be a path."
@@ -167,9 +131,6 @@ class Rows:
         what: What the rows are, for messages.
         ids: The fields that may hold a row's id. () = rows are dicts, whatever they hold.
         numbered: Whether a text or a row without an id is numbered from 0; else it is refused.
-
-    Raises:
-        InputError: The data is of an unknown type.
     """
 
     def __init__(self, data: Any, what: str, ids: tuple[str, ...] = (), numbered: bool = True) -> None:

@@ -36,12 +36,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: It is not JSON, repeats a key, is nested too deeply, or holds an integer of thousands of digits. The
-            message is a sentence.
-    """
+    """The value of a JSON text."""
     start = 0 if text.startswith("{") else len(text) - len(text.lstrip(_SPACES))
     try:
         value, end = _DECODER.raw_decode(text, start)  # much faster than `decode`
@@ -85,11 +80,7 @@ class Member(NamedTuple):
 
 
 def elements(path: Path) -> Iterator[Member]:
-    """The elements of the array that a file holds.
-
-    Raises:
-        DataError: It is not JSON, or an element is larger than `files.LONGEST_LINE`.
-    """
+    """The elements of the array that a file holds."""
     with files.open_bytes(path) as stream:
         window = _Window(path, stream)
         window.skip()
@@ -103,11 +94,7 @@ def elements(path: Path) -> Iterator[Member]:
 
 
 def members(path: Path) -> Iterator[Member]:
-    """The keys and values of the object that a file holds.
-
-    Raises:
-        DataError: It is not JSON, a key occurs twice, or a value is larger than `files.LONGEST_LINE`.
-    """
+    """The keys and values of the object that a file holds."""
     seen: set[str] = set()
     with files.open_bytes(path) as stream:
         window = _Window(path, stream)

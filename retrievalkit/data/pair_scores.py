@@ -66,11 +66,7 @@ class PairScores:
 
     @classmethod
     def read(cls, path: str | Path) -> PairScores:
-        """Read a file.
-
-        Raises:
-            DataError: It is a pickle, is damaged, or is of an unknown form.
-        """
+        """Read a file."""
         path = files.existing(path)
         if path.is_file() and zipfile.is_zipfile(path):
             return cls(path, *_arrays(path))
@@ -91,11 +87,7 @@ class PairScores:
         return cls(path, queries, passages, scores)
 
     def of(self, query_id: str) -> dict[str, float]:
-        """Passage id -> score, for all passages that are scored for a query.
-
-        Raises:
-            DataError: A passage has two scores.
-        """
+        """Passage id -> score, for all passages that are scored for a query."""
         start, end = self._places.get(query_id, (0, 0))
         ids = [_text(one) for one in self._passages[start:end].tolist()]
         found = dict(zip(ids, self._scores[start:end].tolist(), strict=True))

@@ -54,11 +54,7 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
 
 def check_queries(queries: Sequence[Query]) -> None:
-    """Refuse queries that cannot be searched.
-
-    Raises:
-        InputError: There are none, one is empty, or two share an id.
-    """
+    """Refuse queries that cannot be searched."""
     if not queries:
         msg = "there is no query to search for."
         raise InputError(msg)

@@ -162,9 +162,6 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
         form: How the file is read if it is a table.
         kinds: What the records are, for error messages: "passages".
         forms: The known forms, for error messages.
-
-    Raises:
-        DataError: The file is empty, damaged or of an unknown form.
     """
     path = Path(path)
     start = files.first_character(path)

@@ -111,20 +111,13 @@ class RunForm:
             path: Their file, for error messages.
             first: The number of the first line.
             ranks: As in `rows`.
-
-        Raises:
-            DataError: A line is not of this form.
         """
         lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line and not line.isspace()]
         rows = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
         return Rows(*map(list, zip(*rows, strict=True))) if rows else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
-        """Query, document, score (0 if the form has none) and rank of a line.
-
-        Raises:
-            DataError: The line is not of this form.
-        """
+        """Query, document, score (0 if the form has none) and rank of a line."""
         cells = columns(text, (self.width,))
         if len(cells) != self.width:
             msg = f"the line has {counted(len(cells), 'columns')}, but earlier lines have {self.width}. {KNOWN_FORMS}"
@@ -150,11 +143,7 @@ _CANDIDATES = RunForm(4, document=1)
 
 
 def form_of(path: Path) -> RunForm:
-    """The form of a run file, judged by its first lines.
-
-    Raises:
-        DataError: It is of an unknown form, or contains judgements.
-    """
+    """The form of a run file, judged by its first lines."""
     lines = list(islice(files.filled_lines(path), _SAMPLE_LINES))
     if not lines:
         msg = "the file contains no results."

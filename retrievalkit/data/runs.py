@@ -69,9 +69,6 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
         path: The file, plain or compressed, or a folder with a `run.trec`.
         ties: How documents with equal scores are ordered: by "document_id", descending, as in trec_eval; or as in the
             "run": by its ranks, or by the order of its lines if it has none.
-
-    Raises:
-        DataError: The file is empty or of an unknown form. Damaged lines are reported when they are read.
     """
     if ties not in get_args(Ties):
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
@@ -89,11 +86,7 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
 
 
 def check_run(run: Mapping[str, Hits]) -> None:
-    """Read what nobody has read yet of a run that `open_run` opened, to find damaged lines.
-
-    Raises:
-        DataError: A line is damaged, or a document occurs twice for a query.
-    """
+    """Read what nobody has read yet of a run that `open_run` opened, to find damaged lines."""
     if isinstance(run, RunFile):
         run.check()
 
@@ -279,11 +272,7 @@ def _ranked(scores: Mapping[str, float]) -> Hits:
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """The names of runs: their files' names, or their paths if two files share a name.
-
-    Raises:
-        InputError: A path is given twice.
-    """
+    """The names of runs: their files' names, or their paths if two files share a name."""
     stems = [_stem(Path(path).name) for path in paths]
     shared = {stem for stem, count in Counter(stems).items() if count > 1}
     names = [str(path) if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]

@@ -32,10 +32,6 @@ def teacher_scores(
         positives: Ids of its positives.
         negatives: Ids of its negatives.
         passages: The passages in the record, if any: positives, then negatives, as read.
-
-    Raises:
-        DataError: The number of scores differs from that of the documents, a score is not a number, or the example
-            lacks the document.
     """
     ids = (*positives, *negatives)
     scores = record.fields.get("teacher")

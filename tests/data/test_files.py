@@ -99,12 +99,6 @@ def test_wrong_encoding_names_line_and_byte(tmp_path, end):
         numbered(path)
 
 
-def test_utf_16_is_named(tmp_path):
-    (tmp_path / "a.txt").write_bytes("text".encode("utf-16"))
-    with pytest.raises(DataError, match="UTF-16"):
-        numbered(tmp_path / "a.txt")
-
-
 @pytest.mark.parametrize("end", [".gz", ".zst"])
 def test_a_cut_off_file_is_an_error(tmp_path, end):
     path = tmp_path / f"a{end}"

@@ -95,11 +95,6 @@ def test_wrong_encoding_inside_an_array(tmp_path):
         read(path)
 
 
-def test_a_row_of_another_width(tmp_path):
-    with pytest.raises(DataError, match=r":2: the row has 3 columns, but the table has 2: id, text"):
-        read(written(tmp_path, "1\tone\n2\ttwo\tmore\n"), pair)
-
-
 def test_a_quoted_cell_may_hold_tabs_and_line_breaks(tmp_path):
     """And the record is found again by its bytes."""
     path = written(tmp_path, 'id\ttext\n1\t"a\tb\n""c"""\n\n2\t"d"\n')

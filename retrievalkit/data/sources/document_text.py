@@ -50,9 +50,6 @@ def read_document(path: Path, name: str) -> Document:
     Args:
         path: Its file.
         name: Its name, of which the title is made if the document has none.
-
-    Raises:
-        UnreadableError: It has no text, or is damaged, binary, too large or in an unknown encoding.
     """
     title, text = READERS[path.suffix.lower()](path)
     text = text.strip()

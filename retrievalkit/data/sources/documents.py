@@ -33,9 +33,6 @@ class Documents(Source):
 
     Attributes:
         root: The folder that ids are relative to.
-
-    Raises:
-        DataError: The path does not exist.
     """
 
     content_hashed = True
@@ -48,11 +45,7 @@ class Documents(Source):
         self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The documents, by path.
-
-        Raises:
-            DataError: None of them can be read.
-        """
+        """The documents, by path."""
         left_out: dict[str, list[str]] = {}
         count = 0
         for identifier, path in self._documents:
@@ -108,9 +101,6 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
     Args:
         source: A file, a folder or an address.
         root: The folder that ids of documents are relative to; None = the folder itself.
-
-    Raises:
-        OptionError: There is a root, and the source is not in it or is something else than documents.
     """
     if not _holds_documents(Path(source)):
         if root is not None:

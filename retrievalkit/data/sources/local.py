@@ -41,11 +41,7 @@ _OBJECT, _SAMPLE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\
 
 
 class Local(Source):
-    """A file of JSON lines, JSON or a table in any known format, a BEIR folder, or a folder of corpus files.
-
-    Raises:
-        DataError: The file or folder does not exist; the message names the nearest.
-    """
+    """A file of JSON lines, JSON or a table in any known format, a BEIR folder, or a folder of corpus files."""
 
     reads_files = True
     content_hashed = True

@@ -44,7 +44,7 @@ class Memory(Source):
         """The parts that were given."""
         return tuple(self._held)
 
-    def rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
+    def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
         """The rows that were given."""
         return self._held[part]
 

@@ -28,12 +28,8 @@ class Parquet(Source):
         """None: it depends on the columns."""
         return None
 
-    def rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
-        """The rows, some of which are in memory at a time: a file has one part and one split.
-
-        Raises:
-            DataError: The file is damaged, or no Parquet file.
-        """
+    def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
+        """The rows, some of which are in memory at a time: a file has one part and one split."""
         del part, split
         with self._opened() as table:
             for batch in table.iter_batches(batch_size=_ROWS):

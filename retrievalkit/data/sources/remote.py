@@ -47,7 +47,7 @@ class HuggingFace(Source):
         """None: it depends on the columns."""
         return None
 
-    def rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
         """The split named in the address, or else the only one, or "corpus", "queries" or `split`."""
         with _readable(f"hf:{self.name}"):
             yield from self._split({"passages": "corpus", "queries": "queries"}.get(part, split))
@@ -100,7 +100,7 @@ class IrDatasets(Source):
         """The parts of the data set."""
         return tuple(part for part, name in _THEIR_NAMES.items() if getattr(self._dataset, f"has_{name}")())
 
-    def rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
+    def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
         """The rows; a document without a field "text" gets the default text of ir_datasets."""
         with _readable(f"irds:{self.name}"):
             rows = getattr(self._dataset, f"{_THEIR_NAMES[part]}_iter")()

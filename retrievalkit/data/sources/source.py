@@ -78,7 +78,7 @@ class Source:
         """
         raise NotImplementedError
 
-    def rows(self, part: Part, split: str) -> Iterable[Row]:
+    def _rows(self, part: Part, split: str) -> Iterable[Row]:
         """The rows of a part, by the method with its name; overridden where all parts are read alike."""
         if part in ("passages", "queries"):
             return self.passages() if part == "passages" else self.queries()
@@ -140,7 +140,7 @@ class Source:
             held = ", ".join(self.parts() or ()) or "nothing"
             msg = f"'{self.address}' has no {part}; it has {held}."
             raise DataError(msg)
-        for number, row in enumerate(self.rows(part, split), 1):
+        for number, row in enumerate(self._rows(part, split), 1):
             if isinstance(row, Record):
                 yield row
             elif isinstance(row, Mapping):

@@ -27,9 +27,6 @@ class MappedCsr:
 
     Attributes:
         shape: Rows and columns.
-
-    Raises:
-        OSError, ValueError, KeyError, zipfile.BadZipFile: The file is not such a matrix, or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,11 +60,7 @@ class MappedCsr:
         return self._columns[places], self._values[places], np.diff(starts)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """A matrix of columns and values from the file, at least one piece of them.
-
-        Raises:
-            ArtifactError: A column is not there, or a value is not finite.
-        """
+        """A matrix of columns and values from the file, at least one piece of them."""
         import scipy.sparse
 
         # Copied even if it is a single piece, because members of a zip file are not aligned to the size of an element.

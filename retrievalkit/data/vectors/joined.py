@@ -106,7 +106,7 @@ class JoinedStore(VectorStore):
         if self.dim:
             self._count_vectors()
         shard_texts = int(first.manifest.get("options", {}).get("shard_texts") or SHARD_TEXTS)
-        self.starts = [*range(0, self._texts, shard_texts), self._texts]
+        self._starts = [*range(0, self._texts, shard_texts), self._texts]
         self._store = None
 
     def _count_vectors(self) -> None:

@@ -103,9 +103,6 @@ class Postings:
         folder: The folder.
         parts: The number of texts in each part.
         terms: The number of terms.
-
-    Raises:
-        ArtifactError: A file is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:

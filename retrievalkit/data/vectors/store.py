@@ -70,16 +70,16 @@ class VectorBlock:
     @property
     def counts(self) -> np.ndarray:
         """(texts,) the number of vectors of each text."""
-        return np.full(self.texts, self.most_vectors) if self.starts is None else np.diff(self.starts)
+        return np.full(self.texts, self.most_vectors) if self._starts is None else np.diff(self._starts)
 
     @property
     def most_vectors(self) -> int:
         """The largest number of vectors of a text; 1 if there are no vectors."""
-        return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
+        return self.rows // self.texts if self._starts is None else int(np.diff(self._starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any of the texts, counted from 0, in the order given; the result's `first` has no meaning."""
-        vectors, starts = self.vectors, self.starts
+        vectors, starts = self.vectors, self._starts
         if vectors is not None and starts is not None:
             rows, starts = spread(starts, texts)
             vectors = vectors[rows]
@@ -116,7 +116,6 @@ class VectorStore:
         dim: Dimension of the vectors; 0 if there are none.
         rows: The number of vectors.
         vectors_per_text: The number of vectors of each text; None if it varies, or there are none.
-        starts: The first text of each shard, and the number of texts.
         offsets: (texts + 1,) int64, the first row of each text, if the number varies; else None.
         vocabulary: Number of columns of the weights; 0 if there are none.
         dtype: The type of the vectors.
@@ -144,7 +143,7 @@ class VectorStore:
         self.offsets = self._open_offsets() if headers else None
         self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
         self._shards = list(self._arrange(headers, weights))
-        self.starts = [*(shard.first_text for shard in self._shards), len(self)]
+        self._starts = [*(shard.first_text for shard in self._shards), len(self)]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -160,20 +159,25 @@ class VectorStore:
         return int(max((np.diff(part).max(initial=0) for part in _overlapping(self.offsets)), default=0))
 
     @property
+    def starts(self) -> list[int]:
+        """The first text of each shard, and the number of texts."""
+        return self._starts
+
+    @property
     def fingerprint(self) -> str:
         """A fingerprint of the content, computed from the files' checksums."""
         return artifacts.fingerprint_value(self.manifest["files"])
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
         """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
-        for first, last in pairwise(self.starts) if self.dim else ():
+        for first, last in pairwise(self._starts) if self.dim else ():
             vectors = self._between(first, last, weights=False).vectors
             assert vectors is not None
             yield first, vectors
 
     def lexical(self) -> Iterator[tuple[int, Any]]:
         """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
-        for first, last in pairwise(self.starts) if self.vocabulary else ():
+        for first, last in pairwise(self._starts) if self.vocabulary else ():
             yield first, self._between(first, last, vectors=False).weights
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
@@ -192,7 +196,7 @@ class VectorStore:
     def block_rows(self, rows: int) -> int:
         """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
         m = self.vectors_per_text or 1
-        return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self.starts))).max()))
+        return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self._starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any texts, in the order given, read into memory; the block's `first` has no meaning."""
@@ -346,7 +350,7 @@ class VectorStore:
 
     def _cuts(self, rows: int) -> Iterator[tuple[int, int]]:
         """The shards' texts in blocks of at most `rows` vectors, and at least one text."""
-        for start, last in pairwise(self.starts):
+        for start, last in pairwise(self._starts):
             while start < last:
                 if self.offsets is None:
                     end = start + max(1, rows // (self.vectors_per_text or 1))
@@ -359,7 +363,7 @@ class VectorStore:
     def _between(self, start: int, end: int, *, vectors: bool = True, weights: bool = True) -> VectorBlock:
         """The texts from `start` to `end`."""
         rows, matrices = [], []
-        for number in range(bisect_right(self.starts, start) - 1, len(self._shards)):
+        for number in range(bisect_right(self._starts, start) - 1, len(self._shards)):
             shard = self._shards[number]
             first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
             if first >= last:

@@ -415,7 +415,7 @@ def _judged(source: str | Path, split: str) -> Examples:
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if the examples contain it."""
+    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if that is known."""
     check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()

@@ -70,16 +70,16 @@ class VectorBlock:
     @property
     def counts(self) -> np.ndarray:
         """(texts,) the number of vectors of each text."""
-        return np.full(self.texts, self.most_vectors) if self._starts is None else np.diff(self._starts)
+        return np.full(self.texts, self.most_vectors) if self.starts is None else np.diff(self.starts)
 
     @property
     def most_vectors(self) -> int:
         """The largest number of vectors of a text; 1 if there are no vectors."""
-        return self.rows // self.texts if self._starts is None else int(np.diff(self._starts).max())
+        return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any of the texts, counted from 0, in the order given; the result's `first` has no meaning."""
-        vectors, starts = self.vectors, self._starts
+        vectors, starts = self.vectors, self.starts
         if vectors is not None and starts is not None:
             rows, starts = spread(starts, texts)
             vectors = vectors[rows]

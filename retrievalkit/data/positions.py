@@ -47,12 +47,8 @@ class Duplicates:
 
         ordered = numpy.sort(_int64(self.hashes))
         repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-        if repeated:
-            self._compare(repeated)
-
-    def _compare(self, repeated: set[int]) -> None:
         first: dict[str, Record] = {}
-        for record, identifier in self._identified():
+        for record, identifier in self._identified() if repeated else ():
             if hash(identifier) in repeated:
                 if identifier in first:
                     raise record.duplicated(identifier, first[identifier])

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import columns, decimal, is_judgement_header
+from retrievalkit.data.forms import columns, is_judgement_header, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.errors import DataError
@@ -214,7 +214,7 @@ def _is_fraction(cell: str) -> bool:
 
 
 def _score(cell: str) -> float:
-    if not abs(score := decimal(cell)) <= LARGEST_SCORE:
+    if not abs(score := number(cell)) <= LARGEST_SCORE:
         raise ValueError(cell)
     return score
 

@@ -78,7 +78,7 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
     path = files.inside(files.existing(path), "run.trec", "results")
     if not is_run_object(path):
         return RunFile(path, form_of(path), ties)
-    run = {query: _ranked(_scored(path, line, query, scores)) for line, query, scores in json_text.members(path)}
+    run = {query: _ranked(_scored(path, line, str(query), scores)) for line, query, scores in json_text.members(path)}
     if not any(run.values()):
         msg = "the file contains no results."
         raise DataError(msg, file=path)

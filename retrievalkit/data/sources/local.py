@@ -88,7 +88,10 @@ class Local(Source):
         elif part == "judgements":
             path = self._qrels_file(split)
             self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
-            yield from _judged(path) if _holds_object(path) else _judged_lines(path)
+            with files.open_bytes(path) as stream:
+                # No line of judgements begins like an object: an id may begin with a brace alone.
+                is_object = _OBJECT.match(stream.read(_SAMPLE))
+            yield from _judged(path) if is_object else _judged_lines(path)
         else:
             paths = self._paths_of_examples(split)
             shards = paths is self._example_shards
@@ -167,7 +170,13 @@ class Local(Source):
         for name in _CORPUS_FILES:
             if corpus := files.find_file(self.path, name):
                 return [corpus]
-        self._refuse_folder_without_data()
+        # Models and what commands made of data have JSON files that are no data.
+        kind = kind_of(self.path)
+        if kind not in _WITHOUT_DATA and os.path.isfile(self.path / "config.json"):
+            kind = "model"
+        if kind in _WITHOUT_DATA:
+            msg = f"the folder holds {_WITHOUT_DATA[kind]}, and no data. Give a corpus: a file, or a folder of files."
+            raise DataError(msg, file=self.path)
         found = self._data_files()
         if not found:
             held = files.listing(self.path)
@@ -197,15 +206,6 @@ class Local(Source):
                 f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(left_out)}. "
                 f"Read: {shortlist((path.name for path in read), 3)}. Give others by their own paths."
             )
-
-    def _refuse_folder_without_data(self) -> None:
-        """Refuse models and what commands made of data: their JSON files are no data."""
-        kind = kind_of(self.path)
-        if kind not in _WITHOUT_DATA and os.path.isfile(self.path / "config.json"):
-            kind = "model"
-        if kind in _WITHOUT_DATA:
-            msg = f"the folder holds {_WITHOUT_DATA[kind]}, and no data. Give a corpus: a file, or a folder of files."
-            raise DataError(msg, file=self.path)
 
     def _judged_splits(self) -> list[str]:
         folder = self.path / "qrels"
@@ -263,12 +263,6 @@ def _literal_answers(record: Record) -> list[str]:
         pass
     msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
     raise record.error(msg)
-
-
-def _holds_object(path: Path) -> bool:
-    """Whether a file is a JSON object, with which no line of judgements begins: an id may begin with a brace alone."""
-    with files.open_bytes(path) as stream:
-        return bool(_OBJECT.match(stream.read(_SAMPLE)))
 
 
 def _judged_lines(path: Path) -> Iterator[Record]:

@@ -263,9 +263,8 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
     fields = record.fields
     # With texts instead of ids, and a query's text, it is a triple.
     if fields.keys() >= HARD_NEGATIVES and (isinstance(fields["neg"], Mapping) or not fields.keys() & {*ANCHORS}):
-        chosen = chooser.choose(record)
-        answers = record.texts("answers")
-        return Example(*chosen[:4], answers, chosen.teacher), []
+        *chosen, teacher = chooser.choose(record)
+        return Example(*chosen, record.texts("answers"), teacher), []
     if chooser.options != HardNegatives():
         kind = "line of sentence-transformers' hard negatives"
         raise record.unknown_form(kind, (_OF_SYSTEMS,))

@@ -34,7 +34,13 @@ _KNOWN = (
 def passages(data: Any, *, numbered: bool = True) -> str:
     """The address of passages; those without ids are numbered from 0, or refused when read."""
     if isinstance(data, Mapping):
-        data = [_passage(name, value) for name, value in data.items()]
+        if (split := next((name for name, value in data.items() if hasattr(value, "column_names")), None)) is not None:
+            msg = f"this is a dict of several data sets. Choose a split: data['{split}']."
+            raise InputError(msg)
+        # Of each passage its text, or BEIR's dict of title and text.
+        data = [
+            {"id": name, **(value if isinstance(value, Mapping) else {"text": value})} for name, value in data.items()
+        ]
     return _address(data) or InMemory.of("the passages", passages=Rows(data, "passages", PASSAGE_IDS, numbered))
 
 
@@ -89,7 +95,7 @@ def runs(data: Any) -> tuple[str, ...]:
 def hits(data: Any) -> dict[str, Hits]:
     """The hits of each query, best first, of a dict query -> hits, a table or rows."""
     if isinstance(data, Mapping):
-        return {str(query): _ordered(_pairs(str(query), found), str(query)) for query, found in data.items()}
+        return {str(query): _ordered(found, str(query)) for query, found in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
     for number, row in enumerate(Rows(data, "run"), 1):
         query, document, score = (_field(row, names, number) for names in _HIT)
@@ -140,7 +146,10 @@ class Rows:
         return len(self._data)
 
     def __iter__(self) -> Iterator[Row]:
-        for number, value in enumerate(self._data):
+        data = self._data
+        batches = data.to_batches(max_chunksize=1024) if hasattr(data, "to_batches") else None
+        rows = data if batches is None else (row for batch in batches for row in batch.to_pylist())
+        for number, value in enumerate(rows):
             yield self._row(number, value)
 
     def _row(self, number: int, value: Any) -> Row:
@@ -169,7 +178,14 @@ def _iterable(data: Any, what: str) -> Any:
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return data  # a data set: dicts, read from the disk
     if hasattr(data, "columns"):
-        return _Table(data, what)
+        import pyarrow  # whose interface pandas and polars have too
+
+        try:
+            return pyarrow.table(data)
+        except (pyarrow.ArrowException, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            msg = f"the table of {what} cannot be read: {reason} Give each column values of one type."
+            raise InputError(msg) from error
     for values in ("to_pylist", "tolist", "to_list"):
         if hasattr(data, values):
             return getattr(data, values)()
@@ -177,27 +193,6 @@ def _iterable(data: Any, what: str) -> Any:
         msg = f"{what} of the type {type(data).__name__} are unknown. {_KNOWN}"
         raise InputError(msg)
     return data if isinstance(data, Sized) else list(data)
-
-
-class _Table:
-    """The rows of a table as dicts, by Arrow's interface, which pandas and polars have too."""
-
-    def __init__(self, data: Any, what: str) -> None:
-        import pyarrow
-
-        try:
-            self._table = pyarrow.table(data)
-        except (pyarrow.ArrowException, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            msg = f"the table of {what} cannot be read: {reason} Give each column values of one type."
-            raise InputError(msg) from error
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __iter__(self) -> Iterator[Row]:
-        for batch in self._table.to_batches(max_chunksize=1024):
-            yield from batch.to_pylist()
 
 
 def _address(data: Any) -> str | None:
@@ -209,14 +204,6 @@ def _address(data: Any) -> str | None:
             raise InputError(msg)
         return data
     return os.fspath(data) if isinstance(data, os.PathLike) else None
-
-
-def _passage(name: Any, value: Any) -> Row:
-    """A passage of a dict by id: its text, or BEIR's dict of title and text."""
-    if hasattr(value, "column_names"):
-        msg = f"this is a dict of several data sets. Choose a split: data['{name}']."
-        raise InputError(msg)
-    return {"id": name, **value} if isinstance(value, Mapping) else {"id": name, "text": value}
 
 
 def _grades(query: Any, judged: Any) -> Iterable[tuple[Any, Any]]:
@@ -236,23 +223,15 @@ def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
     return row[found]
 
 
-def _pairs(query: str, hits: Any) -> list[tuple[Any, Any]]:
-    found = hits.items() if isinstance(hits, Mapping) else hits
-    try:
-        return [(document, score) for document, score in found]
-    except (TypeError, ValueError):
-        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two."
-        raise InputError(msg) from None
-
-
-def _ordered(pairs: Sequence[tuple[Any, Any]], query: str) -> Hits:
+def _ordered(hits: Any, query: str) -> Hits:
     """The hits by score; equal scores in the order given."""
     try:
-        hits = [(str(document), float(score)) for document, score in pairs]
+        ordered = [(str(one), float(score)) for one, score in (hits.items() if isinstance(hits, Mapping) else hits)]
     except (TypeError, ValueError):
-        msg = f"a score of query '{query}' is not a number. Give numbers."
+        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two, with "
+        msg += "numbers as scores."
         raise InputError(msg) from None
-    if len({document for document, _ in hits}) < len(hits):
+    if len(dict(ordered)) < len(ordered):
         msg = f"query '{query}' has a document twice. Give each once."
         raise InputError(msg)
-    return sorted(hits, key=lambda hit: -hit[1])
+    return sorted(ordered, key=lambda hit: -hit[1])

@@ -78,7 +78,8 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
     path = files.inside(files.existing(path), "run.trec", "results")
     if not is_run_object(path):
         return RunFile(path, form_of(path), ties)
-    run = {query: _ranked(_scored(path, line, str(query), scores)) for line, query, scores in json_text.members(path)}
+    read = ((str(query), _scored(path, line, str(query), scores)) for line, query, scores in json_text.members(path))
+    run = {query: sorted(hits.items(), key=itemgetter(1, 0), reverse=True) for query, hits in read}
     if not any(run.values()):
         msg = "the file contains no results."
         raise DataError(msg, file=path)
@@ -265,10 +266,6 @@ def _stamp(stream: IO[bytes]) -> tuple[int, int]:
 
 def _decrease(scores: Sequence[float]) -> bool:
     return all(map(gt, scores, islice(scores, 1, None)))
-
-
-def _ranked(scores: Mapping[str, float]) -> Hits:
-    return sorted(scores.items(), key=itemgetter(1, 0), reverse=True)
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:

@@ -171,11 +171,9 @@ class Local(Source):
             if corpus := files.find_file(self.path, name):
                 return [corpus]
         # Models and what commands made of data have JSON files that are no data.
-        kind = kind_of(self.path)
-        if kind not in _WITHOUT_DATA and os.path.isfile(self.path / "config.json"):
-            kind = "model"
-        if kind in _WITHOUT_DATA:
-            msg = f"the folder holds {_WITHOUT_DATA[kind]}, and no data. Give a corpus: a file, or a folder of files."
+        other = _WITHOUT_DATA.get(kind_of(self.path) or "")
+        if other or os.path.isfile(self.path / "config.json"):
+            msg = f"the folder holds {other or 'a model'}, and no data. Give a corpus: a file, or a folder of files."
             raise DataError(msg, file=self.path)
         found = self._data_files()
         if not found:

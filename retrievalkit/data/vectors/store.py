@@ -128,7 +128,13 @@ class VectorStore:
         self.folder = Path(folder)
         self.manifest = artifacts.read_manifest(self.folder, "vectors")
         self._store = artifacts.store_of(self.folder)
-        self._check_files()
+        files = self.manifest.get("files")
+        if not isinstance(files, dict) or IDS not in files:
+            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
+            raise ArtifactError(msg)
+        if self._store is not None:
+            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, artifacts.VECTORS)}
+        artifacts.check_files(self.folder, files, remedy=_REMEDY)
         self.ids = Ids(self.folder / IDS)
         headers = [] if view == "weights" else self._headers()
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
@@ -141,7 +147,13 @@ class VectorStore:
         self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)
         self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
-        self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
+        self.vectors_per_text = None
+        if headers and self.offsets is None:
+            if not len(self) or self.rows % len(self):
+                counts = f"{self.rows} vectors for {len(self)} texts, no {OFFSETS}"
+                msg = f"'{self.folder}' is damaged: {counts}. Encode again."
+                raise ArtifactError(msg)
+            self.vectors_per_text = self.rows // len(self)
         self._shards = list(self._arrange(headers, weights))
         self._starts = [*(shard.first_text for shard in self._shards), len(self)]
 
@@ -266,32 +278,21 @@ class VectorStore:
             except OSError:
                 shutil.copyfile(self.folder / name, target / name)
 
-    def _check_files(self) -> None:
-        files = self.manifest.get("files")
-        if not isinstance(files, dict) or IDS not in files:
-            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
-            raise ArtifactError(msg)
-        if self._store is not None:
-            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, artifacts.VECTORS)}
-        artifacts.check_files(self.folder, files, remedy=_REMEDY)
-
     def _headers(self) -> list[Header]:
         """Where the shards of vectors are, with their types and shapes."""
         paths = self._listed(artifacts.VECTORS)
-        if self._store is None:
-            return [self._header(path) for path in paths]
-        found = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths]) if paths else []
-        return [(one, one) for one in found]
+        if self._store is not None and paths:
+            ranged = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
+            return [(one, one) for one in ranged]
+        arrays: list[Any] = [_readable(path, partial(open_array, path, ("<f4", "<f2"), 2)) for path in paths]
+        for path, array in zip(paths, arrays, strict=True):
+            if not array.size:
+                msg = f"'{path}' contains no vectors. Encode again."
+                raise ArtifactError(msg)
+        return list(zip(paths, arrays, strict=True))
 
     def _listed(self, pattern: str) -> list[Path]:
         return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
-
-    def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
-        array: Any = _readable(path, lambda: open_array(path, ("<f4", "<f2"), 2))
-        if not array.size:
-            msg = f"'{path}' contains no vectors. Encode again."
-            raise ArtifactError(msg)
-        return path, array
 
     def _open_offsets(self) -> np.ndarray | None:
         path = self.folder / OFFSETS
@@ -304,12 +305,6 @@ class VectorStore:
             raise ArtifactError(msg)
         return offsets
 
-    def _uniform(self) -> int:
-        if not len(self) or self.rows % len(self):
-            msg = f"'{self.folder}' is damaged: {self.rows} vectors for {len(self)} texts, no {OFFSETS}. Encode again."
-            raise ArtifactError(msg)
-        return int(self.rows // len(self))
-
     def _arrange(self, headers: list[Header], weights: list[MappedCsr]) -> Iterator[_Shard]:
         if headers and weights and len(headers) != len(weights):
             counts = f"{len(headers)} shards of vectors and {len(weights)} of weights"
@@ -321,8 +316,13 @@ class VectorStore:
             matrix = weights[number] if weights else None
             texts, rows = 0 if matrix is None else matrix.shape[0], 0 if array is None else array.shape[0]
             if array is not None:
-                texts = self._text_at(row + rows) - text
-                self._check_shard(array, text + texts, row + rows)
+                end = row + rows
+                m = self.vectors_per_text or 1
+                texts = (end // m if self.offsets is None else int(np.searchsorted(self.offsets, end))) - text
+                fits = array.shape[1] == self.dim and array.dtype == self.dtype
+                if not fits or self._rows_of(text + texts) != end:
+                    msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
+                    raise ArtifactError(msg)
             if matrix is not None and matrix.shape != (texts, self.vocabulary):
                 shape = f"{matrix.shape[0]} x {matrix.shape[1]} weights for {texts} texts"
                 msg = f"'{self.folder}' is damaged: its shard {number} has {shape}. Encode again."
@@ -332,18 +332,6 @@ class VectorStore:
         if text != len(self):
             msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
             raise ArtifactError(msg)
-
-    def _check_shard(self, array: np.memmap[Any, Any] | RangedRows, text: int, row: int) -> None:
-        if array.shape[1] != self.dim or array.dtype != self.dtype or self._rows_of(text) != row:
-            msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
-            raise ArtifactError(msg)
-
-    def _text_at(self, row: int) -> int:
-        """The text whose vectors start at this row."""
-        if self.offsets is None:
-            assert self.vectors_per_text is not None
-            return row // self.vectors_per_text
-        return int(np.searchsorted(self.offsets, row))
 
     def _rows_of(self, texts: Any) -> Any:
         return texts * (self.vectors_per_text or 0) if self.offsets is None else self.offsets[texts]

@@ -30,8 +30,7 @@ from retrievalkit.data.examples import Examples, against_corpus, check_examples,
 from retrievalkit.data.kinds import Kind
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Hits
+from retrievalkit.data.runs import Hits, open_run
 from retrievalkit.data.sources import Part, open_source
 from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import DataError, OptionError
@@ -81,9 +80,6 @@ class Windows:
         size: How many words or sentences a passage has.
         stride: How many after the one before it begins; None = `size`, so that they do not overlap.
         by: What is counted.
-
-    Raises:
-        OptionError: The size is less than 1, or the stride is no number from 1 to the size.
     """
 
     size: int
@@ -113,9 +109,6 @@ class Parts(Contents):
     Args:
         parts: "sentences", the number of equal parts, from 2 on, or windows.
         columns: The fields of a passage that the user named.
-
-    Raises:
-        OptionError: The parts are something else.
     """
 
     def __init__(self, parts: str | Windows, columns: Columns | None = None) -> None:
@@ -209,11 +202,7 @@ class WholePassages(Contents):
 def contents_of(
     parts: str | None, *, merge: bool = False, windows: Windows | None = None, columns: Columns | None = None
 ) -> Contents:
-    """What `--parts`, `--merge-parts`, `--passages` and the names of fields read of a source.
-
-    Raises:
-        OptionError: Two of them are given that exclude each other, or the parts are unknown.
-    """
+    """What `--parts`, `--merge-parts`, `--passages` and the names of fields read of a source."""
     if parts is not None and windows is not None:
         msg = "parts and passages both cut passages. Give one of them; `by` counts passages in sentences."
         raise OptionError(msg)

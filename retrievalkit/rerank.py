@@ -30,8 +30,7 @@ from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Run, write_run
+from retrievalkit.data.runs import Run, open_run, write_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,7 @@ _JOINED = ".shards"
 
 
 def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -> None:
-    """Refuse shards that are not possible.
-
-    Raises:
-        UnsupportedError: The indexer does not build them.
-        InputError: The vectors cannot be cut in so many.
-    """
+    """Refuse shards that are not possible."""
     if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)
@@ -77,7 +72,7 @@ def build(
     lacking = [one for one, name in enumerate(names) if artifacts.kind_of(segments / name) != "index"]
     with ProgressBar("index", number, unit="shards", done=number - len(lacking)) as progress:
         parts = _write_parts(source, segments, names, lacking)
-        make = functools.partial(_builder, dict(described), made.from_files)
+        make = functools.partial(functools.partial, _build, dict(described), made.from_files)
         if cluster is None:
             done: Iterator[Path] = map(make(), parts)
         else:
@@ -140,10 +135,6 @@ def _write_parts(
 
 def _target(part: Path) -> Path:
     return part.with_name(part.name.split(".")[1])
-
-
-def _builder(described: Mapping[str, Any], from_files: frozenset[str]) -> Callable[[Path], Path]:
-    return functools.partial(_build, described, from_files)
 
 
 def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path) -> Path:

@@ -71,44 +71,6 @@ def test_texts_with_different_numbers_of_vectors(tiny_model, tiny_collection, tm
     assert np.diff(store.offsets).tolist() == [len(ids) for ids in tokens]
 
 
-def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(
-    tiny_model, tiny_collection, tmp_path, monkeypatch, capsys
-):
-    """It says at which text it goes on, and of how many."""
-    options = {"side": "document", "pooler": "mean", "shard_texts": 8}
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
-    write_shard = VectorWriter.write_shard
-    written = []
-
-    def cut_off(self, number, *arguments, **more):
-        if number == 3:
-            raise KeyboardInterrupt
-        written.append(number)
-        return write_shard(self, number, *arguments, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VectorWriter, "write_shard", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
-    assert written == [0, 1, 2]
-    assert not (tmp_path / "cut").exists()
-    resumed = []
-
-    def counted(self, number, *arguments, **more):
-        resumed.append(number)
-        return write_shard(self, number, *arguments, **more)
-
-    monkeypatch.setattr(VectorWriter, "write_shard", counted)
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
-    assert resumed == [3, 4, 5]
-    assert "resuming after 24 texts of 42" in capsys.readouterr().err
-    assert not partial_folder(tmp_path / "cut").exists()
-    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == names
-    for name in names:
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-
-
 def flip(path):
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
@@ -168,24 +130,6 @@ def test_an_encoding_killed_while_it_tidies_up_ends_with_the_same_bytes(count, t
     encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
     files = {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-
-
-def test_what_is_left_of_another_encoding_is_not_used(tiny_model, tiny_collection, tmp_path, monkeypatch):
-    """The same output with another pooler starts anew."""
-    write_shard = VectorWriter.write_shard
-
-    def cut_off(self, number, *arguments, **more):
-        if number == 2:
-            raise KeyboardInterrupt
-        return write_shard(self, number, *arguments, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VectorWriter, "write_shard", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", shard_texts=8)
-    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", pooler="mean", shard_texts=8)
-    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "fresh", pooler="mean", shard_texts=8)
-    np.testing.assert_array_equal(all_vectors(tmp_path / "v"), all_vectors(tmp_path / "fresh"))
 
 
 def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch):

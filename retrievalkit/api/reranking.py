@@ -11,8 +11,7 @@ from retrievalkit.api.options import call, options_of
 from retrievalkit.api.places import scratch
 from retrievalkit.api.runs import Run
 from retrievalkit.data import inputs as given
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import write_run
+from retrievalkit.data.runs import open_run, write_run
 from retrievalkit.errors import InputError
 
 

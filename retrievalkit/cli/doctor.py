@@ -21,13 +21,13 @@ _PACKAGES = {
     "torch": "training and encoding",
     "transformers": "encoders",
     "accelerate": "training",
-    "datasets": "hf: sources",
     "faiss-cpu": "indexer faiss",
+    "pyarrow": "Parquet and .zst files",
     "ir-measures": "evaluation",
     "scipy": "sparse weights and tests",
     "pydantic": "options",
     "tensorboard": "TensorBoard logs (optional)",
-    "zstandard": ".zst files (optional)",
+    "datasets": "hf: sources (optional)",
     "ir-datasets": "irds: sources (optional)",
 }
 

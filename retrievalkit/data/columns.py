@@ -39,18 +39,16 @@ class Columns:
 
 
 def open_own(source: str | Path, columns: Columns | None) -> Corpus:
-    """Open a corpus in which the user has named fields (None = none), or a table of the user's own.
-
-    Raises:
-        DataError: The source does not exist; reading it finds rows without a field.
-    """
+    """Open a corpus in which the user has named fields (None = none), or a table of the user's own."""
     opened = open_source(source)
     if columns is None and not _is_own(opened):
         return open_corpus(source)
 
     def passages() -> Iterator[tuple[Record, Passage]]:
         reader = _Reader(columns or Columns())
-        rows = opened.rows(CORPUS._replace(table=_headed)) if isinstance(opened, Local) else opened.records("passages")
+        # Any table with a header.
+        named = CORPUS._replace(table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True))
+        rows = opened.corpus_records(named) if isinstance(opened, Local) else opened.records("passages")
         return ((record, reader.passage(record)) for record in rows)
 
     return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
@@ -67,11 +65,6 @@ def _is_own(opened: Source) -> bool:
     return isinstance(opened, Parquet)
 
 
-def _headed(row: list[str]) -> Table:
-    """Any table with a header."""
-    return Table(tuple(cell.strip() for cell in row), header=True, quoted=True)
-
-
 class _Reader:
     """Makes passages of records."""
 
@@ -80,11 +73,7 @@ class _Reader:
         self._seen: dict[str, int] = {}
 
     def passage(self, record: Record) -> Passage:
-        """The passage in a record.
-
-        Raises:
-            DataError: It lacks a field, or one is no text.
-        """
+        """The passage in a record."""
         known = {name.lower(): name for name in record.fields}
         if self._columns == Columns() and "contents" in known and any(name in known for name in PASSAGE_IDS):
             return passage_of(record)
@@ -96,12 +85,11 @@ class _Reader:
         title = _found(record, known, self._columns.title, ("title",))
         identifier = _found(record, known, self._columns.id, PASSAGE_IDS)
         read = Passage("", _text(record, title), _text(record, text))
-        return replace(read, id=record.identifier(identifier) if identifier else self._named(read))
-
-    def _named(self, passage: Passage) -> str:
-        digest = hashlib.blake2b(f"{passage.title}\n{passage.text}".encode(), digest_size=8).hexdigest()
+        if identifier:
+            return replace(read, id=record.identifier(identifier))
+        digest = hashlib.blake2b(f"{read.title}\n{read.text}".encode(), digest_size=8).hexdigest()
         count = self._seen[digest] = self._seen.get(digest, 0) + 1
-        return digest if count == 1 else f"{digest}-{count}"
+        return replace(read, id=digest if count == 1 else f"{digest}-{count}")
 
 
 def _found(record: Record, known: dict[str, str], named: str, usual: tuple[str, ...]) -> str:

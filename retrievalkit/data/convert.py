@@ -16,7 +16,7 @@ it; `retrievalkit.passage_parts` has some that change it on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -25,13 +25,12 @@ from retrievalkit import artifacts, oddities
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
 from retrievalkit.data.examples import Examples, against_corpus, read_examples, write_examples
+from retrievalkit.data.files import COMPRESSIONS
 from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
-from retrievalkit.data.packing import COMPRESSIONS
 from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Form, Hits, write_run
+from retrievalkit.data.runs import Form, Hits, open_run, write_run
 from retrievalkit.data.sources import fingerprint, is_folder, open_source
 from retrievalkit.data.sources.documents import Documents, as_documents
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
@@ -117,7 +116,14 @@ def convert(
     """
     if kind is not None and kind not in get_args(Kind):
         raise UnknownNameError("kind", kind, get_args(Kind))
-    _refuse_our_folder(source)
+    if (other := artifacts.kind_of(source)) in _WANTED_BY:
+        # The folder of another command has JSON files, but no data.
+        named = "vectors" if other == "vectors" else f"an {other}" if other[0] in "aeiou" else f"a {other}"
+        msg = (
+            f"'{source}' holds {named} (its manifest.json says so), and convert reads corpora, queries, examples, "
+            f"judgements and runs. {_WANTED_BY[other].format(source)}"
+        )
+        raise ArtifactError(msg)
     if kind in (None, "corpus") or root is not None:
         source = as_documents(source, root)
     if hard_negatives is not None:
@@ -127,16 +133,23 @@ def convert(
         return _hard_negatives(source, Path(output), hard_negatives, kind, corpus)
     if kind is None:
         kind = "corpus" if contents.columns else kind_of(source)
-        _note_other_parts(source, kind)
+        converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
+        for part in (open_source(source).parts() or ()) if is_folder(source) else ():
+            if part not in converted:
+                oddities.note(f"the {part} in '{source}' are not converted. Convert them as kind {KIND_OF_PART[part]}.")
     if contents.columns is not None and kind not in ("corpus", "collection"):
         msg = f"text_field names a field of passages, and '{source}' is read as {kind}. Leave out such names."
         raise OptionError(msg)
     contents.check(kind, source)
     path, read = Path(output), _Read(source, split, corpus, contents)
-    if form is not None:
-        return _write_in_form(kind, read, path, form)
-    if _is_file(path):
-        return _write_file(kind, read, path)
+    if form is not None and kind not in ("run", "qrels"):
+        msg = f"form is for runs and qrels, and '{source}' is read as {kind}. Leave it out, or give the kind."
+        raise OptionError(msg)
+    if form is not None and path.is_dir():
+        msg = f"'{path}' is a folder. With a form, give the name of a file."
+        raise OptionError(msg)
+    if form is not None or _is_file(path):
+        return _write(kind, read, path, form)
     if path.is_dir() and any(path.iterdir()):
         msg = f"output folder '{path}' exists already. Choose another name, or remove it."
         raise ArtifactError(msg)
@@ -164,28 +177,6 @@ _WANTED_BY = {
 }
 
 
-def _refuse_our_folder(source: str | Path) -> None:
-    """Refuse the folder of another command, which contains JSON files but no data."""
-    kind = artifacts.kind_of(source)
-    if kind in _WANTED_BY:
-        named = "vectors" if kind == "vectors" else f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
-        msg = (
-            f"'{source}' holds {named} (its manifest.json says so), and convert reads corpora, queries, examples, "
-            f"judgements and runs. {_WANTED_BY[kind].format(source)}"
-        )
-        raise ArtifactError(msg)
-
-
-def _note_other_parts(source: str | Path, kind: Kind) -> None:
-    """Note the parts of a folder that its kind does not include."""
-    if not is_folder(source):
-        return
-    converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
-    for part in open_source(source).parts() or ():
-        if part not in converted:
-            oddities.note(f"the {part} in '{source}' are not converted. Convert them as kind {KIND_OF_PART[part]}.")
-
-
 @dataclass(frozen=True)
 class _Read:
     """A source, and how to read it."""
@@ -196,14 +187,7 @@ class _Read:
     contents: Contents
 
 
-def _write_in_form(kind: Kind, read: _Read, path: Path, form: Form) -> Counts:
-    if kind not in ("run", "qrels"):
-        msg = f"form is for runs and qrels, and '{read.source}' is read as {kind}. Leave it out, or give the kind."
-        raise OptionError(msg)
-    if path.is_dir():
-        msg = f"'{path}' is a folder. With a form, give the name of a file."
-        raise OptionError(msg)
-    return _results(read, path, form) if kind == "run" else _judgements(read, path, form)
+_NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
 
 
 def _is_file(path: Path) -> bool:
@@ -213,56 +197,35 @@ def _is_file(path: Path) -> bool:
     return not path.is_dir() and (name.endswith(_FILES) or artifacts.is_stream(path))
 
 
-def _write_file(kind: Kind, read: _Read, path: Path) -> Counts:
+def _write(kind: Kind, read: _Read, path: Path, form: Form | None = None) -> Counts:
+    """Write a file of one kind."""
+    contents, source = read.contents, read.source
     if kind == "collection":
         msg = (
-            f"'{read.source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which part "
-            f"is wanted by its kind: {', '.join(_WRITERS)} or examples."
+            f"'{source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which part "
+            f"is wanted by its kind: {', '.join(_NAMES)} or examples."
         )
         raise OptionError(msg)
-    if kind == "examples":
-        return _examples(read, path)
-    return _WRITERS[kind](read, path)
+    if kind == "corpus":
+        return {"passages": write_corpus(path, contents.passages(source))}
+    if kind == "queries":
+        return {"queries": write_queries(path, read_queries(source, read.split))}
+    if kind == "qrels":
+        return {"judgements": write_qrels(path, contents.judgements(source, read.split or "test", read.corpus), form)}
+    if kind == "run":
+        return {"results": write_run(path, contents.results(source), form=form or "trec")}
+    return _examples(read, path)
 
 
 def _write_folder(kind: Kind, read: _Read, folder: Path) -> Counts:
     if kind == "examples":
         return _examples(read, folder / f"{read.split or 'train'}.jsonl", beside=folder / "corpus.jsonl")
     if kind != "collection":
-        return _WRITERS[kind](read, folder / _NAMES[kind].format(read.split or "test"))
-    counts = {**_passages(read, folder / _NAMES["corpus"]), **_queries(read, folder / _NAMES["queries"])}
-    counts["judgements"] = 0
-    for name in [read.split] if read.split is not None else open_source(read.source).splits():
-        path = folder / _NAMES["qrels"].format(name)
-        counts["judgements"] += _judgements(replace(read, split=name), path)["judgements"]
-    return counts
-
-
-def _passages(read: _Read, path: Path) -> Counts:
-    return {"passages": write_corpus(path, read.contents.passages(read.source))}
-
-
-def _queries(read: _Read, path: Path) -> Counts:
-    return {"queries": write_queries(path, read_queries(read.source, read.split))}
-
-
-def _judgements(read: _Read, path: Path, form: Form | None = None) -> Counts:
-    qrels = read.contents.judgements(read.source, read.split or "test", read.corpus)
-    return {"judgements": write_qrels(path, qrels, form)}
-
-
-def _results(read: _Read, path: Path, form: Form = "trec") -> Counts:
-    return {"results": write_run(path, read.contents.results(read.source), form=form)}
-
-
-_WRITERS: dict[str, Callable[[_Read, Path], Counts]] = {
-    "corpus": _passages,
-    "queries": _queries,
-    "qrels": _judgements,
-    "run": _results,
-}
-
-_NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
+        return _write(kind, read, folder / _NAMES[kind].format(read.split or "test"))
+    counts = _write("corpus", read, folder / _NAMES["corpus"]) | _write("queries", read, folder / _NAMES["queries"])
+    splits = [read.split] if read.split is not None else open_source(read.source).splits()
+    written = [_write("qrels", replace(read, split=one), folder / _NAMES["qrels"].format(one)) for one in splits]
+    return {**counts, "judgements": sum(one["judgements"] for one in written)}
 
 
 def _examples(read: _Read, path: Path, *, beside: Path | None = None) -> Counts:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from retrievalkit import oddities
 from retrievalkit.data import files
@@ -125,7 +124,13 @@ def read_examples(
         examples = _judged(source, split)
     if not examples.rows:
         raise no_positive(examples.dropped, source)
-    _tell_empty(examples)
+    queries, passages = (Blanks(kind, examples.source) for kind in ("queries", "passages"))
+    for identifier, text in {row.query_id: row.query for row in examples.rows}.items():
+        queries.see(identifier, text)
+    for passage in examples.passages.values():
+        passages.see(passage.id, passage.title, passage.text)
+    queries.report()
+    passages.report()
     if corpus is not None:
         check_examples(examples, corpus)
     return examples
@@ -135,16 +140,6 @@ def no_positive(count: int, source: str | Path) -> DataError:
     """The error for a source without any example that has a positive, of so many."""
     problem = f"it holds {counted(count, 'examples')} and no positive." if count else "there is no example in it."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
-
-
-def _tell_empty(examples: Examples) -> None:
-    queries, passages = (Blanks(kind, examples.source) for kind in ("queries", "passages"))
-    for identifier, text in {row.query_id: row.query for row in examples.rows}.items():
-        queries.see(identifier, text)
-    for passage in examples.passages.values():
-        passages.see(passage.id, passage.title, passage.text)
-    queries.report()
-    passages.report()
 
 
 def note_dropped(examples: Examples) -> None:
@@ -158,7 +153,18 @@ def note_dropped(examples: Examples) -> None:
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines of ids and return how many there were."""
-    return files.write_jsonl(path, (_row(example) for example in examples))
+    rows = (
+        {
+            "query_id": one.query_id,
+            "query": one.query,
+            "positives": list(one.positives),
+            "negatives": list(one.negatives),
+            "answers": list(one.answers),
+            **({} if one.teacher is None else {"teacher": dict(one.teacher)}),
+        }
+        for one in examples
+    )
+    return files.write_jsonl(path, rows)
 
 
 def check_examples(examples: Examples, corpus: Corpus | None) -> None:
@@ -231,10 +237,6 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
     Args:
         examples: All examples of the training.
         negatives: How many negatives per example are sampled in a step.
-
-    Raises:
-        InputError: No negatives are sampled.
-        DataError: An example lacks scores; the message names its line.
     """
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
@@ -261,16 +263,20 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
     fields = record.fields
     # With texts instead of ids, and a query's text, it is a triple.
     if fields.keys() >= HARD_NEGATIVES and (isinstance(fields["neg"], Mapping) or not fields.keys() & {*ANCHORS}):
-        chosen = chooser.choose(record)
-        answers = record.texts("answers")
-        return Example(*chosen[:4], answers, chosen.teacher), []
+        *chosen, teacher = chooser.choose(record)
+        return Example(*chosen, record.texts("answers"), teacher), []
     if chooser.options != HardNegatives():
         kind = "line of sentence-transformers' hard negatives"
         raise record.unknown_form(kind, (_OF_SYSTEMS,))
     if "positive_ctxs" in fields:
-        return _dpr(record, namer)
+        _require(record, "question")
+        question = straight_quotes(record.text("question"))
+        negatives = "hard_negative_ctxs" if fields.get("hard_negative_ctxs") else "negative_ctxs"
+        return _with_passages(record, namer.name(question), question, "positive_ctxs", negatives)
     if "positive_passages" in fields:
-        return _tevatron(record)
+        _require(record, "query_id", "query")
+        identity = record.identifier("query_id"), record.text("query")
+        return _with_passages(record, *identity, "positive_passages", "negative_passages")
     if "positive_document_ids" in fields:
         return _by_ids(record, "query_text", "positive_document_ids", "negative_document_ids"), []
     if "positives" in fields:
@@ -279,17 +285,6 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
     if is_example(fields.keys()):
         return _triple(record)
     raise record.unknown_form("training example", EXAMPLES.known)
-
-
-def _row(example: Example) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "query_id": example.query_id,
-        "query": example.query,
-        "positives": list(example.positives),
-        "negatives": list(example.negatives),
-        "answers": list(example.answers),
-    }
-    return row if example.teacher is None else {**row, "teacher": dict(example.teacher)}
 
 
 def _collect(source: str | Path, records: Iterable[Record], hard_negatives: HardNegatives | None) -> Examples:
@@ -311,16 +306,11 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
         rows.append(example)
         examples.lines.append(record.line)
         for passage in passages:
-            _keep(held, passage, record)
+            if held.setdefault(passage.id, passage).text != passage.text:
+                msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
+                raise record.error(msg)
     chooser.check_systems()
     return examples
-
-
-def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
-    first = held.setdefault(passage.id, passage)
-    if first.text != passage.text:
-        msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
-        raise record.error(msg)
 
 
 def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Example:
@@ -336,19 +326,6 @@ def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Examp
 
 def _query_id(record: Record, query: str) -> str:
     return record.identifier("query_id") if "query_id" in record.fields else hashed_id(query)
-
-
-def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
-    _require(record, "query_id", "query")
-    fields = ("positive_passages", "negative_passages")
-    return _with_passages(record, record.identifier("query_id"), record.text("query"), *fields)
-
-
-def _dpr(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
-    _require(record, "question")
-    question = straight_quotes(record.text("question"))
-    negatives = "hard_negative_ctxs" if record.fields.get("hard_negative_ctxs") else "negative_ctxs"
-    return _with_passages(record, namer.name(question), question, "positive_ctxs", negatives)
 
 
 def _with_passages(
@@ -419,11 +396,7 @@ def _judged(source: str | Path, split: str) -> Examples:
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if the examples contain it.
-
-    Raises:
-        DataError: A passage is not in the corpus; the message names the example's line and the nearest id.
-    """
+    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if that is known."""
     check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()
@@ -437,14 +410,13 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     _refuse(missing - new_ids.keys(), examples, corpus)
     lines = [line for line, _ in examples.located() if line is not None]
     held = {one: examples.passages[one] for one in examples.passages if one not in new_ids}
-    rows = [_renamed(row, new_ids) for row in examples.rows]
+    rows = [
+        replace(
+            row,
+            positives=tuple(dict.fromkeys(new_ids.get(one, one) for one in row.positives)),
+            negatives=tuple(dict.fromkeys(new_ids.get(one, one) for one in row.negatives)),
+            teacher=row.teacher and {new_ids.get(one, one): score for one, score in row.teacher.items()},
+        )
+        for row in examples.rows
+    ]
     return replace(examples, rows=rows, passages=held, lines=lines, reread=None)
-
-
-def _renamed(row: Example, names: Mapping[str, str]) -> Example:
-    return replace(
-        row,
-        positives=tuple(dict.fromkeys(names.get(one, one) for one in row.positives)),
-        negatives=tuple(dict.fromkeys(names.get(one, one) for one in row.negatives)),
-        teacher={names.get(one, one): score for one, score in row.teacher.items()} if row.teacher else row.teacher,
-    )

@@ -1,41 +1,49 @@
 """Text files, plain or compressed: read as numbered lines, written atomically.
 
-Compression is detected by the first bytes, whatever the name. Everything is strict UTF-8. Only regular files are read,
-because most are opened several times: a pipe would lose what was read before, and a device may never end.
+The first bytes of a file tell its compression, whatever the name, and only a bounded part of the content is in memory.
+Everything is strict UTF-8. Only regular files are read, because most are opened several times: a pipe would lose what
+was read before, and a device may never end.
 """
 
 from __future__ import annotations
 
 import codecs
 import gc
+import gzip
 import io
 import json
 import os
+import re
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 from retrievalkit.artifacts import fingerprint_file, write_file
-from retrievalkit.data.packing import CHUNK, COMPRESSIONS, is_packed, packed, reading, unpacked
 from retrievalkit.errors import DataError, nearest, shortlist
 
 LONGEST_LINE = 1 << 26
 """Most bytes of a line, decompressed; a longer one is refused before it fills the memory."""
+COMPRESSIONS = ("", ".gz", ".zst")
+CHUNK = 1 << 20
 
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_UNREAD = {
+    rb"\xfd7zXZ\0": "packed with xz",
+    rb"BZh[1-9]1AY&SY": "packed with bzip2",
+    rb"PK\x03\x04": "a zip archive",
+    rb"PAR1\x15": "in Parquet",
+    rb"\x89PNG": "an image",
+    rb"%PDF-": "a PDF document",
+}
 _LOOK = 1 << 12
 _SHOWN = 300
 _GROUPS = 6
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KERNEL = ("/proc/", "/sys/")
-_SPECIAL = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 class Line(NamedTuple):
@@ -48,60 +56,33 @@ class Line(NamedTuple):
 
 
 def existing(path: str | Path) -> Path:
-    """The path, if it is a regular file or a folder.
-
-    Raises:
-        DataError: It does not exist (the message suggests the nearest file in its folder), cannot be reached, or is a
-            pipe, a device or a file of the kernel.
-    """
+    """The path, if it is a regular file or a folder."""
     path = Path(path)
     try:
         str(path).encode()
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise _missing(path) from None
+        problem = f"'{path}' does not exist"
+        if not os.path.isdir(path.parent):
+            problem += f", and neither does the folder '{path.parent}'. Check the path."
+        else:
+            close = nearest(path.name, names_in(path.parent))
+            problem += f"; did you mean '{path.parent / close}'?" if close else ". Check the path."
+        raise DataError(problem) from None
     except OSError as error:
-        msg = f"cannot read '{_shortened(path)}': {error.strerror}. Check the path and its permissions."
+        msg = f"cannot read '{str(path)[:_SHOWN]}': {error.strerror}. Check the path and its permissions."
         raise DataError(msg) from None
     except ValueError:
         msg = f"{str(path)!r} is no path: it contains NUL, or bytes that are not UTF-8. Rename the file."
         raise DataError(msg) from None
-    if not stat.S_ISDIR(mode):
-        _refuse_special(path, mode)
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or os.path.realpath(path).startswith(_KERNEL):
+        msg = f"'{path}' is a pipe, a device or a file of the kernel. Data is read more than once: save it in a file."
+        raise DataError(msg)
     return path
 
 
-def _shortened(path: Path) -> str:
-    """A path for an error message; the name may be too long for the file system."""
-    text = str(path)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _missing(path: Path) -> DataError:
-    if not os.path.isdir(path.parent):
-        return DataError(f"'{path}' does not exist, and neither does the folder '{path.parent}'. Check the path.")
-    if close := nearest(path.name, names_in(path.parent)):
-        return DataError(f"'{path}' does not exist; did you mean '{path.parent / close}'?")
-    return DataError(f"'{path}' does not exist. Check the path.")
-
-
-def _refuse_special(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        kind = _SPECIAL.get(stat.S_IFMT(mode), "no regular file")
-    elif os.path.realpath(path).startswith(_KERNEL):
-        kind = "a file of the kernel"
-    else:
-        return
-    msg = f"'{path}' is {kind}, and data is read from regular files, more than once. Save its content in a file."
-    raise DataError(msg)
-
-
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, in order.
-
-    Raises:
-        DataError: The folder cannot be read.
-    """
+    """The names in a folder, in order."""
     with reading(folder):
         return sorted(os.listdir(folder))
 
@@ -137,7 +118,7 @@ def grouped(names: Mapping[str, Sequence[str]]) -> str:
 def is_plain(path: str | Path) -> bool:
     """Whether a file is uncompressed, so that it can be read from any position."""
     with reading(path), Path(path).open("rb") as stream:
-        return not is_packed(stream.read(4))
+        return not stream.read(4).startswith((_GZIP, _ZSTD))
 
 
 def fingerprint(path: str | Path) -> str:
@@ -147,22 +128,44 @@ def fingerprint(path: str | Path) -> str:
 
 
 @contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turn the errors of a file that cannot be read, or that is damaged, into one message."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            msg = f"cannot read '{path}': {error.strerror}. Check the file and its permissions."
+            raise DataError(msg) from error
+        msg = f"the compressed file is damaged or cut off ({error}). Fetch or pack it again."
+        raise DataError(msg, file=path) from error
+
+
+@contextmanager
 def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressed."""
     path = existing(path)
     if path.is_dir():
         msg = f"'{path}' is a folder, and a file was expected."
         raise DataError(msg)
-    with reading(path), path.open("rb") as stream, unpacked(stream, path) as content:
-        yield content
+    with reading(path), path.open("rb") as stream:
+        start = stream.peek(_LOOK)
+        if kind := next((kind for magic, kind in _UNREAD.items() if re.match(magic, start)), None):
+            msg = f"the file is {kind}, which is not read. Give plain text, or text packed with gzip or zstandard."
+            raise DataError(msg, file=path)
+        if start.startswith(_GZIP):
+            with gzip.open(stream) as content:
+                yield cast("IO[bytes]", content)
+        elif start.startswith(_ZSTD):
+            import pyarrow
+
+            with pyarrow.CompressedInputStream(stream, "zstd") as content:
+                yield io.BufferedReader(content, CHUNK)
+        else:
+            yield stream
 
 
 def read_lines(path: str | Path) -> Iterator[Line]:
-    """The lines of a text file.
-
-    Raises:
-        DataError: A line is not UTF-8 or too long, or the file is damaged.
-    """
+    """The lines of a text file."""
     end = 0
     with open_bytes(path) as stream:
         for number, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
@@ -177,38 +180,6 @@ def read_lines(path: str | Path) -> Iterator[Line]:
             except UnicodeDecodeError as error:
                 raise not_utf8(path, number, error) from None
             yield Line(number, start, end, text.rstrip("\r\n"))
-
-
-def read_blocks(path: str | Path, size: int = CHUNK) -> Iterator[tuple[int, str]]:
-    """Blocks of about `size` bytes of a text file, made of whole lines: (number of the first line, text).
-
-    Raises:
-        DataError: A line is not UTF-8 or too long, or the file is damaged.
-    """
-    first, held, length = 1, [b""], 0
-    with open_bytes(path) as stream:
-        start = codecs.BOM_UTF8
-        while block := stream.read(size):
-            block, start = block.removeprefix(start), b""
-            whole, end, rest = block.rpartition(b"\n")
-            if end:
-                raw = b"".join((*held, whole, end))
-                yield first, _decoded(raw, path, first)
-                first += raw.count(b"\n")
-                held, length = [], 0
-            held.append(rest)
-            length += len(rest)
-            if length > LONGEST_LINE:
-                raise too_long(path, first)
-    if length:
-        yield first, _decoded(b"".join((*held, b"\n")), path, first)
-
-
-def _decoded(raw: bytes, path: str | Path, first: int) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, first + raw.count(b"\n", 0, error.start), error) from None
 
 
 def count_lines(path: str | Path) -> int:
@@ -236,6 +207,21 @@ def first_character(path: str | Path) -> str:
 
 
 @contextmanager
+def packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """A stream that compresses as the file's ending says; the same rows give the same bytes."""
+    if path.suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
+            yield cast("IO[bytes]", stream)
+    elif path.suffix == ".zst":
+        import pyarrow
+
+        with pyarrow.CompressedOutputStream(raw, "zstd") as stream:
+            yield stream
+    else:
+        yield raw
+
+
+@contextmanager
 def write_text(path: str | Path) -> Iterator[IO[str]]:
     """Open a text file for writing; `.gz` and `.zst` are compressed, and the file appears once it is complete."""
     with write_file(path) as staging, staging.open("wb") as raw, packed(raw, Path(path)) as stream:
@@ -258,7 +244,7 @@ def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
 def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
     """The error for bytes that are not UTF-8."""
     raw, place = error.object, error.start - (error.object.rfind(b"\n", 0, error.start) + 1)
-    twice = "packed twice" if is_packed(raw) else "in another encoding, or no text"
+    twice = "packed twice" if raw.startswith((_GZIP, _ZSTD)) else "in another encoding, or no text"
     guess = "in UTF-16" if raw.startswith(_UTF16) else twice
     msg = f"byte 0x{raw[error.start]:02x} at position {place + 1} of the line is not UTF-8: the file is {guess}."
     return DataError(f"{msg} Save it as UTF-8, with iconv for one.", file=path, line=line)

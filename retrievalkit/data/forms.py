@@ -5,8 +5,9 @@ Records are distinguished by their keys, tables by their header or their number 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.records import Record, Table
@@ -115,15 +116,12 @@ def columns(text: str, widths: tuple[int, ...]) -> list[str]:
     return spaced.split() if spaced.isascii() and spaced.isprintable() else [cell for cell in spaced.split(" ") if cell]
 
 
-def decimal(cell: str) -> float:
-    """The number in a cell, written as every program understands it.
-
-    Raises:
-        ValueError: It is none, or is written with underscores or other digits than 0 to 9, which only Python reads.
-    """
-    if "_" in cell or not cell.isascii():
-        raise ValueError(cell)
-    return float(cell)
+def number(value: Any) -> float:
+    """The number in a cell or a JSON value; NaN if it is none, or is written as only Python reads it (1_0)."""
+    try:
+        return math.nan if isinstance(value, str) and ("_" in value or not value.isascii()) else float(value)
+    except (ValueError, TypeError, OverflowError):
+        return math.nan
 
 
 def _names(row: list[str]) -> tuple[str, ...]:

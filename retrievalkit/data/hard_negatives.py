@@ -9,9 +9,11 @@ positive with the lowest score, less the margin. The scores then are a teacher's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from retrievalkit.data.forms import QUERY_TEXTS
 from retrievalkit.data.json_text import shown
@@ -42,24 +44,11 @@ class HardNegatives:
     margin: float | None = None
 
 
-class Chosen(NamedTuple):
-    """What a line gives: a query, its positives and negatives by id, and the teacher's scores of them, if any."""
-
-    query_id: str
-    query: str
-    positives: tuple[str, ...]
-    negatives: tuple[str, ...]
-    teacher: dict[str, float] | None
-
-
 class Chooser:
     """Chooses the negatives of each line.
 
     Args:
         options: Which are chosen.
-
-    Raises:
-        InputError: The options do not fit each other, or a file of theirs is damaged.
     """
 
     def __init__(self, options: HardNegatives) -> None:
@@ -76,12 +65,8 @@ class Chooser:
 
             self._scores = PairScores.read(options.scores)
 
-    def choose(self, record: Record) -> Chosen:
-        """The example in a line.
-
-        Raises:
-            DataError: The line is damaged, or the text of its query or a score is missing.
-        """
+    def choose(self, record: Record) -> tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, float] | None]:
+        """A line's query, its text, its positives and negatives by id, and a teacher's scores of them, if any."""
         query_id, positives = record.identifier("qid"), record.identifiers("pos")
         found = record.fields["neg"]
         if not isinstance(found, Mapping):
@@ -92,38 +77,28 @@ class Chooser:
         ranked = record._replace(fields=dict(found))
         systems = list(found) if self.options.systems is None else [one for one in self.options.systems if one in found]
         lists = [ranked.identifiers(system) for system in systems]
-        negatives = tuple(self._kept(record, positives, lists, scores)) if positives else ()
+        highest = math.inf
+        if positives and self.options.margin is not None:
+            highest = min(self._score(record, one, scores) for one in positives) - self.options.margin
+        # Of each system in turn, without those that came before or are too near to a positive.
+        negatives: dict[str, None] = {}
+        for ids in lists if positives else ():
+            fitting = (
+                one
+                for one in dict.fromkeys(ids)
+                if one not in positives
+                and one not in negatives
+                and (highest == math.inf or self._score(record, one, scores) <= highest)
+            )
+            negatives |= dict.fromkeys(list(islice(fitting, self.options.per_system)))
         teacher = {one: scores[one] for one in (*positives, *negatives) if one in scores}
-        return Chosen(query_id, self._text(record, query_id), positives, negatives, teacher or None)
+        return query_id, self._text(record, query_id), positives, tuple(negatives), teacher or None
 
     def check_systems(self) -> None:
-        """Refuse a system that no line has.
-
-        Raises:
-            UnknownNameError: Names the systems of the file.
-        """
+        """Refuse a system that no line has."""
         for system in self.options.systems or ():
             if system not in self.seen:
                 raise UnknownNameError("system", system, self.seen)
-
-    def _kept(
-        self, record: Record, positives: Sequence[str], lists: Sequence[Sequence[str]], scores: Mapping[str, float]
-    ) -> Iterator[str]:
-        """The negatives of each system in turn, without those that came before or are too near to a positive."""
-        highest = None
-        if self.options.margin is not None:
-            highest = min(self._score(record, one, scores) for one in positives) - self.options.margin
-        taken = set(positives)
-        for ids in lists:
-            left = self.options.per_system
-            for identifier in ids:
-                if left == 0:
-                    break
-                if identifier in taken or (highest is not None and self._score(record, identifier, scores) > highest):
-                    continue
-                taken.add(identifier)
-                left = None if left is None else left - 1
-                yield identifier
 
     def _score(self, record: Record, identifier: str, scores: Mapping[str, float]) -> float:
         if identifier not in scores:

@@ -14,8 +14,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from retrievalkit.data.forms import PASSAGE_IDS, QUERY_IDS
-from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Hits
+from retrievalkit.data.runs import Hits, open_run
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError
 
@@ -33,22 +32,20 @@ _KNOWN = (
 
 
 def passages(data: Any, *, numbered: bool = True) -> str:
-    """The address of passages; those without ids are numbered from 0, or refused when read.
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of passages; those without ids are numbered from 0, or refused when read."""
     if isinstance(data, Mapping):
-        data = [_passage(name, value) for name, value in data.items()]
+        if (split := next((name for name, value in data.items() if hasattr(value, "column_names")), None)) is not None:
+            msg = f"this is a dict of several data sets. Choose a split: data['{split}']."
+            raise InputError(msg)
+        # Of each passage its text, or BEIR's dict of title and text.
+        data = [
+            {"id": name, **(value if isinstance(value, Mapping) else {"text": value})} for name, value in data.items()
+        ]
     return _address(data) or InMemory.of("the passages", passages=Rows(data, "passages", PASSAGE_IDS, numbered))
 
 
 def queries(data: Any) -> str:
-    """The address of queries; those without ids are numbered from 0, a single text among them.
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of queries; those without ids are numbered from 0, a single text among them."""
     if isinstance(data, Mapping):
         data = [{"id": name, "text": text} for name, text in data.items()]
     # DPR's questions have no ids, and are named by a hash.
@@ -56,11 +53,7 @@ def queries(data: Any) -> str:
 
 
 def judgements(data: Any) -> str:
-    """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents).
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents)."""
     if isinstance(data, Mapping):
         data = [
             {"query_id": query, "doc_id": document, "score": grade}
@@ -71,11 +64,7 @@ def judgements(data: Any) -> str:
 
 
 def examples(data: Any) -> str:
-    """The address of training examples.
-
-    Raises:
-        InputError: They are of an unknown type.
-    """
+    """The address of training examples."""
     if hasattr(data, "address"):
         address: str = data.address  # of rk.Examples
         return address
@@ -83,11 +72,7 @@ def examples(data: Any) -> str:
 
 
 def run(data: Any) -> str:
-    """The address of a run: of its file, of an `rk.Run`, or of what `hits` takes.
-
-    Raises:
-        InputError: It is something else.
-    """
+    """The address of a run: of its file, of an `rk.Run`, or of what `hits` takes."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     address: str = data.address if hasattr(data, "address") else InMemory.of("run", run=hits(data))
@@ -95,11 +80,7 @@ def run(data: Any) -> str:
 
 
 def runs(data: Any) -> tuple[str, ...]:
-    """The addresses of runs, in a list or by name; those in memory with the same name are numbered.
-
-    Raises:
-        InputError: One is something else.
-    """
+    """The addresses of runs, in a list or by name; those in memory with the same name are numbered."""
     if isinstance(data, Mapping) and not hasattr(data, "address"):
         return tuple(InMemory.of(str(name), run=open_run(run(one))) for name, one in data.items())
     several = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
@@ -112,13 +93,9 @@ def runs(data: Any) -> tuple[str, ...]:
 
 
 def hits(data: Any) -> dict[str, Hits]:
-    """The hits of each query, best first, of a dict query -> hits, a table or rows.
-
-    Raises:
-        InputError: It is something else, or a query has a document twice.
-    """
+    """The hits of each query, best first, of a dict query -> hits, a table or rows."""
     if isinstance(data, Mapping):
-        return {str(query): _ordered(_pairs(str(query), found), str(query)) for query, found in data.items()}
+        return {str(query): _ordered(found, str(query)) for query, found in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
     for number, row in enumerate(Rows(data, "run"), 1):
         query, document, score = (_field(row, names, number) for names in _HIT)
@@ -127,11 +104,7 @@ def hits(data: Any) -> dict[str, Hits]:
 
 
 def model(value: Any) -> str:
-    """The place of a model; a loaded one (`rk.Retriever`) is read again, as it can only encode.
-
-    Raises:
-        InputError: It is no model.
-    """
+    """The place of a model; a loaded one (`rk.Retriever`) is read again, as it can only encode."""
     return place(getattr(value, "source", value), "the model")
 
 
@@ -142,11 +115,7 @@ def with_corpus(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place(value: Any, what: str) -> str:
-    """A path, or a name that stands where a path does.
-
-    Raises:
-        InputError: It is neither.
-    """
+    """A path, or a name that stands where a path does."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     msg = f"{what} is {value!r:.80}, and should be a path."
@@ -168,9 +137,6 @@ class Rows:
         what: What the rows are, for messages.
         ids: The fields that may hold a row's id. () = rows are dicts, whatever they hold.
         numbered: Whether a text or a row without an id is numbered from 0; else it is refused.
-
-    Raises:
-        InputError: The data is of an unknown type.
     """
 
     def __init__(self, data: Any, what: str, ids: tuple[str, ...] = (), numbered: bool = True) -> None:
@@ -180,7 +146,10 @@ class Rows:
         return len(self._data)
 
     def __iter__(self) -> Iterator[Row]:
-        for number, value in enumerate(self._data):
+        data = self._data
+        batches = data.to_batches(max_chunksize=1024) if hasattr(data, "to_batches") else None
+        rows = data if batches is None else (row for batch in batches for row in batch.to_pylist())
+        for number, value in enumerate(rows):
             yield self._row(number, value)
 
     def _row(self, number: int, value: Any) -> Row:
@@ -209,7 +178,14 @@ def _iterable(data: Any, what: str) -> Any:
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return data  # a data set: dicts, read from the disk
     if hasattr(data, "columns"):
-        return _Table(data, what)
+        import pyarrow  # whose interface pandas and polars have too
+
+        try:
+            return pyarrow.table(data)
+        except (pyarrow.ArrowException, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            msg = f"the table of {what} cannot be read: {reason} Give each column values of one type."
+            raise InputError(msg) from error
     for values in ("to_pylist", "tolist", "to_list"):
         if hasattr(data, values):
             return getattr(data, values)()
@@ -217,27 +193,6 @@ def _iterable(data: Any, what: str) -> Any:
         msg = f"{what} of the type {type(data).__name__} are unknown. {_KNOWN}"
         raise InputError(msg)
     return data if isinstance(data, Sized) else list(data)
-
-
-class _Table:
-    """The rows of a table as dicts, by Arrow's interface, which pandas and polars have too."""
-
-    def __init__(self, data: Any, what: str) -> None:
-        import pyarrow
-
-        try:
-            self._table = pyarrow.table(data)
-        except (pyarrow.ArrowException, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            msg = f"the table of {what} cannot be read: {reason} Give each column values of one type."
-            raise InputError(msg) from error
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __iter__(self) -> Iterator[Row]:
-        for batch in self._table.to_batches(max_chunksize=1024):
-            yield from batch.to_pylist()
 
 
 def _address(data: Any) -> str | None:
@@ -249,14 +204,6 @@ def _address(data: Any) -> str | None:
             raise InputError(msg)
         return data
     return os.fspath(data) if isinstance(data, os.PathLike) else None
-
-
-def _passage(name: Any, value: Any) -> Row:
-    """A passage of a dict by id: its text, or BEIR's dict of title and text."""
-    if hasattr(value, "column_names"):
-        msg = f"this is a dict of several data sets. Choose a split: data['{name}']."
-        raise InputError(msg)
-    return {"id": name, **value} if isinstance(value, Mapping) else {"id": name, "text": value}
 
 
 def _grades(query: Any, judged: Any) -> Iterable[tuple[Any, Any]]:
@@ -276,23 +223,15 @@ def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
     return row[found]
 
 
-def _pairs(query: str, hits: Any) -> list[tuple[Any, Any]]:
-    found = hits.items() if isinstance(hits, Mapping) else hits
-    try:
-        return [(document, score) for document, score in found]
-    except (TypeError, ValueError):
-        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two."
-        raise InputError(msg) from None
-
-
-def _ordered(pairs: Sequence[tuple[Any, Any]], query: str) -> Hits:
+def _ordered(hits: Any, query: str) -> Hits:
     """The hits by score; equal scores in the order given."""
     try:
-        hits = [(str(document), float(score)) for document, score in pairs]
+        ordered = [(str(one), float(score)) for one, score in (hits.items() if isinstance(hits, Mapping) else hits)]
     except (TypeError, ValueError):
-        msg = f"a score of query '{query}' is not a number. Give numbers."
+        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two, with "
+        msg += "numbers as scores."
         raise InputError(msg) from None
-    if len({document for document, _ in hits}) < len(hits):
+    if len(dict(ordered)) < len(ordered):
         msg = f"query '{query}' has a document twice. Give each once."
         raise InputError(msg)
-    return sorted(hits, key=lambda hit: -hit[1])
+    return sorted(ordered, key=lambda hit: -hit[1])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from retrievalkit.artifacts import json_problem
-from retrievalkit.data import files, packing
+from retrievalkit.data import files
 from retrievalkit.errors import DataError, shortlist
 
 _SHOWN = 60
@@ -36,12 +36,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: It is not JSON, repeats a key, is nested too deeply, or holds an integer of thousands of digits. The
-            message is a sentence.
-    """
+    """The value of a JSON text."""
     start = 0 if text.startswith("{") else len(text) - len(text.lstrip(_SPACES))
     try:
         value, end = _DECODER.raw_decode(text, start)  # much faster than `decode`
@@ -84,49 +79,43 @@ class Member(NamedTuple):
     value: Any
 
 
-def elements(path: Path) -> Iterator[Member]:
-    """The elements of the array that a file holds.
-
-    Raises:
-        DataError: It is not JSON, or an element is larger than `files.LONGEST_LINE`.
-    """
-    with files.open_bytes(path) as stream:
-        window = _Window(path, stream)
-        window.skip()
-        number = 0
-        while window.peek() != "]":
-            number += 1
-            line = window.line
-            yield Member(line, number, window.take(f"element {number}"))
-            window.separated("]", line, f"element {number}")
-        window.finish()
-
-
 def members(path: Path) -> Iterator[Member]:
-    """The keys and values of the object that a file holds.
+    """The elements of the array that a file holds, or the keys and values of the object.
 
-    Raises:
-        DataError: It is not JSON, a key occurs twice, or a value is larger than `files.LONGEST_LINE`.
+    A key that occurs twice, and a value larger than `files.LONGEST_LINE`, are refused.
     """
     seen: set[str] = set()
     with files.open_bytes(path) as stream:
         window = _Window(path, stream)
+        closing = "]" if window.peek() == "[" else "}"
         window.skip()
-        while window.peek() != "}":
-            line, key = window.line, window.take("the next key")
-            name = f"the key {shown(key)}"
-            if not isinstance(key, str) or window.peek() != ":":
-                msg = f"{name} is no text followed by ':'"
-                raise window.error(msg, line)
-            if key in seen:
-                msg = f"{name} occurs twice. Keep one"
-                raise window.error(msg, line)
-            seen.add(key)
-            window.skip()
-            window.peek()
+        number = 0
+        while window.peek() != closing:
+            line, number = window.line, number + 1
+            key: int | str = number
+            name = f"element {number}"
+            if closing == "}":
+                key = window.take("the next key")
+                name = f"the key {shown(key)}"
+                if not isinstance(key, str) or window.peek() != ":":
+                    msg = f"{name} is no text followed by ':'"
+                    raise window.error(msg, line)
+                if key in seen:
+                    msg = f"{name} occurs twice. Keep one"
+                    raise window.error(msg, line)
+                seen.add(key)
+                window.skip()
+                window.peek()
             yield Member(line, key, window.take(name))
-            window.separated("}", line, name)
-        window.finish()
+            if window.peek() == ",":
+                window.skip()
+            elif window.peek() != closing:
+                msg = f"{name}: broken JSON: neither ',' nor '{closing}' follows"
+                raise window.error(msg, line)
+        window.skip()
+        if window.peek():
+            msg = f"broken JSON: {shown(window.text[window.at : window.at + _SHOWN])} follows after the end"
+            raise window.error(msg, window.line)
 
 
 class _Window:
@@ -144,7 +133,7 @@ class _Window:
     def error(self, problem: str, line: int) -> DataError:
         return DataError(f"{problem}. Is the file complete?", file=self.path, line=line)
 
-    def grow(self, size: int = packing.CHUNK) -> None:
+    def grow(self, size: int = files.CHUNK) -> None:
         raw = self.stream.read(size)
         self.ended = not raw
         try:
@@ -182,11 +171,13 @@ class _Window:
                 value, end = _DECODER.raw_decode(self.text, self.at)
             except json.JSONDecodeError as error:
                 size = len(self.text) - self.at
-                if not self.ended and _cut_off(error, self.text):
+                # The error may be due to the text ending too early.
+                unterminated = error.msg.startswith(("Unterminated string", "Invalid \\u"))
+                if not self.ended and (unterminated or error.pos > len(self.text) - 16):
                     if size > files.LONGEST_LINE:
                         msg = f"{name} is larger than {files.LONGEST_LINE >> 20} MiB"
                         raise self.error(msg, self.line) from None
-                    self.grow(max(packing.CHUNK, size))
+                    self.grow(max(files.CHUNK, size))
                     continue
                 msg = f"{name}: broken JSON: {error.msg}"
                 raise self.error(msg, self.line + self.text.count("\n", self.at, error.pos)) from None
@@ -195,23 +186,3 @@ class _Window:
                 raise DataError(msg, file=self.path, line=self.line) from None
             self.move(end)
             return value
-
-    def separated(self, closing: str, line: int, name: str) -> None:
-        """Skip the comma after an element."""
-        if self.peek() == ",":
-            self.skip()
-        elif self.peek() != closing:
-            msg = f"{name}: broken JSON: neither ',' nor '{closing}' follows"
-            raise self.error(msg, line)
-
-    def finish(self) -> None:
-        """Skip the closing bracket, after which nothing follows."""
-        self.skip()
-        if self.peek():
-            msg = f"broken JSON: {shown(self.text[self.at : self.at + _SHOWN])} follows after the end"
-            raise self.error(msg, self.line)
-
-
-def _cut_off(error: json.JSONDecodeError, text: str) -> bool:
-    """Whether an error may be due to the text ending too early."""
-    return error.msg.startswith(("Unterminated string", "Invalid \\u")) or error.pos > len(text) - 16

@@ -26,11 +26,7 @@ KIND_OF_PART: dict[Part, Kind] = {
 
 
 def kind_of(source: str | Path) -> Kind:
-    """The kind of data in a source.
-
-    Raises:
-        DataError: It is empty, or its keys or columns fit two kinds or none.
-    """
+    """The kind of data in a source."""
     opened = open_source(source)
     if isinstance(opened, Local):
         if opened.is_folder:

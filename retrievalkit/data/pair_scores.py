@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, decimal
+from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, Table, read_records
 from retrievalkit.data.vectors.arrays import check_finite, open_array
@@ -38,8 +37,6 @@ _IDS = ("<i4", "<i8", *(f"|S{width}" for width in range(1, 100)))
 _AT_ONCE = 1 << 20
 _PICKLED = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
-
-Pair = tuple[str, str, float]
 
 
 class PairScores:
@@ -66,11 +63,7 @@ class PairScores:
 
     @classmethod
     def read(cls, path: str | Path) -> PairScores:
-        """Read a file.
-
-        Raises:
-            DataError: It is a pickle, is damaged, or is of an unknown form.
-        """
+        """Read a file."""
         path = files.existing(path)
         if path.is_file() and zipfile.is_zipfile(path):
             return cls(path, *_arrays(path))
@@ -82,20 +75,18 @@ class PairScores:
                 f"yourself and save it in another form: {'; '.join(KNOWN)}."
             )
             raise DataError(msg, file=path)
-        pairs = _pairs(path)
-        columns = [_columns(some) for some in iter(lambda: list(islice(pairs, _AT_ONCE)), [])]
-        if not columns:
+        pairs = chain.from_iterable(map(_of_record, read_records(path, _table, "scores", KNOWN)))
+        parts = []
+        while some := list(islice(pairs, _AT_ONCE)):
+            queries, passages, scores = zip(*some, strict=True)
+            parts.append((np.array(queries), np.array(passages), np.array(scores)))
+        if not parts:
             msg = f"there is no score in it. Known forms: {'; '.join(KNOWN)}."
             raise DataError(msg, file=path)
-        queries, passages, scores = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        return cls(path, queries, passages, scores)
+        return cls(path, *(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def of(self, query_id: str) -> dict[str, float]:
-        """Passage id -> score, for all passages that are scored for a query.
-
-        Raises:
-            DataError: A passage has two scores.
-        """
+        """Passage id -> score, for all passages that are scored for a query."""
         start, end = self._places.get(query_id, (0, 0))
         ids = [_text(one) for one in self._passages[start:end].tolist()]
         found = dict(zip(ids, self._scores[start:end].tolist(), strict=True))
@@ -115,33 +106,26 @@ def _text(identifier: int | bytes) -> str:
     return identifier.decode() if isinstance(identifier, bytes) else str(identifier)
 
 
-def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _arrays(path: Path) -> list[np.ndarray]:
     """The arrays of an .npz file, mapped: no more of them is read than is wanted."""
+    problem = ""
     try:
         places = members(path)
-        queries, passages = (open_array(path, _IDS, 1, region=places[f"{name}.npy"]) for name in ("qid", "pid"))
-        scores = open_array(path, ("<f4", "<f8"), 1, region=places["score.npy"])
-        check_finite(scores)
-        _check_lengths(queries, passages, scores)
+        arrays = [open_array(path, _IDS, 1, region=places[f"{name}.npy"]) for name in ("qid", "pid")]
+        arrays.append(open_array(path, ("<f4", "<f8"), 1, region=places["score.npy"]))
+        check_finite(arrays[-1])
+        lengths = [len(array) for array in arrays]
+        if not lengths[0] or len(set(lengths)) > 1:
+            problem = f"they have {' and '.join(map(str, lengths))} elements"
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        problem = str(error)
+    if problem:
         msg = (
-            f"it does not hold the arrays qid, pid and score as np.savez writes them ({error}). Save ids as whole "
+            f"it does not hold the arrays qid, pid and score as np.savez writes them ({problem}). Save ids as whole "
             "numbers or bytes, and scores as numbers, each with one dimension and of one length."
         )
-        raise DataError(msg, file=path) from error
-    return queries, passages, scores
-
-
-def _check_lengths(*arrays: np.ndarray) -> None:
-    lengths = [len(array) for array in arrays]
-    if not lengths[0] or len(set(lengths)) > 1:
-        msg = f"they have {' and '.join(map(str, lengths))} elements"
-        raise ValueError(msg)
-
-
-def _pairs(path: Path) -> Iterator[Pair]:
-    records = read_records(path, _table, "scores", KNOWN)
-    return chain.from_iterable(map(_of_record, records))
+        raise DataError(msg, file=path)
+    return arrays
 
 
 def _table(row: list[str]) -> Table | None:
@@ -151,30 +135,18 @@ def _table(row: list[str]) -> Table | None:
     return Table(("qid", "pid", "score")) if len(row) == 3 else None
 
 
-def _of_record(record: Record) -> Iterator[Pair]:
+def _of_record(record: Record) -> Iterator[tuple[bytes, bytes, float]]:
     fields = record.fields
     if fields and all(isinstance(value, Mapping) for value in fields.values()):
-        for query, scores in fields.items():
-            for passage, score in scores.items():
-                yield query, passage, _score(score, record)
-        return
-    names = [next((name for name in known if name in fields), "") for known in _COLUMNS]
-    if not all(names):
-        raise record.unknown_form("score of a pair", KNOWN)
-    yield record.identifier(names[0]), record.identifier(names[1]), _score(fields[names[2]], record)
-
-
-def _score(value: Any, record: Record) -> float:
-    try:
-        score = decimal(value) if isinstance(value, str) else math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        msg = f"the score is {shown(value)}, but should be a number."
-        raise record.error(msg)
-    return score
-
-
-def _columns(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    queries, passages, scores = zip(*pairs, strict=True)
-    return np.array([one.encode() for one in queries]), np.array([one.encode() for one in passages]), np.array(scores)
+        pairs = [(query, passage, score) for query, scores in fields.items() for passage, score in scores.items()]
+    else:
+        names = [next((name for name in known if name in fields), "") for known in _COLUMNS]
+        if not all(names):
+            raise record.unknown_form("score of a pair", KNOWN)
+        pairs = [(record.identifier(names[0]), record.identifier(names[1]), fields[names[2]])]
+    for query, passage, value in pairs:
+        score = math.nan if isinstance(value, bool) else number(value)
+        if not math.isfinite(score):
+            msg = f"the score is {shown(value)}, but should be a number."
+            raise record.error(msg)
+        yield query.encode(), passage.encode(), score

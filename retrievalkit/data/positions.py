@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.data.packing import reading
+from retrievalkit.data.files import reading
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
 
@@ -35,32 +35,20 @@ class Duplicates:
         self._next = 1024
 
     def add(self, identifier: str) -> None:
-        """Add the next id.
-
-        Raises:
-            DataError: As for `check`, though possibly not before the number of ids has doubled.
-        """
+        """Add the next id."""
         self.hashes.append(hash(identifier))
         if len(self.hashes) == self._next:
             self.check()
             self._next *= 2
 
     def check(self) -> None:
-        """Check the ids added so far.
-
-        Raises:
-            DataError: Two are equal; the message locates both.
-        """
+        """Check the ids added so far."""
         import numpy
 
         ordered = numpy.sort(_int64(self.hashes))
         repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-        if repeated:
-            self._compare(repeated)
-
-    def _compare(self, repeated: set[int]) -> None:
         first: dict[str, Record] = {}
-        for record, identifier in self._identified():
+        for record, identifier in self._identified() if repeated else ():
             if hash(identifier) in repeated:
                 if identifier in first:
                     raise record.duplicated(identifier, first[identifier])
@@ -153,9 +141,6 @@ def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> 
         file: The file.
         names: The names of the field with the id.
         identifiers: The ids; there is no record for one that JSON may write in several ways.
-
-    Raises:
-        ValueError: A line that seems to have one is not JSON.
     """
     plain = [re.escape(one) for one in identifiers if _PLAIN_ID.fullmatch(one)]
     if not plain:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS, decimal, incomplete
+from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS, incomplete, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
@@ -34,7 +34,8 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
     for record, query_id, document_id, grade in judgements(source, split):
         judged = qrels.setdefault(query_id, {})
         if judged.setdefault(document_id, grade) != grade:
-            first = _first_line(source, split, query_id, document_id)
+            place = query_id, document_id
+            first = next(one.line for one, *found, _ in judgements(source, split) if tuple(found) == place)
             before = f"judged {judged[document_id]} at line {first}"
             msg = f"document '{document_id}' of query '{query_id}' was {before}, and is {grade} here. Keep one line."
             raise record.error(msg)
@@ -74,30 +75,15 @@ def _trec_line(cells: tuple[str, ...], gap: str) -> str:
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:
     """Record, query id, document id and grade of each judgement, in order."""
     for record in open_source(source).records("judgements", split):
-        yield _from_fields(record)
-
-
-def _from_fields(record: Record) -> tuple[Record, str, str, int]:
-    query, document, grade = (
-        next((name for name in names if name in record.fields), None)
-        for names in (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
-    )
-    if query is None or document is None or grade is None:
-        raise incomplete(record, "judgement", QRELS, query=JUDGED_QUERIES, document=JUDGED_DOCUMENTS, grade=GRADES)
-    return record, record.identifier(query), record.identifier(document), _grade(record.fields[grade], record)
-
-
-def _grade(value: Any, record: Record) -> int:
-    try:
-        number = decimal(value) if isinstance(value, str) else float(value)
-        if number == int(number) and abs(number) <= LARGEST_GRADE:
-            return int(number)
-    except (ValueError, TypeError, OverflowError):
-        pass
-    msg = f"the grade is {shown(value)}, and should be a whole number of at most {LARGEST_GRADE:,}."
-    raise record.error(msg)
-
-
-def _first_line(source: str | Path, split: str, query_id: str, document_id: str) -> int:
-    pairs = ((record.line, query, document) for record, query, document, _ in judgements(source, split))
-    return next(line for line, query, document in pairs if (query, document) == (query_id, document_id))
+        query, document, name = (
+            next((name for name in names if name in record.fields), None)
+            for names in (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
+        )
+        if query is None or document is None or name is None:
+            raise incomplete(record, "judgement", QRELS, query=JUDGED_QUERIES, document=JUDGED_DOCUMENTS, grade=GRADES)
+        grade = number(record.fields[name])
+        if not abs(grade) <= LARGEST_GRADE or grade != int(grade):
+            msg = f"the grade is {shown(record.fields[name])}, and should be a whole number of at most"
+            msg += f" {LARGEST_GRADE:,}."
+            raise record.error(msg)
+        yield record, record.identifier(query), record.identifier(document), int(grade)

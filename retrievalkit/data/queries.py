@@ -54,11 +54,7 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
 
 def check_queries(queries: Sequence[Query]) -> None:
-    """Refuse queries that cannot be searched.
-
-    Raises:
-        InputError: There are none, one is empty, or two share an id.
-    """
+    """Refuse queries that cannot be searched."""
     if not queries:
         msg = "there is no query to search for."
         raise InputError(msg)
@@ -80,12 +76,8 @@ def check_queries(queries: Sequence[Query]) -> None:
 
 def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
     """Write queries as BEIR JSON lines and return their number."""
-    return files.write_jsonl(path, map(_row, queries))
-
-
-def _row(query: Query) -> dict[str, object]:
-    row: dict[str, object] = {"_id": query.id, "text": query.text}
-    return {**row, "answers": list(query.answers)} if query.answers else row
+    rows = ({"_id": query.id, "text": query.text, "answers": list(query.answers)} for query in queries)
+    return files.write_jsonl(path, ({name: value for name, value in row.items() if value != []} for row in rows))
 
 
 def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:

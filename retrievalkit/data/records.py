@@ -162,9 +162,6 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
         form: How the file is read if it is a table.
         kinds: What the records are, for error messages: "passages".
         forms: The known forms, for error messages.
-
-    Raises:
-        DataError: The file is empty, damaged or of an unknown form.
     """
     path = Path(path)
     start = files.first_character(path)
@@ -232,7 +229,7 @@ def json_lines(path: Path) -> Iterator[Record]:
 def _json_array(path: Path) -> Iterator[Record]:
     """The elements of a JSON array, with only a few in memory at a time."""
     file = str(path)
-    for line, number, fields in json_text.elements(path):
+    for line, number, fields in json_text.members(path):
         record = Record(file, line, {}, element=int(number))
         if not isinstance(fields, dict):
             msg = f"it is {shown(fields)}, but should be a JSON object ({{...}})."
@@ -252,7 +249,8 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
     if repeated := next((name for name in table.names if name and table.names.count(name) > 1), None):
         msg = f"the header names the column {shown(repeated)} twice. Rename one."
         raise DataError(msg, file=path, line=1)
-    rows = _quoted_rows(path, table.gap) if table.quoted else _plain_rows(path)
+    plain = ((line, start, end, text.split("\t")) for line, start, end, text in filled_lines(path))
+    rows = _quoted_rows(path, table.gap) if table.quoted else plain
     if table.header:
         next(rows)
     file, width = str(path), len(table.names)
@@ -262,11 +260,6 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
             msg = f"the row has {len(row)} column{'s' * (len(row) != 1)}, but the table has {width}: {names}."
             raise DataError(msg, file=path, line=line)
         yield Record(file, line, table.fields(row), start, end)
-
-
-def _plain_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
-    for line, start, end, text in filled_lines(path):
-        yield line, start, end, text.split("\t")
 
 
 def _quoted_rows(path: Path, gap: str) -> Iterator[tuple[int, int, int, list[str]]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import columns, decimal, is_judgement_header
+from retrievalkit.data.forms import columns, is_judgement_header, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.errors import DataError
@@ -73,7 +73,7 @@ class RunForm:
             ranks: Whether ranks are needed although there are scores; otherwise they are 0.
         """
         plain = _is_plain(text)
-        columns = self._usual(text) if self == TREC and plain and "\t" not in text else self._columns(text)
+        columns = self._columns(text)
         if columns is None or not (plain or _are_ids(columns[0], columns[self.document])):
             return None
         usual = plain and "_" not in text
@@ -93,13 +93,6 @@ class RunForm:
         finite = hypot(*scores) <= LARGEST_SCORE
         return Rows(columns[0], columns[self.document], scores, places) if scores and finite else None
 
-    def _usual(self, text: str) -> list[list[str]] | None:
-        """The columns of the TREC form, if the second column contains only Q0 or 0."""
-        cells = text.split()
-        if len(cells) != 6 * text.count("\n") or not set(cells[1::6]) <= _ITERATIONS:
-            return self._columns(text)
-        return [cells[column::6] for column in range(5)]
-
     def _columns(self, text: str) -> list[list[str]] | None:
         """The columns, by a single split with each line end as a cell; None if a line has another number of cells."""
         gap = "\t" if "\t" in text else " "
@@ -118,20 +111,13 @@ class RunForm:
             path: Their file, for error messages.
             first: The number of the first line.
             ranks: As in `rows`.
-
-        Raises:
-            DataError: A line is not of this form.
         """
         lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line and not line.isspace()]
         rows = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
         return Rows(*map(list, zip(*rows, strict=True))) if rows else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
-        """Query, document, score (0 if the form has none) and rank of a line.
-
-        Raises:
-            DataError: The line is not of this form.
-        """
+        """Query, document, score (0 if the form has none) and rank of a line."""
         cells = columns(text, (self.width,))
         if len(cells) != self.width:
             msg = f"the line has {counted(len(cells), 'columns')}, but earlier lines have {self.width}. {KNOWN_FORMS}"
@@ -157,11 +143,7 @@ _CANDIDATES = RunForm(4, document=1)
 
 
 def form_of(path: Path) -> RunForm:
-    """The form of a run file, judged by its first lines.
-
-    Raises:
-        DataError: It is of an unknown form, or contains judgements.
-    """
+    """The form of a run file, judged by its first lines."""
     lines = list(islice(files.filled_lines(path), _SAMPLE_LINES))
     if not lines:
         msg = "the file contains no results."
@@ -200,11 +182,8 @@ def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
         if all(_is_number(row[3]) for row in rows):
             ranked = all(row[2].isdigit() for row in rows) and not all(row[1] in _ITERATIONS for row in rows)
             return "run" if ranked else "qrels"
-        return (
-            "run"
-            if all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _SAMPLE_LINES))
-            else None
-        )
+        candidates = all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _SAMPLE_LINES))
+        return "run" if candidates else None
     return _of_three(rows) if widths == {3} else None
 
 
@@ -235,7 +214,7 @@ def _is_fraction(cell: str) -> bool:
 
 
 def _score(cell: str) -> float:
-    if not abs(score := decimal(cell)) <= LARGEST_SCORE:
+    if not abs(score := number(cell)) <= LARGEST_SCORE:
         raise ValueError(cell)
     return score
 

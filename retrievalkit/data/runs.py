@@ -1,20 +1,34 @@
-"""Runs: for each query, the retrieved documents with their scores, best first."""
+"""Runs: for each query, the retrieved documents with their scores, best first.
+
+Opening a run file locates the lines of each query; its hits are read when they are wanted. Of a file grouped by query,
+as programs write them, only the queries' ids and 20 bytes for each are kept; of any other, 20 bytes for each stretch of
+lines of the same query. A compressed file is unpacked into an unnamed temporary file. JSON (BEIR's form) is read whole.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from operator import gt, itemgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 from retrievalkit.data import files, json_text
 from retrievalkit.data.files import uncollected
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.data.run_forms import KNOWN_FORMS, LARGEST_SCORE, RunForm, form_of, is_run_object
+from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError, UnknownNameError
 
 Hits = list[tuple[str, float]]
@@ -22,7 +36,11 @@ Run = dict[str, Hits]
 Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
-_BLOCK = 1 << 15  # bytes; a block's cells fit the processor's cache
+# Consecutive lines with the same first cell, which ends at a tab if the line has one, or else at a space.
+_SPACED = re.compile(rb"([^ \r\n][^ \n]*) [^\n]*\n(?:\1 [^\n]*\n)*")
+_STRETCH = re.compile(
+    rb"([^ \t\r\n][^\t\n]*)\t[^\n]*\n(?:\1\t[^\n]*\n)*|([^ \t\r\n][^ \t\n]*) [^\t\n]*\n(?:\2 [^\t\n]*\n)*"
+)
 
 
 class Columns(NamedTuple):
@@ -33,65 +51,225 @@ class Columns(NamedTuple):
 
 
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
-    """Read a run in any form of `run_forms`, or BEIR's: a JSON object query -> document -> score.
+    """A run in memory; see `open_run`.
 
-    Documents are ordered by score, as in trec_eval, regardless of the ranks.
+    Raises:
+        DataError: A line is damaged, or a document occurs twice for a query.
+    """
+    with uncollected():
+        return dict(open_run(path, ties))
+
+
+def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]:
+    """A run in any form of `run_forms`, or BEIR's: a JSON object query -> document -> score.
+
+    Hits are read when they are wanted, and ordered by score, as in trec_eval, regardless of the ranks.
 
     Args:
         path: The file, plain or compressed, or a folder with a `run.trec`.
         ties: How documents with equal scores are ordered: by "document_id", descending, as in trec_eval; or as in the
             "run": by its ranks, or by the order of its lines if it has none.
-
-    Raises:
-        DataError: A line is damaged, or a document occurs twice for a query.
     """
     if ties not in get_args(Ties):
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
+    if isinstance(path, InMemory):
+        in_memory: Mapping[str, Hits] = path.run
+        return in_memory
     path = files.inside(files.existing(path), "run.trec", "results")
-    if is_run_object(path):
-        return {query: _ordered(list(hits), list(hits.values()), "document_id") for query, hits in _json(path).items()}
-    form = form_of(path)
-    with uncollected():
-        return hits_in(files.read_blocks(path, _BLOCK), path, form, ties)
+    if not is_run_object(path):
+        return RunFile(path, form_of(path), ties)
+    read = ((str(query), _scored(path, line, str(query), scores)) for line, query, scores in json_text.members(path))
+    run = {query: sorted(hits.items(), key=itemgetter(1, 0), reverse=True) for query, hits in read}
+    if not any(run.values()):
+        msg = "the file contains no results."
+        raise DataError(msg, file=path)
+    return run
 
 
-def hits_in(blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, ties: Ties) -> Run:
-    """The hits in whole lines of a run: all of its lines, or all those of a query.
+def check_run(run: Mapping[str, Hits]) -> None:
+    """Read what nobody has read yet of a run that `open_run` opened, to find damaged lines."""
+    if isinstance(run, RunFile):
+        run.check()
 
-    Args:
-        blocks: Lines, in blocks of any size, each with the number of its first line.
-        path: Their file, for error messages.
-        form: Its form.
-        ties: See `read_run`.
 
-    Raises:
-        DataError: A line is damaged, or a document occurs twice for a query.
+def columns_of(run: Mapping[str, Hits], query: str) -> Columns:
+    """The hits of a query as columns: not necessarily by score, with a document perhaps twice; see `RunFile.columns`.
+
+    Reading a run's columns takes half as long as reading its hits.
     """
-    found: dict[str, Any] = columns_in(blocks, path, form, ties)
-    for query, (documents, scores) in found.items():
+    if isinstance(run, RunFile):
+        return run.columns(query)
+    hits = run[query]
+    return Columns([document for document, _ in hits], [score for _, score in hits])
+
+
+class RunFile(Mapping[str, Hits]):
+    """Query id -> its hits, best first, read from a file at each access; see `open_run`."""
+
+    def __init__(self, path: Path, form: RunForm, ties: Ties) -> None:
+        self.path = path
+        self.form = form
+        self._by_rank = ties == "run"
+        self._numbers: dict[str, int] = {}
+        self._of, self._starts, self._sizes = array("i"), array("q"), array("q")
+        if files.is_plain(path):
+            self._stream: IO[bytes] = path.open("rb")
+        else:
+            # Unnamed, so that nothing is left if the process is killed.
+            self._stream = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the run is
+            with files.open_bytes(path) as stream:
+                shutil.copyfileobj(stream, self._stream, files.CHUNK)
+            self._stream.flush()
+        weakref.finalize(self, self._stream.close)
+        self._stamp = _stamp(self._stream)
+        self._locate()
+        self._seen = bytearray(len(self._numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __contains__(self, query: object) -> bool:
+        return query in self._numbers
+
+    def __getitem__(self, query: str) -> Hits:
+        documents, scores = self.columns(query)
         if len(set(documents)) < len(documents):
-            raise _invalid_line(path, form, query)
-        # In place of its columns, so that not all of both are in memory.
-        found[query] = _ordered(documents, scores, ties)
-    return found
+            raise self._repeated(query)
+        hits = list(zip(documents, scores, strict=True))
+        if self._by_rank or _decrease(scores):
+            return hits
+        return sorted(hits, key=itemgetter(1, 0), reverse=True)
 
+    def columns(self, query: str) -> Columns:
+        """The hits of a query as columns; in the order of the lines, unless ties are as in the run.
 
-def columns_in(blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, ties: Ties) -> dict[str, Columns]:
-    """As `hits_in`, as columns: in the order of the lines unless ties are as in the run; documents may occur twice."""
-    found: dict[str, Any] = _columns(blocks, path, form, ranks=ties == "run")
-    for query, (documents, scores, ranks) in found.items():
+        A document may occur twice: accessing the query's hits raises the error for it.
+        """
+        number, form, ranks = self._numbers[query], self.form, self._by_rank
+        try:
+            text = self._raw(number).decode()
+            rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, self.path, 1, ranks=ranks)
+        except (DataError, UnicodeDecodeError):
+            self._complain()
+            raise
+        queries, documents, scores, places = rows
+        if queries.count(query) < len(queries):
+            msg = f"lines of query '{query}' are separated differently. Separate all cells by tabs, or all by spaces."
+            raise DataError(msg, file=self.path)
+        self._seen[number] = True
         if form.rank is form.score is None:
             scores = [1 / place for place in range(1, len(documents) + 1)]
-        found[query] = Columns(documents, scores) if ties == "document_id" else _by_rank(documents, scores, ranks)
-    return found
+        if not ranks or _decrease(scores):
+            return Columns(documents, scores)
+        order = sorted(range(len(documents)), key=lambda place: (-scores[place], places[place]))
+        return Columns([documents[place] for place in order], [scores[place] for place in order])
+
+    def check(self) -> None:
+        """Read the queries that have not been read yet; see `check_run`."""
+        for query, number in self._numbers.items():
+            if not self._seen[number]:
+                self[query]
+
+    def _locate(self) -> None:
+        end = 0
+        for start, block in self._blocks():
+            stretch = _STRETCH if b"\t" in block else _SPACED
+            place = 0
+            while place < len(block):
+                found = stretch.match(block, place)
+                line_end = block.index(b"\n", place)
+                after = found.end() if found else line_end + 1
+                first = block[place:line_end]
+                if first and not first.isspace():
+                    number = self._numbers.setdefault(self._query(first), len(self._numbers))
+                    if self._of and self._of[-1] == number and end == start + place:
+                        self._sizes[-1] += after - place
+                    else:
+                        self._of.append(number)
+                        self._starts.append(start + place)
+                        self._sizes.append(after - place)
+                    end = start + after
+                place = after
+        if len(self._starts) > len(self._numbers):
+            # The stretches of each query side by side, in the file's order.
+            import numpy
+
+            order = numpy.argsort(numpy.frombuffer(self._of, numpy.intc), kind="stable")
+            for name in ("_of", "_starts", "_sizes"):
+                values = getattr(self, name)
+                ordered = numpy.frombuffer(values, values.typecode)[order]
+                setattr(self, name, array(values.typecode, ordered.tobytes()))
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Blocks of whole lines, each with its first byte's position in the file."""
+        self._stream.seek(0)
+        bom = self._stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+        start, rest = self._stream.seek(len(codecs.BOM_UTF8) if bom else 0), b""
+        while block := self._stream.read(files.CHUNK):
+            whole, newline, after = block.rpartition(b"\n")
+            if newline:
+                lines = rest + whole + newline
+                yield start, lines
+                start, rest = start + len(lines), b""
+            rest += after
+            if len(rest) > files.LONGEST_LINE:
+                msg = f"a line is longer than {files.LONGEST_LINE >> 20} MiB. Is this file a run?"
+                raise DataError(msg, file=self.path)
+        if rest:
+            yield start, rest + b"\n"
+
+    def _query(self, line: bytes) -> str:
+        """The query of a line."""
+        try:
+            return self.form.row(line.decode().rstrip("\r"), self.path, 1, ranks=False)[0]
+        except (DataError, UnicodeDecodeError):
+            self._complain()
+            raise
+
+    def _raw(self, number: int) -> bytes:
+        """The lines of a query."""
+        if _stamp(self._stream) != self._stamp:
+            msg = "the file changed while it was being read. Start again."
+            raise DataError(msg, file=self.path)
+        place = bisect_left(self._of, number)
+        parts = []
+        while place < len(self._of) and self._of[place] == number:
+            self._stream.seek(self._starts[place])
+            part = self._stream.read(self._sizes[place])
+            parts.append(part if part.endswith(b"\n") else part + b"\n")
+            place += 1
+        return b"".join(parts)
+
+    def _complain(self) -> None:
+        """Raise the error for the first damaged line, with its number."""
+        for line in files.filled_lines(self.path):
+            self.form.row(line.text, self.path, line.number, ranks=self._by_rank)
+
+    def _repeated(self, query: str) -> DataError:
+        """The error for the first document that occurs twice for a query."""
+        seen: dict[str, int] = {}
+        for line in files.filled_lines(self.path):
+            of, document, _, _ = self.form.row(line.text, self.path, line.number, ranks=False)
+            if of == query and seen.setdefault(document, line.number) != line.number:
+                break
+        msg = f"document '{document}' is already at line {seen[document]} for query '{query}'. List each document once."
+        return DataError(msg, file=self.path, line=line.number)
+
+
+def _stamp(stream: IO[bytes]) -> tuple[int, int]:
+    status = os.fstat(stream.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+def _decrease(scores: Sequence[float]) -> bool:
+    return all(map(gt, scores, islice(scores, 1, None)))
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """The names of runs: their files' names, or their paths if two files share a name.
-
-    Raises:
-        InputError: A path is given twice.
-    """
+    """The names of runs: their files' names, or their paths if two files share a name."""
     stems = [_stem(Path(path).name) for path in paths]
     shared = {stem for stem, count in Counter(stems).items() if count > 1}
     names = [str(path) if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]
@@ -170,77 +348,6 @@ def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str,
     for place, score in zip((~plain).nonzero()[0].tolist(), scores[~plain].astype(str).tolist(), strict=True):
         short[place] = score
     return zip((document for document, _ in hits), short, strict=True)
-
-
-def _columns(
-    blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, *, ranks: bool
-) -> dict[str, tuple[list[str], list[float], list[int]]]:
-    """Documents, scores, and ranks if wanted, of each query in the order of the lines."""
-    found: dict[str, tuple[list[str], list[float], list[int]]] = {}
-    for first, text in blocks:
-        rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, path, first, ranks=ranks)
-        start = 0
-        for query, size in _stretches(rows.queries):
-            end = start + size
-            if query not in found:
-                found[query] = ([], [], [])
-            documents, scores, places = found[query]
-            documents += rows.documents[start:end]
-            scores += rows.scores[start:end]
-            if ranks:
-                places += rows.ranks[start:end]
-            start = end
-    return found
-
-
-def _stretches(queries: Sequence[str]) -> Iterable[tuple[str, int]]:
-    """Each query with the number of its consecutive lines."""
-    if queries and queries.count(queries[0]) == len(queries):
-        return [(queries[0], len(queries))]
-    return ((query, len(list(group))) for query, group in groupby(queries))
-
-
-def _ordered(documents: Sequence[str], scores: Sequence[float], ties: Ties) -> Hits:
-    """The hits by score, descending; equal scores in the order given, or by the documents' ids, descending."""
-    hits = list(zip(documents, scores, strict=True))
-    if ties == "run" or _decrease(scores):
-        return hits
-    return sorted(hits, key=itemgetter(1, 0), reverse=True)
-
-
-def _by_rank(documents: Sequence[str], scores: Sequence[float], ranks: Sequence[int]) -> Columns:
-    """By score, descending; equal scores by rank."""
-    if _decrease(scores):
-        return Columns(documents, scores)
-    order = sorted(range(len(documents)), key=lambda place: (-scores[place], ranks[place]))
-    return Columns([documents[place] for place in order], [scores[place] for place in order])
-
-
-def _decrease(scores: Sequence[float]) -> bool:
-    return all(map(gt, scores, islice(scores, 1, None)))
-
-
-def _invalid_line(path: Path, form: RunForm, query: str) -> DataError:
-    """The error for the first document that occurs twice for a query."""
-    seen: dict[str, int] = {}
-    for line in files.filled_lines(path):
-        of, document, _, _ = form.row(line.text, path, line.number, ranks=False)
-        if of != query:
-            continue
-        if document in seen:
-            msg = f"document '{document}' is already at line {seen[document]} for query '{query}'. "
-            msg += "List each document once."
-            break
-        seen[document] = line.number
-    return DataError(msg, file=path, line=line.number)
-
-
-def _json(path: Path) -> dict[str, dict[str, float]]:
-    run = {str(query): _scored(path, line, str(query), scores) for line, query, scores in json_text.members(path)}
-    if not any(run.values()):
-        msg = "the file contains no results."
-        raise DataError(msg, file=path)
-    return run
 
 
 def _scored(path: Path, line: int, query: str, scores: Any) -> dict[str, float]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from retrievalkit.data.forms import number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.errors import nearest
 from retrievalkit.report.counts import counted
 
-WITH_PASSAGE = "ce_score"
-_TWO_LISTS = ("pos_scores", "neg_scores")
+_TWO_LISTS = (("pos_scores", "positives"), ("neg_scores", "negatives"))
 
 
 def teacher_scores(
@@ -32,47 +32,39 @@ def teacher_scores(
         positives: Ids of its positives.
         negatives: Ids of its negatives.
         passages: The passages in the record, if any: positives, then negatives, as read.
-
-    Raises:
-        DataError: The number of scores differs from that of the documents, a score is not a number, or the example
-            lacks the document.
     """
-    ids = (*positives, *negatives)
-    scores = record.fields.get("teacher")
-    if isinstance(scores, Mapping):
-        return _by_id(record, ids, scores)
-    if scores is not None:
-        return _collected(record, "teacher", _aligned(record, "teacher", ids, "positives and negatives"))
-    if any(record.fields.get(name) is not None for name in _TWO_LISTS):
-        pairs = [
-            pair
-            for name, ids_of_list, kind in zip(
-                _TWO_LISTS, (positives, negatives), ("positives", "negatives"), strict=True
-            )
-            for pair in _aligned(record, name, ids_of_list, kind)
-        ]
-        return _collected(record, " and ".join(_TWO_LISTS), pairs)
-    pairs = [
-        (document, passage[WITH_PASSAGE])
-        for document, passage in zip(ids, passages, strict=False)
-        if isinstance(passage, Mapping) and passage.get(WITH_PASSAGE) is not None
-    ]
-    return _collected(record, WITH_PASSAGE, pairs) if pairs else None
-
-
-def _by_id(record: Record, ids: Sequence[str], scores: Mapping[object, object]) -> dict[str, float]:
-    by_id = _collected(record, "teacher", ((str(document), score) for document, score in scores.items()))
-    unknown = by_id.keys() - set(ids)
-    if unknown:
-        document = min(unknown)
-        close = nearest(document, ids)
+    ids, given, name = (*positives, *negatives), record.fields.get("teacher"), "teacher"
+    pairs: list[tuple[str, object]]
+    if isinstance(given, Mapping):
+        pairs = [(str(document), score) for document, score in given.items()]
+    elif given is not None:
+        pairs = _aligned(record, name, ids, "positives and negatives")
+    elif any(record.fields.get(one) is not None for one, _ in _TWO_LISTS):
+        name = " and ".join(one for one, _ in _TWO_LISTS)
+        lists = zip(_TWO_LISTS, (positives, negatives), strict=True)
+        pairs = [pair for (one, kind), listed in lists for pair in _aligned(record, one, listed, kind)]
+    else:
+        name = "ce_score"
+        held = [(one, passage) for one, passage in zip(ids, passages, strict=False) if isinstance(passage, Mapping)]
+        pairs = [(one, passage[name]) for one, passage in held if passage.get(name) is not None]
+        if not pairs:
+            return None
+    scores: dict[str, float] = {}
+    for document, value in pairs:
+        score = math.nan if isinstance(value, str | bool) else number(value)
+        if not math.isfinite(score):
+            msg = f"'{name}' of document '{document}' is {shown(value)}, but should be a number."
+            raise record.error(msg)
+        if scores.setdefault(document, score) != score:
+            msg = f"'{name}' gives the document '{document}' two scores, {scores[document]} and {score}. Keep one."
+            raise record.error(msg)
+    if unknown := scores.keys() - set(ids):
+        close = nearest(min(unknown), ids)
         offer = f"; did you mean '{close}'?" if close else "."
-        msg = (
-            f"'teacher' scores the document '{document}', which is neither a positive nor a negative of this "
-            f"example{offer}"
-        )
+        msg = f"'teacher' scores the document '{min(unknown)}', which is neither a positive nor a negative of this "
+        msg += f"example{offer}"
         raise record.error(msg)
-    return by_id
+    return scores
 
 
 def _aligned(record: Record, name: str, ids: Sequence[str], kind: str) -> list[tuple[str, object]]:
@@ -81,26 +73,3 @@ def _aligned(record: Record, name: str, ids: Sequence[str], kind: str) -> list[t
         msg = f"'{name}' has {counted(len(scores), 'scores')} for {len(ids)} {kind}. Give one for each, in their order."
         raise record.error(msg)
     return list(zip(ids, scores, strict=True))
-
-
-def _collected(record: Record, name: str, pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
-    scores: dict[str, float] = {}
-    for document, value in pairs:
-        score = _number(value)
-        if score is None:
-            msg = f"'{name}' of document '{document}' is {shown(value)}, but should be a number."
-            raise record.error(msg)
-        if scores.setdefault(document, score) != score:
-            msg = f"'{name}' gives the document '{document}' two scores, {scores[document]} and {score}. Keep one."
-            raise record.error(msg)
-    return scores
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        score = float(value)
-    except OverflowError:
-        return None
-    return score if math.isfinite(score) else None

@@ -99,7 +99,7 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
     from retrievalkit.data.corpus import open_corpus
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.data.run_file import check_run, open_run
+    from retrievalkit.data.runs import check_run, open_run
     from retrievalkit.evaluate.evaluation import Evaluation, Evaluations
     from retrievalkit.evaluate.measures import check_metrics
     from retrievalkit.evaluate.metrics import WithoutSameId

@@ -17,8 +17,7 @@ import numpy as np
 
 from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.run_file import columns_of
-from retrievalkit.data.runs import Columns, Hits, Ties
+from retrievalkit.data.runs import Columns, Hits, Ties, columns_of
 from retrievalkit.errors import InputError, PluginError, check_choice, shortlist
 from retrievalkit.evaluate.evaluate import METRICS, Over
 from retrievalkit.evaluate.measures import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from retrievalkit import artifacts
 from retrievalkit.contracts import Found, PairScores
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.run_file import check_run, open_run
+from retrievalkit.data.runs import check_run, open_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.model.precision import Precision, check_for_pairs
 from retrievalkit.model.rerankers import open_reranker, score_pairs

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.run_file import check_run, open_run
-from retrievalkit.data.runs import Hits
+from retrievalkit.data.runs import Hits, check_run, open_run
 from retrievalkit.errors import (
     ArtifactError,
     DataError,

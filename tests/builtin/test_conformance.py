@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from retrievalkit.testing.kits import kit_of
 
 from retrievalkit import registry
-from retrievalkit.testing.kits import kit_of
 
 BUILT_IN = [
     (kind, name)

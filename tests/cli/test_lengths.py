@@ -12,7 +12,7 @@ from retrievalkit import artifacts
 from retrievalkit.cli.main import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.run_file import open_run
+from retrievalkit.data.runs import open_run
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 

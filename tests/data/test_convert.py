@@ -55,26 +55,6 @@ def test_a_corpus(tmp_path):
     assert open_corpus(tmp_path / "folder").get("1").title == "T"
 
 
-def test_queries(tmp_path):
-    (tmp_path / "q.csv").write_text("who\t['me']\n")
-    assert convert(tmp_path / "q.csv", tmp_path / "q.jsonl") == {"queries": 1}
-    assert read_queries(tmp_path / "q.jsonl") == read_queries(tmp_path / "q.csv")
-
-
-def test_judgements(tmp_path):
-    (tmp_path / "a.qrels").write_text("1 0 a 2\n")
-    assert convert(tmp_path / "a.qrels", tmp_path / "a.tsv") == {"judgements": 1}
-    assert (tmp_path / "a.tsv").read_text() == "query-id\tcorpus-id\tscore\n1\ta\t2\n"
-    convert(tmp_path / "a.tsv", tmp_path / "b.qrels")
-    assert (tmp_path / "b.qrels").read_text() == "1 0 a 2\n"
-
-
-def test_a_run(tmp_path):
-    (tmp_path / "run.tsv").write_text("1\ta\t1\n1\tb\t2\n")
-    assert convert(tmp_path / "run.tsv", tmp_path / "a.trec") == {"results": 2}
-    assert read_run(tmp_path / "a.trec") == read_run(tmp_path / "run.tsv")
-
-
 def test_examples_go_into_a_folder_with_their_passages(tmp_path, dpr):
     """Where a corpus and training examples can be read from."""
     assert convert(dpr, tmp_path / "out") == {"examples": 1, "passages": 2, "without a positive": 1}
@@ -93,15 +73,6 @@ def test_texts_are_not_lost_unseen(tmp_path, dpr):
     assert not (tmp_path / "out.jsonl").exists()
     convert(dpr, tmp_path / "out")
     assert convert(dpr, tmp_path / "out.jsonl", corpus=tmp_path / "out")["examples"] == 1
-
-
-def test_examples_by_ids(tmp_path):
-    row = {"query_id": 1, "query_text": "who", "positive_document_ids": [5], "negative_document_ids": [6]}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    assert convert(tmp_path / "a.jsonl", tmp_path / "b.jsonl") == {"examples": 1}
-    assert lines(tmp_path / "b.jsonl") == [
-        {"query_id": "1", "query": "who", "positives": ["5"], "negatives": ["6"], "answers": []}
-    ]
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out"])
@@ -150,16 +121,6 @@ def test_a_part_of_a_collection(tmp_path, collection):
     assert {one.id for one in read_queries(tmp_path / "out.jsonl")} == set(read_qrels(collection, split))
     convert(collection, tmp_path / "train.jsonl", kind="examples", split=split)
     assert read_examples(tmp_path / "train.jsonl").rows == read_examples(collection, split=split).rows
-
-
-def test_documentation(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    counts = convert("pydoc:click", tmp_path / "out")
-    assert counts["queries"] == counts["judgements"] > 50
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("corpus.jsonl", "queries.jsonl", "qrels", "manifest.json")
-    }
-    assert read_qrels(tmp_path / "out") == read_qrels("pydoc:click")
 
 
 @pytest.mark.parametrize(

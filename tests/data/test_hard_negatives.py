@@ -228,34 +228,3 @@ def test_the_command_writes_examples_with_a_teacher(place):
     assert (first.query, first.negatives) == ("what does a baker bake", ("22", "5"))
     assert first.teacher == {"10": 9.0, "11": 8.0, "22": -1.0, "5": 1.0}
     assert second.negatives == ()
-
-
-def test_the_command_refuses_a_folder_and_says_what_to_give(place):
-    line = ["convert", place / "hard.jsonl", place / "folder", "--queries", place / "queries.tsv"]
-    result = CliRunner().invoke(main, [str(word) for word in line])
-    assert result.exit_code == 2
-    assert "which go to a file" in result.output
-
-
-def test_the_remedy_works(place):
-    assert "--queries QUERIES" in convert(place, code=2)
-    convert(place, "--queries", place / "queries.tsv")
-
-
-def test_a_training_takes_what_was_converted(tiny_model, tiny_collection, tmp_path):
-    """End to end: the countries' questions with negatives of two systems, filtered and learnt from by a teacher."""
-    questions = [json.loads(line) for line in tiny_collection.queries.read_text().splitlines()]
-    ids = [json.loads(line)["_id"] for line in tiny_collection.corpus.read_text().splitlines()]
-    rows, scores = [], []
-    for row, question in enumerate(questions[:16]):
-        own, others = ids[row % len(ids)], [ids[(row + step) % len(ids)] for step in range(1, 5)]
-        rows.append({"qid": question["_id"], "pos": [own], "neg": {"bm25": others[:2], "dense": others[1:]}})
-        scores += [(question["_id"], one, 9 - 2 * place) for place, one in enumerate([own, *others])]
-    (tmp_path / "hard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "scores.tsv").write_text("".join(f"{q}\t{p}\t{s}\n" for q, p, s in scores))
-    convert(tmp_path, "--queries", tiny_collection.queries, "--scores", tmp_path / "scores.tsv", "--margin", 3)
-    assert all(len(row.negatives) == 3 for row in read_examples(tmp_path / "train.jsonl"))
-    line = ["train", "--model", tiny_model, "--examples", tmp_path / "train.jsonl", "--corpus", tiny_collection.corpus]
-    line += ["--loss", "margin_mse", "--epochs", 1, "--output", tmp_path / "out", "--negatives", 2]
-    result = CliRunner().invoke(main, [str(word) for word in line])
-    assert result.exit_code == 0, result.output

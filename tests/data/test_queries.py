@@ -38,18 +38,9 @@ def test_json_lines(tmp_path, row, name):
     assert read_queries(jsonl(tmp_path, [row], name)) == [Query("7", "who?", ("me", "you"))]
 
 
-def test_one_answer_may_stand_alone(tmp_path):
-    assert read_queries(jsonl(tmp_path, [{"_id": "7", "text": "who?", "answers": "me"}]))[0].answers == ("me",)
-
-
 def test_a_table(tmp_path):
     (tmp_path / "q.tsv").write_text('1\twho "am I\n2\twhat\n')
     assert read_queries(tmp_path / "q.tsv") == [Query("1", 'who "am I'), Query("2", "what")]
-
-
-def test_a_table_with_header(tmp_path):
-    (tmp_path / "q.tsv").write_text("query_id\tquery\n1\twho\n")
-    assert read_queries(tmp_path / "q.tsv") == [Query("1", "who")]
 
 
 def test_dpr(tmp_path):
@@ -92,12 +83,6 @@ def test_a_beir_folder(tmp_path):
     assert [one.id for one in read_queries(tmp_path, "test")] == ["a", "c"]
     with pytest.raises(DataError, match=r"split 'dev' .*It has test\."):
         read_queries(tmp_path, "dev")
-
-
-def test_a_folder_without_queries(tmp_path):
-    jsonl(tmp_path, [{"_id": "1", "text": "x"}], "corpus.jsonl")
-    with pytest.raises(DataError, match=r"the folder has no queries\.jsonl .*It holds corpus\.jsonl"):
-        read_queries(tmp_path)
 
 
 def test_examples_may_repeat_a_query(tmp_path):

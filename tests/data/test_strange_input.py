@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from fuzz.nasty import SNIPPETS, VALUES
 from retrievalkit.data import files, records
-from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
 from retrievalkit.data.kinds import kind_of
@@ -227,9 +226,9 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, kin
 def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
     """Opening one that nobody writes would never return."""
     os.mkfifo(tmp_path / "a")
-    with pytest.raises(DataError, match="a' is a pipe, and data is read from regular files"):
+    with pytest.raises(DataError, match="a' is a pipe"):
         READERS[kind](tmp_path / "a")
-    with pytest.raises(DataError, match="/dev/null' is a device"):
+    with pytest.raises(DataError, match="/dev/null' is a pipe, a device"):
         READERS[kind](Path("/dev/null"))
 
 
@@ -237,7 +236,7 @@ def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
 def test_a_link_to_a_file_of_the_kernel_is_refused(tmp_path):
     """Its size is 0, and it may never end."""
     (tmp_path / "a").symlink_to("/proc/self/status")
-    with pytest.raises(DataError, match="a' is a file of the kernel"):
+    with pytest.raises(DataError, match="a' is a pipe, a device or a file of the kernel"):
         READERS["corpus"](tmp_path / "a")
 
 
@@ -271,12 +270,6 @@ def test_a_query_that_is_no_text_is_refused():
         check_queries([Query("q", "caf\udce9")])
 
 
-def test_an_empty_array_is_not_converted(tmp_path):
-    """It has no record that would tell its kind."""
-    with pytest.raises(DataError, match="there is no record in it"):
-        convert(written(tmp_path, "[]"), tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     "metric", ["nDCG@99999999999999999999", "R@0", "P@-1", "nDCG@" + "9" * 5000, "nDCG(gains={1:99999999})"]
 )
@@ -308,14 +301,6 @@ def test_a_pipe_as_queries_is_one_message_on_the_command_line(tmp_path):
     assert ran.returncode == 2
     assert ran.stderr.decode().count("\n") == 1
     assert "'/dev/stdin' is a pipe" in ran.stderr.decode()
-
-
-def test_duplicates_are_found_across_the_files_of_a_folder(tmp_path):
-    """The message names both places."""
-    written(tmp_path, "1\tabc\n", "a.tsv")
-    written(tmp_path, "2\tabc\n1\tdef\n", "b.tsv")
-    with pytest.raises(DataError, match=r"b\.tsv:2: the id '1' is already used at .*a\.tsv, line 1"):
-        READERS["corpus"](tmp_path)
 
 
 def test_a_value_for_a_message_is_short():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
 from retrievalkit.data import files
-from retrievalkit.data.examples import check_teacher, read_examples, write_examples
+from retrievalkit.data.examples import check_teacher, read_examples
 from retrievalkit.data.queries import hashed_id
 from retrievalkit.errors import DataError, InputError
 
@@ -70,14 +69,6 @@ def test_in_two_lists(tmp_path):
 def test_a_document_that_is_named_twice_has_one_score(tmp_path):
     twice = {**OURS, "positives": ["1", "1"]}
     assert read(tmp_path, {**twice, "teacher": [2, 2, 1]}).rows[0].teacher == {"1": 2.0, "3": 1.0}
-
-
-def test_what_was_read_in_any_form_is_written_by_id(tmp_path):
-    examples = read(tmp_path, {**OURS, "teacher": [2, 0.5, -1]})
-    write_examples(tmp_path / "written.jsonl", examples)
-    written = json.loads((tmp_path / "written.jsonl").read_text())
-    assert written["teacher"] == {"1": 2.0, "2": 0.5, "3": -1.0}
-    assert read_examples(tmp_path / "written.jsonl").rows == examples.rows
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """A fuzzer: real commands read damaged inputs, and must end with exit code 0, or with 2 and one message.
 
-    make fuzz N=10000 SEED=1             trials; groups of failures, each with a small reproducer in build/fuzz/
+    make fuzz N=10000 SEED=1             trials; groups of failures, the smallest of each in build/fuzz/
     make fuzz SEED=1 ONLY=4711           one of these trials again, with all that it printed
     make fuzz ONLY=build/fuzz/003.json   a reproducer
 
 `material` makes a valid input of each kind, `targets` lists the commands that read them, `mutations` draws edits from
 what is `nasty`, `edits` applies them, `process` runs a command in a fork of this process, `verdict` judges what it did,
-`shrink` looks for a smaller failure, and `campaign` runs many trials.
+and `campaign` runs many trials.
 """
 
 import os

@@ -19,7 +19,6 @@ def main():
     parser.add_argument("--targets", default="", help="only targets with this word in their names")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-plugins", dest="plugins", action="store_false", help="nothing that needs Java or Milvus")
-    parser.add_argument("--no-shrink", dest="shrunk", action="store_false", help="failures as they were drawn")
     parser.add_argument("--cases", type=Path, help="a folder of reproducers to try; writes cases.json")
     parser.add_argument("--report", type=Path, default=Path("build/fuzz"))
     given = parser.parse_args()
@@ -31,7 +30,7 @@ def main():
             text, failed = _again(bench, numbered or Trial.of(json.loads(path.read_text())))
         else:
             settings = {"trials": given.trials, "seed": given.seed, "workers": given.workers, "minutes": given.minutes}
-            found = campaign.run(bench, chosen, **settings, shrunk=given.shrunk)
+            found = campaign.run(bench, chosen, **settings)
             text, failed = campaign.write_report(given.report, *found, seed=given.seed), bool(found[0])
             if given.cases is not None:
                 campaign.try_cases(bench, given.cases, given.report / "cases.json")

@@ -92,9 +92,9 @@ def _recode(edit, root, material):
     if name == "gzip":
         content = gzip.compress(content, mtime=0)
     elif name == "zstd":
-        import zstandard
+        import pyarrow
 
-        content = zstandard.compress(content)
+        content = pyarrow.compress(content, "zstd", asbytes=True)
     elif name in ("\r", "\r\n", "\x00", "\x0b", "\x85", "\u2028"):
         content = content.replace(b"\n", name.encode())
     elif name == "bom":

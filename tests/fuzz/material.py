@@ -164,9 +164,9 @@ def _corpora(folder, passages):
     _jsonl(folder / "corpus.jsonl", passages)
     content = (folder / "corpus.jsonl").read_bytes()
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(content, mtime=0))
-    import zstandard
+    import pyarrow
 
-    (folder / "corpus.jsonl.zst").write_bytes(zstandard.compress(content))
+    (folder / "corpus.jsonl.zst").write_bytes(pyarrow.compress(content, "zstd", asbytes=True))
     (folder / "corpus.json").write_text(json.dumps(passages, indent=1))
     (folder / "collection.tsv").write_text(_lines(*([row["_id"], row["text"]] for row in passages)))
     table = [[row["_id"], f'"{row["text"]}"', row["title"]] for row in passages]

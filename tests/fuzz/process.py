@@ -24,7 +24,7 @@ EXTRA_MEMORY = 4 << 30
 LARGEST_FILE = 256 << 20
 _HEAVY = (
     "accelerate", "datasets", "faiss", "ir_measures", "matplotlib.figure", "matplotlib.backends.backend_agg", "peft",
-    "safetensors.torch", "scipy.sparse", "scipy.stats", "tokenizers", "torch", "transformers", "yaml", "zstandard",
+    "safetensors.torch", "scipy.sparse", "scipy.stats", "tokenizers", "torch", "transformers", "yaml", "pyarrow",
     "transformers.trainer", "transformers.models.bert.modeling_bert", "transformers.models.auto.modeling_auto",
     "rich.console", "rich.progress", "jinja2", "filelock", "pydantic",
 )  # fmt: skip

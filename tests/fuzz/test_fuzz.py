@@ -16,7 +16,7 @@ def fuzzed(tmp_path_factory):
     """Run the kept cases and 300 trials in a process of its own, which imports everything once and forks."""
     folder = tmp_path_factory.mktemp("fuzzed")
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    command = [sys.executable, "-m", "fuzz", "--trials", "300", "--seed", "11", "--no-plugins", "--no-shrink"]
+    command = [sys.executable, "-m", "fuzz", "--trials", "300", "--seed", "11", "--no-plugins"]
     command += ["--report", str(folder / "report"), "--cases", str(Path(__file__).parent / "cases")]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert (folder / "report" / "report.txt").exists(), done.stdout + done.stderr

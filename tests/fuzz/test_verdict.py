@@ -3,7 +3,6 @@
 import pytest
 
 from fuzz.process import Ended
-from fuzz.shrink import shrink
 from fuzz.targets import BY_NAME
 from fuzz.trial import Trial, Whole
 from fuzz.verdict import Changes, judge
@@ -76,13 +75,3 @@ def test_another_result_may_have_another_manifest():
     """Nobody can tell such a folder from one that was made so."""
     sealed = {"code": 0, "err": "", "results": ("other",), "edits": (EDIT, {"op": "seal"})}
     assert kinds(**sealed) == []
-
-
-def test_a_failing_trial_is_made_smaller():
-    """Edits and bytes that do not matter go."""
-    edits = (
-        {"op": "remove", "file": "x"},
-        {"op": "splice", "file": "y", "at": 5, "cut": 8, "put": "abcdefgh", "times": 1},
-    )
-    small = shrink(Trial("run", "x", edits), lambda one: any("g" in edit.get("put", "") for edit in one.edits))
-    assert small.edits == ({"op": "splice", "file": "y", "at": 11, "cut": 1, "put": "g", "times": 1},)

@@ -38,9 +38,6 @@ def read_html(text: str) -> tuple[str, str]:
     """Title (<title>, or the first <h1>, or the first heading; "" if there is none) and visible text of a page.
 
     A block begins a line. Scripts, styles, menus and the like are left out.
-
-    Raises:
-        NestedError: Elements are nested too deeply.
     """
     from lxml import etree
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from retrievalkit.data import files
-from retrievalkit.data.packing import reading
+from retrievalkit.data.files import reading
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.sources.document_html import DEEPEST, NestedError, declared_encoding, read_html
 from retrievalkit.errors import DataError
@@ -50,9 +50,6 @@ def read_document(path: Path, name: str) -> Document:
     Args:
         path: Its file.
         name: Its name, of which the title is made if the document has none.
-
-    Raises:
-        UnreadableError: It has no text, or is damaged, binary, too large or in an unknown encoding.
     """
     title, text = READERS[path.suffix.lower()](path)
     text = text.strip()

@@ -33,9 +33,6 @@ class Documents(Source):
 
     Attributes:
         root: The folder that ids are relative to.
-
-    Raises:
-        DataError: The path does not exist.
     """
 
     content_hashed = True
@@ -48,11 +45,7 @@ class Documents(Source):
         self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The documents, by path.
-
-        Raises:
-            DataError: None of them can be read.
-        """
+        """The documents, by path."""
         left_out: dict[str, list[str]] = {}
         count = 0
         for identifier, path in self._documents:
@@ -108,9 +101,6 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
     Args:
         source: A file, a folder or an address.
         root: The folder that ids of documents are relative to; None = the folder itself.
-
-    Raises:
-        OptionError: There is a root, and the source is not in it or is something else than documents.
     """
     if not _holds_documents(Path(source)):
         if root is not None:
@@ -127,14 +117,24 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
 
 
 def _holds_documents(path: Path) -> bool:
-    if not os.path.isdir(path):
-        return _is_document(path) and not _is_table(path)
-    visible = [name for name in files.names_in(path) if not name.startswith(".")]
-    if any(name == "qrels" or name.lower().endswith(_OURS) for name in visible):
+    if os.path.isdir(path):
+        visible = [name for name in files.names_in(path) if not name.startswith(".")]
+        if any(name == "qrels" or name.lower().endswith(_OURS) for name in visible):
+            return False
+        tables = any(name.lower().endswith(".csv") for name in visible)
+        # A README next to tables is about them.
+        return any(_is_document(one) and not (tables and one.stem.lower() in ABOUT) for one in _below(path))
+    if not _is_document(path) or path.suffix.lower() != ".txt":
+        return _is_document(path)
+    try:
+        first = next(files.filled_lines(path), None)
+    except DataError:
+        return True  # reading it as a document says what is wrong
+    # Else it is judgements, a run, a table or JSON.
+    if first is None or "\t" in first.text or first.text.lstrip()[0] in "{[":
         return False
-    tables = any(name.lower().endswith(".csv") for name in visible)
-    # A README next to tables is about them.
-    return any(_is_document(one) and not (tables and one.stem.lower() in ABOUT) for one in _below(path))
+    cells = first.text.split()
+    return len(cells) not in (3, 4, 6) or not any(cell.replace(".", "", 1).isdecimal() for cell in cells[2:])
 
 
 def _is_document(path: Path) -> bool:
@@ -152,17 +152,3 @@ def _below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         yield from (Path(parent, name) for name in sorted([*names, *links]) if not name.startswith("."))
-
-
-def _is_table(path: Path) -> bool:
-    """Whether a text file holds data rather than prose: judgements, a run, a table or JSON."""
-    if path.suffix.lower() != ".txt":
-        return False
-    try:
-        first = next(files.filled_lines(path), None)
-    except DataError:
-        return False  # reading it as a document says what is wrong
-    if first is None or "\t" in first.text or first.text.lstrip()[0] in "{[":
-        return True
-    cells = first.text.split()
-    return len(cells) in (3, 4, 6) and any(cell.replace(".", "", 1).isdecimal() for cell in cells[2:])

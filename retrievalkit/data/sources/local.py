@@ -13,8 +13,8 @@ from pathlib import Path
 from retrievalkit import oddities
 from retrievalkit.artifacts import fingerprint_folder, fingerprint_value, kind_of
 from retrievalkit.data import files, forms, json_text
+from retrievalkit.data.files import COMPRESSIONS, reading
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, shortlist
@@ -41,11 +41,7 @@ _OBJECT, _SAMPLE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\
 
 
 class Local(Source):
-    """A file of JSON lines, JSON or a table in any known format, a BEIR folder, or a folder of corpus files.
-
-    Raises:
-        DataError: The file or folder does not exist; the message names the nearest.
-    """
+    """A file of JSON lines, JSON or a table in any known format, a BEIR folder, or a folder of corpus files."""
 
     reads_files = True
     content_hashed = True
@@ -80,60 +76,34 @@ class Local(Source):
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
         """The records of a part. `holds` is not consulted: reading reports which file is missing."""
-        read = {"passages": self.passages, "queries": self.queries}
-        if part in read:
-            return read[part]()
-        return self.judgements(split) if part == "judgements" else self.examples(split)
+        if part == "passages":
+            yield from self.corpus_records(forms.CORPUS)
+        elif part == "queries":
+            path = files.inside(self.path, "queries.jsonl", "queries")
+            self._note_unread([path], lambda other: _words(other) & _OF_QUERIES and not _words(other) & _OF_RESULTS)
+            for record in read_records(path, *forms.QUERIES):
+                if "answer_list" in record.fields:
+                    record.fields["answers"] = _literal_answers(record)
+                yield record
+        elif part == "judgements":
+            path = self._qrels_file(split)
+            self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
+            with files.open_bytes(path) as stream:
+                # No line of judgements begins like an object: an id may begin with a brace alone.
+                is_object = _OBJECT.match(stream.read(_SAMPLE))
+            yield from _judged(path) if is_object else _judged_lines(path)
+        else:
+            paths = self._paths_of_examples(split)
+            shards = paths is self._example_shards
+            self._note_unread(paths, lambda one: _is_unknown(one) if shards else _words(one) - _OF_SHARDS == {split})
+            for path in paths:
+                yield from read_records(path, *forms.EXAMPLES)
 
-    def passages(self) -> Iterator[Record]:
-        """The records of the corpus files, in order."""
-        return self.rows(forms.CORPUS)
-
-    def rows(self, form: forms.Form) -> Iterator[Record]:
+    def corpus_records(self, form: forms.Form) -> Iterator[Record]:
         """The records of the corpus files, whose tables are read as a form says."""
         self._note_unread(self._corpus_files, _is_unknown)
         for path in self._corpus_files:
             yield from read_records(path, *form)
-
-    def queries(self) -> Iterator[Record]:
-        """The records of the file, or of the folder's queries.jsonl."""
-        path = files.inside(self.path, "queries.jsonl", "queries")
-        self._note_unread([path], lambda other: _words(other) & _OF_QUERIES and not _words(other) & _OF_RESULTS)
-        for record in read_records(path, *forms.QUERIES):
-            if "answer_list" in record.fields:
-                record.fields["answers"] = _literal_answers(record)
-            yield record
-
-    def judgements(self, split: str) -> Iterator[Record]:
-        """The lines of the file, or of the folder's qrels/SPLIT.tsv."""
-        path = self._qrels_file(split)
-        file = str(path)
-        self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
-        if _holds_object(path):
-            yield from _judged(path)
-            return
-        for line in files.filled_lines(path):
-            cells = forms.columns(line.text, (3, 4))
-            if line.number == 1 and forms.is_judgement_header(cells):
-                continue
-            record = Record(file, line.number, {})
-            if len(cells) == _RUN_WIDTH and line.number == 1 and cells[3].isdecimal():
-                msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
-                msg += f"Known forms: {'; '.join(forms.QRELS)}."
-                raise record.error(msg)
-            if len(cells) not in (3, 4):
-                msg = f"the line has {counted(len(cells), 'columns')}. Known forms: {'; '.join(forms.QRELS)}."
-                raise record.error(msg)
-            record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
-            yield record
-
-    def examples(self, split: str) -> Iterator[Record]:
-        """The records of the file, of the folder's SPLIT.jsonl, or of all files of a folder of nothing else."""
-        paths = self._paths_of_examples(split)
-        shards = paths is self._example_shards
-        self._note_unread(paths, lambda other: _is_unknown(other) if shards else _words(other) - _OF_SHARDS == {split})
-        for path in paths:
-            yield from read_records(path, *forms.EXAMPLES)
 
     def example_files(self, split: str) -> tuple[Path, ...]:
         """The files of examples, if none is compressed or a JSON array."""
@@ -200,7 +170,11 @@ class Local(Source):
         for name in _CORPUS_FILES:
             if corpus := files.find_file(self.path, name):
                 return [corpus]
-        self._refuse_folder_without_data()
+        # Models and what commands made of data have JSON files that are no data.
+        other = _WITHOUT_DATA.get(kind_of(self.path) or "")
+        if other or os.path.isfile(self.path / "config.json"):
+            msg = f"the folder holds {other or 'a model'}, and no data. Give a corpus: a file, or a folder of files."
+            raise DataError(msg, file=self.path)
         found = self._data_files()
         if not found:
             held = files.listing(self.path)
@@ -230,15 +204,6 @@ class Local(Source):
                 f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(left_out)}. "
                 f"Read: {shortlist((path.name for path in read), 3)}. Give others by their own paths."
             )
-
-    def _refuse_folder_without_data(self) -> None:
-        """Refuse models and what commands made of data: their JSON files are no data."""
-        kind = kind_of(self.path)
-        if kind not in _WITHOUT_DATA and os.path.isfile(self.path / "config.json"):
-            kind = "model"
-        if kind in _WITHOUT_DATA:
-            msg = f"the folder holds {_WITHOUT_DATA[kind]}, and no data. Give a corpus: a file, or a folder of files."
-            raise DataError(msg, file=self.path)
 
     def _judged_splits(self) -> list[str]:
         folder = self.path / "qrels"
@@ -298,10 +263,21 @@ def _literal_answers(record: Record) -> list[str]:
     raise record.error(msg)
 
 
-def _holds_object(path: Path) -> bool:
-    """Whether a file is a JSON object, with which no line of judgements begins: an id may begin with a brace alone."""
-    with files.open_bytes(path) as stream:
-        return bool(_OBJECT.match(stream.read(_SAMPLE)))
+def _judged_lines(path: Path) -> Iterator[Record]:
+    """The judgements of a file of lines, with or without BEIR's header."""
+    for line in files.filled_lines(path):
+        cells = forms.columns(line.text, (3, 4))
+        if line.number == 1 and forms.is_judgement_header(cells):
+            continue
+        record = Record(str(path), line.number, {})
+        if len(cells) not in (3, 4):
+            run = len(cells) == _RUN_WIDTH and line.number == 1 and cells[3].isdecimal()
+            problem = "this is a run (query Q0 document rank score tag), and judgements were expected"
+            problem = problem if run else f"the line has {counted(len(cells), 'columns')}"
+            msg = f"{problem}. Known forms: {'; '.join(forms.QRELS)}."
+            raise record.error(msg)
+        record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
+        yield record
 
 
 def _judged(path: Path) -> Iterator[Record]:

@@ -44,21 +44,9 @@ class Memory(Source):
         """The parts that were given."""
         return tuple(self._held)
 
-    def passages(self) -> Iterable[Row]:
-        """The passages."""
-        return self._held["passages"]
-
-    def queries(self) -> Iterable[Row]:
-        """The queries."""
-        return self._held["queries"]
-
-    def judgements(self, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
-        """The judgements."""
-        return self._held["judgements"]
-
-    def examples(self, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
-        """The training examples."""
-        return self._held["examples"]
+    def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
+        """The rows that were given."""
+        return self._held[part]
 
     def size(self) -> int | None:
         """The number of passages."""

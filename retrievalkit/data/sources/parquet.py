@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from retrievalkit.data import files
-from retrievalkit.data.packing import reading
+from retrievalkit.data.files import reading
 from retrievalkit.data.sources.source import Part, Source
 from retrievalkit.errors import DataError
 
@@ -28,29 +28,12 @@ class Parquet(Source):
         """None: it depends on the columns."""
         return None
 
-    def passages(self) -> Iterator[dict[str, Any]]:
-        """The rows, of which some are in memory at a time.
-
-        Raises:
-            DataError: The file is damaged, or no Parquet file.
-        """
+    def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
+        """The rows, some of which are in memory at a time: a file has one part and one split."""
+        del part, split
         with self._opened() as table:
             for batch in table.iter_batches(batch_size=_ROWS):
                 yield from batch.to_pylist()
-
-    def queries(self) -> Iterator[dict[str, Any]]:
-        """The rows."""
-        return self.passages()
-
-    def judgements(self, split: str) -> Iterator[dict[str, Any]]:
-        """The rows: a file has one split."""
-        del split
-        return self.passages()
-
-    def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """The rows: a file has one split."""
-        del split
-        return self.passages()
 
     def fingerprint(self) -> str:
         """A hash of the file."""

@@ -33,10 +33,19 @@ def open_source(address: str | Path) -> Source:
     if isinstance(address, InMemory):
         return Memory(address)
     prefix, name = split_prefix(address)
+    known = registry.names("source")
+    if not prefix and (ending := Path(name).suffix[1:]) in known and os.path.isfile(name):
+        prefix = ending if getattr(registry.get("source", ending), "reads_files", False) else ""
     if not prefix:
-        prefix = _prefix_of_file(Path(name))
-    if not prefix:
-        _refuse_unknown_prefix(name)
+        match = _PREFIXED.fullmatch(name)
+        if match is not None and not os.path.exists(name):
+            close = nearest(match[1], known)
+            offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
+            msg = (
+                f"'{name}' is no file, and '{match[1]}:' is no known prefix of a source{offer} Known: "
+                f"{shortlist(f'{one}:' for one in known)}. rkit plugins list shows which plugins bring sources."
+            )
+            raise InputError(msg)
         return Local(name)
     if consent.is_anonymous() and not getattr(registry.get("source", prefix), "content_hashed", False):
         msg = f"'{address}' is named by a file alone, which cannot prove its content. It is opened only if you name it."
@@ -69,26 +78,3 @@ def fingerprint(address: str | Path) -> str:
         DataError: The file or folder does not exist, or a remote source cannot be fetched.
     """
     return open_source(address).fingerprint()
-
-
-def _prefix_of_file(path: Path) -> str:
-    """The source registered for this ending of a file, or ""."""
-    ending = path.suffix[1:]
-    if ending not in registry.names("source") or not os.path.isfile(path):
-        return ""
-    return ending if getattr(registry.get("source", ending), "reads_files", False) else ""
-
-
-def _refuse_unknown_prefix(address: str) -> None:
-    match = _PREFIXED.fullmatch(address)
-    if match is None or os.path.exists(address):
-        return
-    known = registry.names("source")
-    close = nearest(match[1], known)
-    offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
-    listed = shortlist(f"{name}:" for name in known)
-    msg = (
-        f"'{address}' is no file, and '{match[1]}:' is no known prefix of a source{offer} Known: {listed}. "
-        "rkit plugins list shows which plugins bring sources."
-    )
-    raise InputError(msg)

@@ -66,11 +66,7 @@ _DOC_CALLS = ("add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all")
 
 
 def import_name(name: str) -> str:
-    """The import name of a package, also from the name of its distribution (scikit-learn).
-
-    Raises:
-        UnknownNameError: The package is not installed.
-    """
+    """The import name of a package, also from the name of its distribution (scikit-learn)."""
     top = name.partition(".")[0]
     plain = all(part.isidentifier() for part in name.split("."))
     if plain and (top == STANDARD_LIBRARY or module_spec(top)):

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import logging
 import os
@@ -48,21 +47,10 @@ class HuggingFace(Source):
         """None: it depends on the columns."""
         return None
 
-    def passages(self) -> Iterator[dict[str, Any]]:
-        """The split named in the address, or else the only one, or "corpus"."""
-        return self._read("corpus")
-
-    def queries(self) -> Iterator[dict[str, Any]]:
-        """The split named in the address, or else the only one, or "queries"."""
-        return self._read("queries")
-
-    def judgements(self, split: str) -> Iterator[dict[str, Any]]:
-        """The split named in the address, or else the only one, or `split`."""
-        return self._read(split)
-
-    def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """The split named in the address, or else the only one, or `split`."""
-        return self._read(split)
+    def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
+        """The split named in the address, or else the only one, or "corpus", "queries" or `split`."""
+        with _readable(f"hf:{self.name}"):
+            yield from self._split({"passages": "corpus", "queries": "queries"}.get(part, split))
 
     def fingerprint(self) -> str:
         """The fingerprint that `datasets` computes."""
@@ -75,10 +63,6 @@ class HuggingFace(Source):
         """The rows of the split that `passages` reads."""
         with _readable(f"hf:{self.name}"):
             return len(self._split("corpus"))
-
-    def _read(self, split: str) -> Iterator[dict[str, Any]]:
-        with _readable(f"hf:{self.name}"):
-            yield from self._split(split)
 
     def _split(self, wanted: str) -> Any:
         if not isinstance(self._loaded, dict):
@@ -96,7 +80,10 @@ class HuggingFace(Source):
     @cached_property
     def _loaded(self) -> Any:
         """A data set, or a dictionary of its splits."""
-        datasets = _need("datasets", "datasets", f"hf:{self.name}")
+        try:
+            import datasets
+        except ImportError:
+            raise MissingDependencyError("datasets", f"reading 'hf:{self.name}'", "'retrievalkit[hf]'") from None
         path, _, revision = self.name.partition("#")
         path, _, split = path.partition("@")
         path, _, config = path.partition(":")
@@ -113,21 +100,17 @@ class IrDatasets(Source):
         """The parts of the data set."""
         return tuple(part for part, name in _THEIR_NAMES.items() if getattr(self._dataset, f"has_{name}")())
 
-    def passages(self) -> Iterator[dict[str, Any]]:
-        """The documents; one without a field "text" gets the default text of ir_datasets."""
-        for row in self._iterate("docs"):
-            fields = row._asdict()
-            if "text" not in fields:
-                fields["text"] = row.default_text()
-            yield fields
-
-    def queries(self) -> Iterator[dict[str, Any]]:
-        """The queries."""
-        return (row._asdict() for row in self._iterate("queries"))
-
-    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
-        """The judgements."""
-        return (row._asdict() for row in self._iterate("qrels"))
+    def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
+        """The rows; a document without a field "text" gets the default text of ir_datasets."""
+        with _readable(f"irds:{self.name}"):
+            rows = getattr(self._dataset, f"{_THEIR_NAMES[part]}_iter")()
+            with _quiet():
+                first = list(itertools.islice(rows, 1))  # the first row downloads the data
+            for row in itertools.chain(first, rows):
+                fields = row._asdict()
+                if part == "passages" and "text" not in fields:
+                    fields["text"] = row.default_text()
+                yield fields
 
     def fingerprint(self) -> str:
         """A fingerprint of the name, which always refers to the same version of the data."""
@@ -139,17 +122,14 @@ class IrDatasets(Source):
             count = getattr(self._dataset, "docs_count", lambda: None)()
             return None if count is None else int(count)
 
-    def _iterate(self, part: str) -> Iterator[Any]:
-        with _readable(f"irds:{self.name}"):
-            rows = getattr(self._dataset, f"{part}_iter")()
-            with _quiet():
-                first = list(itertools.islice(rows, 1))  # the first row downloads the data
-            yield from itertools.chain(first, rows)
-
     @cached_property
     def _dataset(self) -> Any:
-        ir_datasets = _need("ir_datasets", "ir-datasets", f"irds:{self.name}")
-        with _readable(f"irds:{self.name}"):
+        address = f"irds:{self.name}"
+        try:
+            import ir_datasets
+        except ImportError:
+            raise MissingDependencyError("ir_datasets", f"reading '{address}'", "'retrievalkit[irds]'") from None
+        with _readable(address):
             try:
                 return ir_datasets.load(self.name)
             except KeyError:
@@ -157,18 +137,6 @@ class IrDatasets(Source):
                 hint = f" Did you mean 'irds:{close}'?" if close else ""
                 msg = f"ir_datasets knows no data set '{self.name}'.{hint} See https://ir-datasets.com for the names."
                 raise DataError(msg) from None
-
-
-def _need(module: str, package: str, address: str) -> Any:
-    """The module that reads a source.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingDependencyError(module, f"reading '{address}'", package) from None
 
 
 @contextmanager

@@ -78,6 +78,12 @@ class Source:
         """
         raise NotImplementedError
 
+    def _rows(self, part: Part, split: str) -> Iterable[Row]:
+        """The rows of a part, by the method with its name; overridden where all parts are read alike."""
+        if part in ("passages", "queries"):
+            return self.passages() if part == "passages" else self.queries()
+        return self.judgements(split) if part == "judgements" else self.examples(split)
+
     def parts(self) -> tuple[Part, ...] | None:
         """The parts that the source has; None if that depends on its rows, as with a file.
 
@@ -142,10 +148,3 @@ class Source:
             else:
                 msg = f"row {number} of the {part} is {shown(row)}, and should be a mapping of field names to values."
                 raise DataError(msg, file=self.address)
-
-    def _rows(self, part: Part, split: str) -> Iterable[Row]:
-        if part == "passages":
-            return self.passages()
-        if part == "queries":
-            return self.queries()
-        return self.judgements(split) if part == "judgements" else self.examples(split)

@@ -82,22 +82,14 @@ def check_starts(starts: np.ndarray, elements: int) -> None:
 
 
 def check_range(numbers: np.ndarray, end: int) -> None:
-    """Check that numbers are from 0 to below `end`.
-
-    Raises:
-        ValueError: A number is not.
-    """
+    """Check that numbers are from 0 to below `end`."""
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < end:
         msg = f"it holds numbers from {numbers.min():,} to {numbers.max():,}, outside of 0 to {end - 1:,}"
         raise ValueError(msg)
 
 
 def check_finite(numbers: np.ndarray) -> None:
-    """Check that there is no NaN and no infinity.
-
-    Raises:
-        ValueError: There is.
-    """
+    """Check that there is no NaN and no infinity."""
     if numbers.dtype == np.float16:
         # The exponent's bits are all set. Several times faster than numpy's own test of this type.
         finite = ((numbers.view(np.uint16) & _EXPONENT) != _EXPONENT).all()

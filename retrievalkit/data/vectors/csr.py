@@ -20,9 +20,6 @@ from retrievalkit.errors import ArtifactError
 
 _LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip file's member, before its name and its extra field
 _MOST_COLUMNS = 1 << 31
-_NOTHING = np.zeros(0)
-_LONG = 32
-"""Elements of a row from which copying row by row is faster than element by element."""
 
 
 class MappedCsr:
@@ -30,9 +27,6 @@ class MappedCsr:
 
     Attributes:
         shape: Rows and columns.
-
-    Raises:
-        OSError, ValueError, KeyError, zipfile.BadZipFile: The file is not such a matrix, or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,29 +54,13 @@ class MappedCsr:
         """Any rows, in the order given, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
-    def pieces(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The columns and the values of any rows, row by row."""
-        # Without numpy's memmap, whose slices cost microseconds each.
-        columns, values = np.asarray(self._columns), np.asarray(self._values)
-        ends = zip(self._starts[rows].tolist(), self._starts[rows + 1].tolist(), strict=True)
-        return [(columns[first:last], values[first:last]) for first, last in ends]
-
-    def elements(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The columns and the values of any rows, one after the other."""
-        places = spread(self._starts, rows)[0]
-        return self._columns[places], self._values[places]
-
-    def counts(self, rows: np.ndarray) -> np.ndarray:
-        """(rows,) the number of elements of each of these rows."""
-        counts: np.ndarray = self._starts[rows + 1] - self._starts[rows]
-        return counts
+    def elements(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The columns and the values of any rows, one after the other, and how many each row has."""
+        places, starts = spread(self._starts, rows)
+        return self._columns[places], self._values[places], np.diff(starts)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """A matrix of columns and values from the file, at least one piece of them.
-
-        Raises:
-            ArtifactError: A column is not there, or a value is not finite.
-        """
+        """A matrix of columns and values from the file, at least one piece of them."""
         import scipy.sparse
 
         # Copied even if it is a single piece, because members of a zip file are not aligned to the size of an element.
@@ -107,21 +85,10 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
     """
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(len(files) + 1)).tolist()
-    parts = [(file, order[start:end]) for file, (start, end) in zip(files, itertools.pairwise(bounds), strict=True)]
-    counts = np.zeros(len(rows), dtype=np.int64)
-    for file, places in parts:
-        counts[places] = file.counts(rows[places])
-    if counts.sum() < _LONG * len(rows) or not len(rows):
-        found = [file.elements(rows[places]) for file, places in parts]
-        starts = np.concatenate([[0], np.cumsum(counts[order])])
-        by_file = files[0].checked(found, starts)
-        return by_file if (order[1:] > order[:-1]).all() else by_file[np.argsort(order)]
-    pieces = [(_NOTHING, _NOTHING)] * len(rows)
-    for file, places in parts:
-        for place, piece in zip(places.tolist(), file.pieces(rows[places]), strict=True):
-            pieces[place] = piece
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    return files[0].checked(pieces, starts)
+    parts = [file.elements(rows[order[a:b]]) for file, (a, b) in zip(files, itertools.pairwise(bounds), strict=True)]
+    starts = np.concatenate([[0], np.cumsum(np.concatenate([counts for *_, counts in parts]))])
+    by_file = files[0].checked([(columns, values) for columns, values, _ in parts], starts)
+    return by_file if (order[1:] > order[:-1]).all() else by_file[np.argsort(order)]
 
 
 def members(path: Path) -> dict[str, tuple[int, int]]:

@@ -42,12 +42,13 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
     texts: list[int] = []
     postings = 0
     for by_term in _parts(source, part_texts):
-        for file, array in zip(_files(folder, len(texts)), _arrays_of(by_term), strict=True):
+        arrays = (by_term.indptr, by_term.indices, by_term.data)
+        for file, array, dtype in zip(_files(folder, len(texts)), arrays, _TYPES, strict=True):
             with file.open("wb") as stream:
-                np.save(stream, array, allow_pickle=False)
+                np.save(stream, array.astype(dtype, copy=False), allow_pickle=False)
         texts.append(by_term.shape[0])
         postings += by_term.nnz
-        del by_term, array  # before the next part is collected
+        del by_term, arrays, array  # before the next part is collected
     contents = {"parts": texts, "terms": source.vocabulary, "postings": postings}
     artifacts.write_json(folder / _CONTENTS, contents, indent=None)
     return {"postings": postings, "parts": len(texts)}
@@ -56,7 +57,9 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
 def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
     """The weights by term, in CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
-    for piece in _pieces(source, part_texts):
+    shards = (shard for _, shard in source.lexical())
+    pieces = (some[start : start + part_texts] for some in shards for start in range(0, some.shape[0], part_texts))
+    for piece in pieces:
         texts, postings = sum(matrix.shape[0] for matrix in waiting), sum(matrix.nnz for matrix in waiting)
         if waiting and (texts + piece.shape[0] > part_texts or postings + piece.nnz > PART_POSTINGS):
             yield _joined(waiting)
@@ -69,18 +72,6 @@ def _joined(waiting: list[Any]) -> Any:
     by_text = scipy.sparse.vstack(waiting, format="csr")
     waiting.clear()
     return by_text.tocsc()
-
-
-def _arrays_of(by_term: Any) -> list[np.ndarray]:
-    """Its arrays in the types of the files, without a copy if they have them."""
-    arrays = zip((by_term.indptr, by_term.indices, by_term.data), _TYPES, strict=True)
-    return [array.astype(dtype, copy=False) for array, dtype in arrays]
-
-
-def _pieces(source: VectorStore, part_texts: int) -> Iterator[Any]:
-    for _, shard in source.lexical():
-        for start in range(0, shard.shape[0], part_texts):
-            yield shard[start : start + part_texts]
 
 
 def _files(folder: Path, number: int) -> list[Path]:
@@ -103,9 +94,6 @@ class Postings:
         folder: The folder.
         parts: The number of texts in each part.
         terms: The number of terms.
-
-    Raises:
-        ArtifactError: A file is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +101,9 @@ class Postings:
         try:
             contents = artifacts.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
             self.parts, self.terms = contents.parts, contents.terms
-            _check_counts(self.parts, self.terms)
+            if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
+                msg = f"{_CONTENTS} does not hold the counts of its parts"
+                raise ValueError(msg)  # noqa: TRY301
             found = sum(self._check(number) for number in range(len(self.parts)))
         except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
@@ -129,7 +119,10 @@ class Postings:
         """The texts part by part, with their weights only, as scipy CSC."""
         first = 0
         for number, texts in enumerate(self.parts):
-            yield VectorBlock(first, texts, None, None, self._matrix(number))
+            starts, postings, weights = self._arrays(number)
+            shape = texts, self.terms
+            matrix = scipy.sparse.csc_matrix((weights, postings, starts), shape=shape, copy=False)
+            yield VectorBlock(first, texts, None, None, matrix)
             first += texts
 
     def _check(self, number: int) -> int:
@@ -146,13 +139,3 @@ class Postings:
     def _arrays(self, number: int) -> list[np.ndarray]:
         files = zip(_files(self.folder, number), _TYPES, strict=True)
         return [open_array(file, (dtype,), 1) for file, dtype in files]
-
-    def _matrix(self, number: int) -> Any:
-        starts, texts, weights = self._arrays(number)
-        return scipy.sparse.csc_matrix((weights, texts, starts), shape=(self.parts[number], self.terms), copy=False)
-
-
-def _check_counts(parts: list[int], terms: int) -> None:
-    if not parts or not all(0 < count < _MOST for count in (*parts, terms)):
-        msg = f"{_CONTENTS} does not hold the counts of its parts"
-        raise ValueError(msg)

@@ -37,9 +37,6 @@ class RangedRows:
 
     Attributes:
         shape, dtype, offset: As a mapped array has them.
-
-    Raises:
-        ValueError: It is no such matrix.
     """
 
     def __init__(self, store: artifacts.Store, name: str, entry: Mapping[str, Any], head: bytes) -> None:
@@ -52,11 +49,7 @@ class RangedRows:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def rows(self, start: int, end: int) -> np.ndarray:
-        """(end - start, dim): the rows from `start` to `end`.
-
-        Raises:
-            ArtifactError: They cannot be read, or are not what was written.
-        """
+        """(end - start, dim): the rows from `start` to `end`."""
         return self._spans([(start, end)])[0]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -103,11 +96,7 @@ class RangedRows:
 
 
 def ranged_rows(store: artifacts.Store, files: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[RangedRows]:
-    """The shards of a folder in a store; with RKIT_VERIFY=1 all of their bytes are read.
-
-    Raises:
-        ArtifactError: One is missing or damaged.
-    """
+    """The shards of a folder in a store; with RKIT_VERIFY=1 all of their bytes are read."""
     for name in names:
         if files[name]["bytes"] <= _HEADER_BYTES:
             msg = f"'{store.url}/{name}' contains no vectors. Encode again."

@@ -129,9 +129,6 @@ class Rounded:
         folder: The folder.
         terms: (terms,) int64, ascending.
         parts: What is known of each part.
-
-    Raises:
-        ArtifactError: A file is missing or damaged, or fits other vectors.
     """
 
     def __init__(self, folder: Path, store: VectorStore, postings: Postings) -> None:

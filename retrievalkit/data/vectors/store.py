@@ -17,9 +17,11 @@ import fnmatch
 import os
 import shutil
 import zipfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -126,7 +128,13 @@ class VectorStore:
         self.folder = Path(folder)
         self.manifest = artifacts.read_manifest(self.folder, "vectors")
         self._store = artifacts.store_of(self.folder)
-        self._check_files()
+        files = self.manifest.get("files")
+        if not isinstance(files, dict) or IDS not in files:
+            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
+            raise ArtifactError(msg)
+        if self._store is not None:
+            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, artifacts.VECTORS)}
+        artifacts.check_files(self.folder, files, remedy=_REMEDY)
         self.ids = Ids(self.folder / IDS)
         headers = [] if view == "weights" else self._headers()
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
@@ -139,8 +147,15 @@ class VectorStore:
         self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)
         self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
-        self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
+        self.vectors_per_text = None
+        if headers and self.offsets is None:
+            if not len(self) or self.rows % len(self):
+                counts = f"{self.rows} vectors for {len(self)} texts, no {OFFSETS}"
+                msg = f"'{self.folder}' is damaged: {counts}. Encode again."
+                raise ArtifactError(msg)
+            self.vectors_per_text = self.rows // len(self)
         self._shards = list(self._arrange(headers, weights))
+        self._starts = [*(shard.first_text for shard in self._shards), len(self)]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -156,21 +171,26 @@ class VectorStore:
         return int(max((np.diff(part).max(initial=0) for part in _overlapping(self.offsets)), default=0))
 
     @property
+    def starts(self) -> list[int]:
+        """The first text of each shard, and the number of texts."""
+        return self._starts
+
+    @property
     def fingerprint(self) -> str:
         """A fingerprint of the content, computed from the files' checksums."""
         return artifacts.fingerprint_value(self.manifest["files"])
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
         """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
-        for shard in self._shards:
-            if shard.vectors is not None:
-                yield shard.first_text, self._map(shard, 0, shard.rows)
+        for first, last in pairwise(self._starts) if self.dim else ():
+            vectors = self._between(first, last, weights=False).vectors
+            assert vectors is not None
+            yield first, vectors
 
     def lexical(self) -> Iterator[tuple[int, Any]]:
         """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
-        for shard in self._shards:
-            if shard.weights is not None:
-                yield shard.first_text, shard.weights.rows(0, shard.texts)
+        for first, last in pairwise(self._starts) if self.vocabulary else ():
+            yield first, self._between(first, last, vectors=False).weights
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
         """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
@@ -178,26 +198,17 @@ class VectorStore:
         A block's vectors are mapped when it is yielded and unmapped when it is dropped; those in a store are read, one
         block ahead.
         """
-        cuts = ((shard, start, end) for shard in self._shards for start, end in self._cuts(shard, rows))
-        blocks = (self._block(shard, start, end) for shard, start, end in cuts)
+        blocks = (self._between(start, end) for start, end in self._cuts(rows))
         yield from blocks if self._store is None else read_ahead(blocks)
 
     def block(self, start: int, end: int) -> VectorBlock:
         """The texts from `start` to `end`, without weights; copied into memory if they span several shards."""
-        parts = []
-        for shard in self._shards:
-            first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
-            if first < last:
-                parts.append(
-                    self._map(shard, self._rows_of(first) - shard.first_row, self._rows_of(last) - shard.first_row)
-                )
-        starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - self.offsets[start]
-        return VectorBlock(start, end - start, parts[0] if len(parts) == 1 else np.concatenate(parts), starts, None)
+        return self._between(start, end, weights=False)
 
     def block_rows(self, rows: int) -> int:
         """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
         m = self.vectors_per_text or 1
-        return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
+        return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self._starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any texts, in the order given, read into memory; the block's `first` has no meaning."""
@@ -249,11 +260,6 @@ class VectorStore:
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
-    @property
-    def starts(self) -> list[int]:
-        """The first text of each shard, and the number of texts."""
-        return [*(shard.first_text for shard in self._shards), len(self)]
-
     def link(self, target: str | Path) -> None:
         """Copy the folder to `target`, by hard links if possible."""
         self.link_files([*self.manifest["files"], artifacts.MANIFEST], Path(target))
@@ -272,32 +278,21 @@ class VectorStore:
             except OSError:
                 shutil.copyfile(self.folder / name, target / name)
 
-    def _check_files(self) -> None:
-        files = self.manifest.get("files")
-        if not isinstance(files, dict) or IDS not in files:
-            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
-            raise ArtifactError(msg)
-        if self._store is not None:
-            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, artifacts.VECTORS)}
-        artifacts.check_files(self.folder, files, remedy=_REMEDY)
-
     def _headers(self) -> list[Header]:
         """Where the shards of vectors are, with their types and shapes."""
         paths = self._listed(artifacts.VECTORS)
-        if self._store is None:
-            return [self._header(path) for path in paths]
-        found = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths]) if paths else []
-        return [(one, one) for one in found]
+        if self._store is not None and paths:
+            ranged = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
+            return [(one, one) for one in ranged]
+        arrays: list[Any] = [_readable(path, partial(open_array, path, ("<f4", "<f2"), 2)) for path in paths]
+        for path, array in zip(paths, arrays, strict=True):
+            if not array.size:
+                msg = f"'{path}' contains no vectors. Encode again."
+                raise ArtifactError(msg)
+        return list(zip(paths, arrays, strict=True))
 
     def _listed(self, pattern: str) -> list[Path]:
         return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
-
-    def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
-        array: Any = _readable(path, lambda: open_array(path, ("<f4", "<f2"), 2))
-        if not array.size:
-            msg = f"'{path}' contains no vectors. Encode again."
-            raise ArtifactError(msg)
-        return path, array
 
     def _open_offsets(self) -> np.ndarray | None:
         path = self.folder / OFFSETS
@@ -310,12 +305,6 @@ class VectorStore:
             raise ArtifactError(msg)
         return offsets
 
-    def _uniform(self) -> int:
-        if not len(self) or self.rows % len(self):
-            msg = f"'{self.folder}' is damaged: {self.rows} vectors for {len(self)} texts, no {OFFSETS}. Encode again."
-            raise ArtifactError(msg)
-        return int(self.rows // len(self))
-
     def _arrange(self, headers: list[Header], weights: list[MappedCsr]) -> Iterator[_Shard]:
         if headers and weights and len(headers) != len(weights):
             counts = f"{len(headers)} shards of vectors and {len(weights)} of weights"
@@ -327,8 +316,13 @@ class VectorStore:
             matrix = weights[number] if weights else None
             texts, rows = 0 if matrix is None else matrix.shape[0], 0 if array is None else array.shape[0]
             if array is not None:
-                texts = self._text_at(row + rows) - text
-                self._check_shard(array, text + texts, row + rows)
+                end = row + rows
+                m = self.vectors_per_text or 1
+                texts = (end // m if self.offsets is None else int(np.searchsorted(self.offsets, end))) - text
+                fits = array.shape[1] == self.dim and array.dtype == self.dtype
+                if not fits or self._rows_of(text + texts) != end:
+                    msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
+                    raise ArtifactError(msg)
             if matrix is not None and matrix.shape != (texts, self.vocabulary):
                 shape = f"{matrix.shape[0]} x {matrix.shape[1]} weights for {texts} texts"
                 msg = f"'{self.folder}' is damaged: its shard {number} has {shape}. Encode again."
@@ -339,41 +333,44 @@ class VectorStore:
             msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
             raise ArtifactError(msg)
 
-    def _check_shard(self, array: np.memmap[Any, Any] | RangedRows, text: int, row: int) -> None:
-        if array.shape[1] != self.dim or array.dtype != self.dtype or self._rows_of(text) != row:
-            msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
-            raise ArtifactError(msg)
+    def _rows_of(self, texts: Any) -> Any:
+        return texts * (self.vectors_per_text or 0) if self.offsets is None else self.offsets[texts]
 
-    def _text_at(self, row: int) -> int:
-        """The text whose vectors start at this row."""
-        if self.offsets is None:
-            assert self.vectors_per_text is not None
-            return row // self.vectors_per_text
-        return int(np.searchsorted(self.offsets, row))
+    def _cuts(self, rows: int) -> Iterator[tuple[int, int]]:
+        """The shards' texts in blocks of at most `rows` vectors, and at least one text."""
+        for start, last in pairwise(self._starts):
+            while start < last:
+                if self.offsets is None:
+                    end = start + max(1, rows // (self.vectors_per_text or 1))
+                else:
+                    end = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
+                end = min(max(start + 1, end), last)
+                yield start, end
+                start = end
 
-    def _rows_of(self, text: int) -> int:
-        return int(self.offsets[text]) if self.offsets is not None else text * (self.vectors_per_text or 0)
+    def _between(self, start: int, end: int, *, vectors: bool = True, weights: bool = True) -> VectorBlock:
+        """The texts from `start` to `end`."""
+        rows, matrices = [], []
+        for number in range(bisect_right(self._starts, start) - 1, len(self._shards)):
+            shard = self._shards[number]
+            first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
+            if first >= last:
+                break
+            if vectors and shard.vectors is not None:
+                places = self._rows_of(np.array([first, last])) - shard.first_row
+                rows.append(self._map(shard, *map(int, places)))
+            if weights and shard.weights is not None:
+                matrices.append(shard.weights.rows(first - shard.first_text, last - shard.first_text))
+        return self._as_block(start, end, rows, matrices)
 
-    def _cuts(self, shard: _Shard, rows: int) -> Iterator[tuple[int, int]]:
-        """Where to cut a shard's texts into blocks of at most `rows` vectors, and at least one text."""
-        start, last = shard.first_text, shard.first_text + shard.texts
-        while start < last:
-            if self.offsets is None:
-                end = start + max(1, rows // (self.vectors_per_text or 1))
-            else:
-                end = max(start + 1, int(np.searchsorted(self.offsets, self._rows_of(start) + rows, side="right")) - 1)
-            end = min(end, last)
-            yield start, end
-            start = end
+    def _as_block(self, start: int, end: int, rows: Sequence[np.ndarray], matrices: Sequence[Any]) -> VectorBlock:
+        import scipy.sparse
 
-    def _block(self, shard: _Shard, start: int, end: int) -> VectorBlock:
-        vectors, starts = None, None
-        if shard.vectors is not None:
-            first, last = self._rows_of(start), self._rows_of(end)
-            vectors = self._map(shard, first - shard.first_row, last - shard.first_row)
-            starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - first
-        weights = shard.weights and shard.weights.rows(start - shard.first_text, end - shard.first_text)
-        return VectorBlock(start, end - start, vectors, starts, weights)
+        vectors = np.concatenate(rows) if len(rows) > 1 else next(iter(rows), None)
+        weights = scipy.sparse.vstack(matrices, format="csr") if len(matrices) > 1 else next(iter(matrices), None)
+        varied = self.offsets is not None and vectors is not None
+        starts = self.offsets[start : end + 1] - self.offsets[start] if varied else None  # type: ignore[index]
+        return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights)
 
     def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
         if isinstance(shard.vectors, RangedRows):

@@ -245,7 +245,11 @@ def check_shard(
     ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None, weights: Any
 ) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
     """The rows, counts and weights of a shard as they are written; see `VectorWriter.write_shard`."""
-    _check_ids(ids)
+    for identifier in ids:
+        if not identifier or "\n" in identifier or "\t" in identifier or "\r" in identifier:
+            msg = f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "
+            msg += "breaks. Change it."
+            raise DataError(msg)
     rows, counts = _as_rows(ids, vectors, counts)
     return rows, counts, None if weights is None else _as_csr(ids, weights)
 
@@ -266,16 +270,6 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _check_ids(ids: Iterable[str]) -> None:
-    for identifier in ids:
-        if not identifier or "\n" in identifier or "\t" in identifier or "\r" in identifier:
-            msg = (
-                f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "
-                "breaks. Change it."
-            )
-            raise DataError(msg)
 
 
 def _as_rows(

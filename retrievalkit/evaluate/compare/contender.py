@@ -9,8 +9,7 @@ from pathlib import Path
 
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.run_file import check_run, open_run
-from retrievalkit.data.runs import Columns
+from retrievalkit.data.runs import Columns, check_run, open_run
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.evaluate.compare.comparison import Difference, Ranking, TopHit
 from retrievalkit.evaluate.evaluate import Conventions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 from hypothesis import given

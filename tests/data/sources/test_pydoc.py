@@ -142,12 +142,6 @@ def test_a_changed_package_is_read_again(violins):
     assert fingerprint("pydoc:violins") != before
 
 
-def test_a_package_of_one_file(tmp_path, monkeypatch):
-    (tmp_path / "onefile.py").write_text(SOURCES["deep.py"])
-    monkeypatch.syspath_prepend(tmp_path)
-    assert [one.id for one in passages("onefile, onefile")][:2] == ["onefile.Bow", "onefile.Bow.rosin"]
-
-
 def test_an_unknown_package_names_the_nearest():
     with pytest.raises(UnknownNameError, match=r"unknown package 'nunpy'; did you mean 'numpy'\?"):
         open_corpus("pydoc:nunpy").get("x")
@@ -159,11 +153,6 @@ def test_the_name_that_is_installed_is_understood():
     assert pydoc_modules.import_name("PyYAML") == "yaml"
     assert pydoc_modules.import_name("ir-measures") == "ir_measures"
     assert pydoc_modules.import_name("json") == "json"
-
-
-def test_versions():
-    assert pydoc_modules.version("numpy") == __import__("numpy").__version__
-    assert pydoc_modules.version("stdlib") == pydoc_modules.version("json") == sys.version.split()[0]
 
 
 @pytest.fixture(scope="module")

@@ -74,10 +74,10 @@ def test_what_cannot_be_had(monkeypatch):
 
 def test_the_package_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingDependencyError, match=r"reading 'hf:x' needs the package 'datasets'\. Install it"):
+    with pytest.raises(MissingDependencyError, match=r"'hf:x' needs the package 'datasets'\..* 'retrievalkit\[hf\]'"):
         list(open_corpus("hf:x"))
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(MissingDependencyError, match="pip install ir-datasets"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[irds\]'"):
         list(open_corpus("irds:x"))
 
 

@@ -16,7 +16,7 @@ from retrievalkit.data.kinds import kind_of
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint, open_source, split_prefix
-from retrievalkit.errors import DataError, InputError, UnknownNameError
+from retrievalkit.errors import DataError, InputError
 
 PLUGIN = '''
 from retrievalkit import hookimpl
@@ -127,11 +127,6 @@ def test_a_part_that_a_source_lacks_is_refused(films, tmp_path):
         read_queries(tmp_path / "a.lines")
 
 
-def test_plugins_list_and_show_know_sources(films):
-    assert "films" in run("plugins", "list")
-    assert "`films:NUMBER` has so many" in run("plugins", "show", "films")
-
-
 def test_an_unknown_prefix_names_the_nearest():
     with pytest.raises(
         InputError,
@@ -237,8 +232,3 @@ def test_the_size_is_known_before_reading(tmp_path):
     corpus = open_corpus(tmp_path / "a.json")
     assert corpus.expected_size() is None
     assert (len(corpus), corpus.expected_size()) == (1, 1)
-
-
-def test_an_unknown_package_is_named():
-    with pytest.raises(UnknownNameError, match="did you mean 'numpy'"):
-        read_queries("pydoc:nunpy")

@@ -114,13 +114,6 @@ def test_blocks_cover_every_text_once(tmp_path_factory, counts, rows):
     assert (seen, row) == (start, len(vectors))
 
 
-def test_half_precision_is_kept(tmp_path):
-    """float16 vectors are stored as they are."""
-    ids, vectors, _, _ = uniform(3, 1)
-    write(tmp_path / "v", [(ids, vectors.astype(np.float16), None, None)])
-    assert VectorStore(tmp_path / "v").dtype == np.float16
-
-
 def test_a_killed_encoding_goes_on_and_ends_with_the_same_bytes(tmp_path):
     """Shards that are whole are kept; the folder is equal to one written without a break."""
     shards = [ragged([1, 2]), ragged([3], start=2), ragged([1, 1], start=3)]
@@ -221,13 +214,6 @@ def test_files_that_do_not_fit_each_other_are_found(tmp_path):
     (tmp_path / "v" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match="damaged"):
         VectorStore(tmp_path / "v")
-
-
-def test_another_kind_of_folder_is_no_vectors_folder(tmp_path):
-    """The kind that it is is said."""
-    artifacts.write_manifest(tmp_path, "index", command="index", options={})
-    with pytest.raises(ArtifactError, match="an index folder, and a vectors folder was expected"):
-        VectorStore(tmp_path)
 
 
 def test_a_linked_folder_is_the_same_and_outlives_the_first(tmp_path):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
+    from retrievalkit_export.export import export
+
     from retrievalkit.api.commands import (
         check_plugin,
         command,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
         remove_plugin,
         show_plugin,
     )
-    from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
@@ -67,7 +68,6 @@ _MODULES = {
         "remove_plugin",
         "show_plugin",
     ),
-    "api.exporting": ("export",),
     "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
@@ -90,7 +90,10 @@ _MODULES = {
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
 }
-_MODULES_TOO = ("export", "rerank", "serve")
+_COMMANDS_OF_DISTRIBUTIONS = ("export",)
+"""Functions of distributions of ours, such as retrievalkit-export."""
+
+_MODULES_TOO = ("rerank", "serve")
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -137,6 +140,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _COMMANDS_OF_DISTRIBUTIONS:
+        from retrievalkit import registry
+
+        return registry.component("command", name).load()
     if name not in _MODULE_OF:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)

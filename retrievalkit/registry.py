@@ -25,7 +25,14 @@ from typing import Any
 import pluggy
 
 from retrievalkit import __version__, hookspecs
-from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice, nearest
+from retrievalkit.errors import (
+    MissingDependencyError,
+    PluginError,
+    RetrievalkitError,
+    UnknownNameError,
+    check_choice,
+    nearest,
+)
 from retrievalkit.modules import large_imports
 from retrievalkit.options import Option, check_options, convert, options, read_call
 
@@ -53,6 +60,12 @@ HOOKS = {
     "reranker": "register_rerankers",
     "recipe": "register_recipes",
 }
+
+DISTRIBUTIONS = {
+    "analyse-views": "retrievalkit-mvr",
+    "export": "retrievalkit-export",
+}
+"""Commands of distributions of ours -> the distribution to install."""
 
 _SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "around")
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
@@ -89,7 +102,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the click command, for a check the function, for recipes their folder.
+        """Import the class; for a command the click or declared command, for a check the function, for recipes a Path.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -120,7 +133,8 @@ def _not_of_kind(kind: str, loaded: object) -> str:
     if kind == "command":
         import click
 
-        fits, problem = isinstance(loaded, click.Command), "no click command. Decorate it with @click.command()."
+        fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
+        problem = "no command. Decorate it with @click.command() or @retrievalkit.declarations.command."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
     elif kind == "recipe":
@@ -245,10 +259,13 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody registered it; says which plugins could not be loaded.
+            MissingDependencyError: It is a command of a distribution of ours that is not installed.
             PluginError: Two distributions registered it.
         """
         candidates = self.candidates(kind, name)
         if not candidates:
+            if kind == "command" and name in DISTRIBUTIONS:
+                raise MissingDependencyError(DISTRIBUTIONS[name], f"the command '{name}'")
             raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
         if len(candidates) > 1:
             owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)

@@ -23,6 +23,7 @@ PROMISED = {
     "retrievalkit.data.corpus": ["Corpus", "Passage", "open_corpus"],
     "retrievalkit.data.examples": ["Example", "check_examples", "read_examples"],
     "retrievalkit.data.files": ["uncollected"],
+    "retrievalkit.data.inputs": ["judgements", "model", "passages", "place", "queries"],
     "retrievalkit.data.masking": None,
     "retrievalkit.data.pieces": None,
     "retrievalkit.data.qrels": ["read_qrels"],
@@ -33,12 +34,16 @@ PROMISED = {
     "retrievalkit.data.spans": None,
     "retrievalkit.data.truncation": None,
     "retrievalkit.data.vectors": None,
+    "retrievalkit.declarations": [
+        "Argument", "Command", "CommandOptions", "Flag", "Place", "ReadingOptions", "Reads", "Sections",
+        "WritingOptions", "command",
+    ],
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,
     "retrievalkit.lexical": None,
     "retrievalkit.score": None,
     "retrievalkit.testing": None,
-}
+}  # fmt: skip
 
 
 def lines() -> list[str]:

@@ -7,7 +7,6 @@ import click
 from retrievalkit import __version__
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
-from retrievalkit.cli.export import export
 from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.mine import mine_negatives
 from retrievalkit.cli.plugins import plugins
@@ -37,6 +36,6 @@ def main() -> None:
 main.add_section("recipes", quickstart, run)
 main.add_section("data", DerivedCommand(convert), mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
-main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search), serve, export)
+main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search), serve)
 main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))
 main.add_section("plugins", plugins, doctor)

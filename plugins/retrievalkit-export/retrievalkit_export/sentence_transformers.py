@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retrievalkit.export.folders import ModuleFolders, transformer_settings
-from retrievalkit.export.forms import (
+from retrievalkit_export.card import Written
+from retrievalkit_export.folders import ModuleFolders, transformer_settings
+from retrievalkit_export.forms import (
     SingleVector,
     check_encoder,
     lengths,
@@ -15,8 +17,9 @@ from retrievalkit.export.forms import (
     tower_of,
     write_encoder,
 )
-from retrievalkit.export.targets import Written
-from retrievalkit.model.retriever import Retriever
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
 
 LIBRARY = "sentence-transformers"
 _MODES = {

@@ -1,4 +1,4 @@
-"""`rkit export`: the folder, its card, and what --push would upload."""
+"""`rkit export` and `rk.export`: the folder, its card, and what --push would upload."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import retrievalkit as rk
 from retrievalkit import artifacts
 from retrievalkit.cli import main
+from retrievalkit.errors import InputError, OptionError, RetrievalkitError
 
 
 def run(*words):
@@ -39,15 +41,26 @@ def test_the_card_says_how_it_was_made(checkpoint, tmp_path):
     assert artifacts.kind_of(tmp_path / "out") == "export"
 
 
+def test_python_writes_what_the_command_writes(checkpoint, tmp_path):
+    """A second call keeps the folder."""
+    source = checkpoint("mean")
+    made = rk.export(source, tmp_path / "made", to="sentence-transformers", license="apache-2.0")
+    assert run(source, tmp_path / "typed", "--to", "sentence-transformers", "--license", "apache-2.0").exit_code == 0
+    typed = rk.Folder(tmp_path / "typed")
+    assert made.manifest["options"] == typed.manifest["options"]
+    assert made.manifest["files"].keys() == typed.manifest["files"].keys()
+    assert made.manifest["files"]["model.safetensors"] == typed.manifest["files"]["model.safetensors"]
+    with pytest.raises(RetrievalkitError, match="exists already"):
+        rk.export(source, tmp_path / "made", to="sentence-transformers")
+
+
 def test_push_is_dry_unless_told_otherwise(checkpoint, tmp_path):
     """Every file but the manifest, whose paths are those of this machine."""
     result = run(checkpoint("mean"), tmp_path / "out", "--to", "sentence-transformers", "--push", "me/model")
     assert result.exit_code == 0
     listed = [line.split(": ", 1)[1].split(" (")[0] for line in result.stdout.splitlines() if "would be" in line]
-    written = {
-        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()
-    }
-    assert set(listed) == written - {"manifest.json"}
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert set(listed) == {path.relative_to(tmp_path / "out").as_posix() for path in files} - {"manifest.json"}
     assert "Nothing was uploaded." in result.stdout
 
 
@@ -60,22 +73,29 @@ def test_a_hub_that_cannot_be_reached_is_one_message(checkpoint, tmp_path):
     assert (tmp_path / "out" / "modules.json").exists()
 
 
-def test_no_dry_run_alone_is_refused(checkpoint, tmp_path):
-    result = run(checkpoint("mean"), tmp_path / "out", "--to", "pylate", "--no-dry-run")
-    assert (result.exit_code, "--no-dry-run is for --push" in result.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({}, OptionError, "'to'"),
+        ({"to": "onxn"}, OptionError, "'onxn'"),
+        ({"to": "onnx", "qunatize": "int8"}, OptionError, "did you mean 'quantize'"),
+        ({"to": "pylate", "dry_run": False}, InputError, "push"),
+        ({"to": "pylate", "texts": ["a"]}, InputError, "texts is for the target onnx"),
+        ({"to": "pylate", "quantize": "int8"}, InputError, "quantize is for the target onnx"),
+        ({"to": "onnx", "quantize": "int8"}, InputError, "Give a corpus"),
+        ({"to": "onnx", "texts": ["a"]}, InputError, "states the loss of quantize"),
+        ({"to": "onnx", "quantize": "int8", "texts": ["a"], "queries": ["q"]}, InputError, "go together"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path, options, error, reason):
+    with pytest.raises(error, match=reason):
+        rk.export("model", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["vectors", "index"])
 def test_vectors_become_no_model(tmp_path, kind):
     (tmp_path / "in").mkdir()
     artifacts.write_manifest(tmp_path / "in", kind, command="encode", options={})
-    result = run(tmp_path / "in", tmp_path / "out", "--to", "onnx")
-    assert (result.exit_code, ", and onnx takes a model" in result.stderr) == (2, True)
-
-
-def test_an_existing_folder_is_kept(checkpoint, tmp_path):
-    source = checkpoint("mean")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("mine")
-    result = run(source, tmp_path / "out", "--to", "sentence-transformers")
-    assert (result.exit_code, "exists already" in result.stderr) == (2, True)
+    with pytest.raises(InputError, match="onnx takes a model"):
+        rk.export(tmp_path / "in", tmp_path / "out", to="onnx")

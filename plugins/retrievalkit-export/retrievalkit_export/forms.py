@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from retrievalkit import registry
+from retrievalkit.commands import create, open_retriever
 from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
 from retrievalkit.errors import LengthError, UnsupportedError
-from retrievalkit.model.checkpoint import LENGTHS, is_checkpoint
-from retrievalkit.model.retriever import Retriever, open_retriever
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
 
 POOLINGS = ("cls", "mean", "max", "last")
 PROBES = ("what is the capital of peru", "rome", "a text, which is longer than the others, about numbers 1, 2 and 3.")
@@ -58,10 +59,8 @@ def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
         LengthError: It does not take texts of that length.
     """
     options: dict[str, Any] = {"attention": "eager"} if for_tracing else {}
-    options |= dict.fromkeys(LENGTHS, length) if length else {}
+    options |= dict.fromkeys(("query_length", "document_length"), length) if length else {}
     try:
-        if is_checkpoint(source):
-            return Retriever.load(source, "cpu", encoder_options=options)
         return open_retriever(source, encoder_options=options).to("cpu")
     except LengthError as error:
         raise error.of_option("length") from error
@@ -174,7 +173,7 @@ def _pooled(form: SingleVector, retriever: Retriever, states: TokenStates, side:
     """The vectors (batch, dimension) as a form describes them."""
     info = retriever.tower(side).info
     options = {"pooling": form.poolings, "normalize": False}
-    pooled: Tensor = registry.create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
+    pooled: Tensor = create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
     for layer in form.layers:
         if layer.weight.shape[1] != pooled.shape[1]:
             return pooled

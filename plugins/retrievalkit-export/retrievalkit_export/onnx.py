@@ -15,19 +15,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retrievalkit import artifacts
+from retrievalkit.commands import write_json
 from retrievalkit.contracts import SIDES, Batch, Representation, Side
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError
-from retrievalkit.export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
-from retrievalkit.export.targets import Written
-from retrievalkit.model.pretrained import quiet
-from retrievalkit.model.retriever import Retriever
+from retrievalkit_export.card import Written
+from retrievalkit_export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
 
 _NAME = "ONNX"
 _LEAST_COSINE = 0.99999
@@ -58,7 +59,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
-            raise MissingDependencyError(package, "an ONNX graph", "'retrievalkit[onnx]'")
+            raise MissingDependencyError(package, "an ONNX graph", "'retrievalkit-export[onnx]'")
     output = _output(retriever)
     check_encoder(retriever, _NAME, separate=True)
     _make_plain(retriever)
@@ -149,7 +150,10 @@ class _Graph(nn.Module):
 @contextmanager
 def _without_reports() -> Iterator[None]:
     """Silences torch's exporter, which reports packages that it could use and what it tries."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "torch.export", "onnxscript", "onnx_ir")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch.onnx", "torch.fx", "torch.export", "transformers", "onnxscript", "onnx_ir")
+    ]
     levels = [one.level for one in loggers]
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -167,7 +171,7 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
     batch, _ = states_of(retriever, side)
     size = sum(one.numel() * one.element_size() for one in graph.parameters())
     sizes = {0: "batch", 1: "tokens"}
-    with torch.no_grad(), quiet(), _without_reports():
+    with torch.no_grad(), _without_reports():
         try:
             torch.onnx.export(
                 graph,
@@ -209,11 +213,10 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
 
 def _write_tokenization(retriever: Retriever, folder: Path) -> None:
     tower = tower_of(retriever, "document")
-    with quiet():
-        if tower.tokenizer.is_fast:
-            tower.tokenizer.backend_tokenizer.no_truncation()
-            tower.tokenizer.backend_tokenizer.no_padding()
-        tower.tokenizer.save_pretrained(folder)
+    if tower.tokenizer.is_fast:
+        tower.tokenizer.backend_tokenizer.no_truncation()
+        tower.tokenizer.backend_tokenizer.no_padding()
+    tower.tokenizer.save_pretrained(folder)
     taken, prefixes = lengths(retriever), prompts(retriever)
     described = {
         side: {
@@ -223,7 +226,7 @@ def _write_tokenization(retriever: Retriever, folder: Path) -> None:
         }
         for side in SIDES
     }
-    artifacts.write_json(folder / "tokenization.json", {**described, "padding_id": tower._padding_id})
+    write_json(folder / "tokenization.json", {**described, "padding_id": tower._padding_id})
 
 
 def _title_note(retriever: Retriever) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from retrievalkit.export.folders import ModuleFolders
-from retrievalkit.export.forms import (
+from retrievalkit_export.card import Written
+from retrievalkit_export.folders import ModuleFolders
+from retrievalkit_export.forms import (
     Layer,
     check_encoder,
     lengths,
@@ -18,8 +19,9 @@ from retrievalkit.export.forms import (
     tower_of,
     write_encoder,
 )
-from retrievalkit.export.targets import Written
-from retrievalkit.model.retriever import Retriever
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
 
 _NAME = "PyLate"
 _EXAMPLE = """\

@@ -8,8 +8,8 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from retrievalkit import artifacts
-from retrievalkit.export.forms import Layer
+from retrievalkit.commands import write_json
+from retrievalkit_export.forms import Layer
 
 # Their names of 2.x, which all later releases know.
 _TYPES = "sentence_transformers.models."
@@ -35,14 +35,14 @@ class ModuleFolders:
     def __init__(self, folder: Path, encoder: str, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         self.listed: list[dict[str, Any]] = []
-        artifacts.write_json(folder / "sentence_bert_config.json", settings)
+        write_json(folder / "sentence_bert_config.json", settings)
         self._list(encoder, "")
 
     def add(self, kind: str, configuration: Mapping[str, Any]) -> Path:
         """Add a module, and return its folder."""
         name = f"{len(self.listed)}_{kind.rpartition('.')[2]}"
         (self.folder / name).mkdir()
-        artifacts.write_json(self.folder / name / "config.json", configuration)
+        write_json(self.folder / name / "config.json", configuration)
         self._list(kind, name)
         return self.folder / name
 
@@ -62,8 +62,8 @@ class ModuleFolders:
 
     def finish(self, described: Mapping[str, Any]) -> None:
         """Write modules.json and what is said of the whole model."""
-        artifacts.write_json(self.folder / "modules.json", self.listed)
-        artifacts.write_json(self.folder / "config_sentence_transformers.json", {"__version__": {}, **described})
+        write_json(self.folder / "modules.json", self.listed)
+        write_json(self.folder / "config_sentence_transformers.json", {"__version__": {}, **described})
 
     def _list(self, kind: str, path: str) -> None:
         number = len(self.listed)

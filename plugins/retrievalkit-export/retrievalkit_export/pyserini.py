@@ -1,21 +1,40 @@
-"""Folders for Pyserini: Hugging Face models for its encoders, with the commands that encode and search with them."""
+"""Folders for Pyserini: Hugging Face models for its encoders with the commands that use them, and faiss indexes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retrievalkit import artifacts
+import faiss
+import numpy as np
+
+from retrievalkit.commands import kind_of, read_manifest
 from retrievalkit.contracts import SIDES
-from retrievalkit.export.forms import check_encoder, lengths, prompts, refuse, single_vector, tower_of, write_encoder
-from retrievalkit.export.sparse_encoder import check_splade, most_weights
-from retrievalkit.export.targets import Written
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_export.card import Written
+from retrievalkit_export.forms import (
+    check_encoder,
+    lengths,
+    prompts,
+    refuse,
+    single_vector,
+    states_of,
+    tower_of,
+    write_encoder,
+)
+from retrievalkit_export.sparse_encoder import check_splade, most_weights
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
 
 _NAME = "Pyserini"
 # Pyserini's own constant for queries of SPLADE.
 _SPLADE_QUERY_LENGTH = 256
 _JAVA = "Pyserini's commands need a complete JDK 21 in JAVA_HOME, such as openjdk-21-jdk-headless of Debian and Ubuntu."
+_BLOCK = 8192
+_OPENED_AS_THEY_ARE = ("bm25", "impact", "lucene_hnsw")
 _FIELDS = {"pair": "title text --add-sep", "space": "title text", "none": "text"}
 
 
@@ -26,7 +45,10 @@ def write(retriever: Retriever, folder: Path) -> Written:
         UnsupportedError: Pyserini's encoders cannot make the checkpoint's vectors.
     """
     check_encoder(retriever, _NAME, separate=True)
-    sparse = "head" in _kinds(retriever)
+    sparse = retriever.pooler.needs.vocabulary_head
+    if sparse:
+        made = retriever.pooler(states_of(retriever, "document")[1], "document")
+        sparse = made.weights is not None and made.vectors is None
     if sparse:
         check_splade(retriever, _NAME)
     separate = "query" in retriever.towers
@@ -37,11 +59,14 @@ def write(retriever: Retriever, folder: Path) -> Written:
         write_encoder(retriever, side, folder / folders[side])
     if not sparse:
         # The length of queries is no option there: their encoder asks the tokenizer.
-        _set_length(folder / folders["query"] / "tokenizer_config.json", taken["query"])
+        path = folder / folders["query"] / "tokenizer_config.json"
+        settings = json.loads(path.read_text("utf-8")) | {"model_max_length": taken["query"]}
+        path.write_text(json.dumps(settings, indent=2), "utf-8")
     kind = "splade" if sparse else "auto"
     fields = _FIELDS[tower_of(retriever, "document").title]
     output = "--embeddings VECTORS" if sparse else "--embeddings INDEX --to-faiss"
-    dimension = "" if sparse else f" --dimension {_dimension(retriever)}"
+    vectors = None if sparse else retriever.encode([("", "text")], "document").vectors
+    dimension = "" if vectors is None else f" --dimension {vectors.shape[2]}"
     encode = (
         f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "
         f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
@@ -54,17 +79,6 @@ def write(retriever: Retriever, folder: Path) -> Written:
         notes=_notes(retriever, sparse=sparse, query_length=taken["query"]),
         tags=["pyserini", "feature-extraction"],
     )
-
-
-def _kinds(retriever: Retriever) -> set[str]:
-    return {"head"} if retriever.pooler.needs.vocabulary_head and _only_weights(retriever) else set()
-
-
-def _only_weights(retriever: Retriever) -> bool:
-    from retrievalkit.export.forms import states_of
-
-    made = retriever.pooler(states_of(retriever, "document")[1], "document")
-    return made.weights is not None and made.vectors is None
 
 
 def _flags(retriever: Retriever) -> dict[str, str]:
@@ -94,17 +108,6 @@ def _splade_flags(retriever: Retriever) -> dict[str, str]:
     if most_weights(retriever) is not None:
         refuse(_NAME, "its pooler keeps the largest weights alone (top_k), and the encoder 'splade' keeps all")
     return dict.fromkeys(SIDES, "")
-
-
-def _set_length(path: Path, length: int) -> None:
-    values = artifacts.read_json(path, do="Export again.", nan=True)
-    artifacts.write_json(path, {**values, "model_max_length": length})
-
-
-def _dimension(retriever: Retriever) -> int:
-    vectors = retriever.encode([("", "text")], "document").vectors
-    assert vectors is not None
-    return vectors.shape[2]
 
 
 def _search(query: str, flags: str, *, sparse: bool) -> str:
@@ -138,3 +141,44 @@ def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str
         rounded,
         f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}.",
     ]
+
+
+def write_index(source: Path, folder: Path) -> Written:
+    """Write vectors, or an index `flat`, as an exact faiss `index` of inner products with a list of ids, `docid`.
+
+    Raises:
+        UnsupportedError: A text has several vectors, or weights, or the index is of another kind.
+    """
+    store = VectorStore(_vectors(source))
+    if store.vectors_per_text != 1 or store.vocabulary:
+        has = "weights over the vocabulary" if store.vocabulary else "several vectors"
+        msg = f"'{source}' cannot become a Pyserini index: its texts have {has}, and there a text has one vector."
+        raise UnsupportedError(msg)
+    index = faiss.IndexFlatIP(store.dim)
+    for block in store.blocks(_BLOCK):
+        index.add(np.ascontiguousarray(block.vectors, dtype=np.float32))
+    faiss.write_index(index, str(folder / "index"))
+    ids = store.ids
+    with (folder / "docid").open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(f"{ids[row]}\n" for row in range(len(store)))
+    example = (
+        "# MODEL: the checkpoint, exported too (rkit export CHECKPOINT MODEL --to pyserini), options in its README\n"
+        "python -m pyserini.search.faiss --index FOLDER --topics QUERIES.tsv --encoder MODEL/encoder "
+        "--encoder-class auto --output RUN --device cpu"
+    )
+    return Written(
+        library="pyserini", language="bash", example=example, figures={"texts": len(store), "dimension": store.dim}
+    )
+
+
+def _vectors(source: Path) -> Path:
+    if kind_of(source) == "vectors":
+        return source
+    name = read_manifest(source, "index")["indexer"]["name"]
+    if name in _OPENED_AS_THEY_ARE:
+        msg = f"'{source}' is an index '{name}', which Pyserini opens as it is: --index {source}/lucene"
+        raise UnsupportedError(msg)
+    if name != "flat":
+        msg = f"'{source}' is an index '{name}', and Pyserini takes a flat one. Export its vectors folder instead."
+        raise UnsupportedError(msg)
+    return source / "vectors"

@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from retrievalkit import artifacts
-from retrievalkit.export.targets import ExportOptions, Written
+from retrievalkit.commands import kind_of, read_document, read_manifest
+from retrievalkit.declarations import Place
 
 _DO = "Write it again: rkit evaluate RUN --qrels Q --json"
 
 
-def card_text(source: str, written: Written, options: ExportOptions) -> str:
+@dataclass(frozen=True)
+class Written:
+    """What a target wrote.
+
+    Attributes:
+        library: The library that opens it, as the Hugging Face hub names it.
+        example: Code or commands that use the folder, which they call FOLDER.
+        language: Of `example`.
+        notes: What the user has to know.
+        tags: Tags of the model card.
+        pipeline: The task that the hub shows.
+        figures: Measurements, by name.
+    """
+
+    library: str
+    example: str
+    language: Literal["python", "bash"] = "python"
+    notes: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    pipeline: str = "feature-extraction"
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def card_text(source: str, written: Written, license: str | None, figures: Sequence[Place]) -> str:  # noqa: A002
     """The card in Markdown.
 
-    Args:
-        source: What was exported.
-        written: What the target says.
-        options: The licence and the files of figures.
-
     Raises:
-        ArtifactError: A file of figures is none.
+        ArtifactError: A file of figures has none.
     """
     metadata = {
         "library_name": written.library,
         "pipeline_tag": written.pipeline,
         "tags": f"[{', '.join(['retrieval', *written.tags])}]",
-        **({"license": options.license} if options.license else {}),
+        **({"license": license} if license else {}),
     }
     lines = ["---", *(f"{name}: {value}" for name, value in metadata.items()), "---", f"# {Path(source).name}", ""]
     lines += ["A text retriever made with retrievalkit, exported for other libraries.", ""]
     lines += [f"```{written.language}", written.example, "```", ""]
     lines += [f"- {note}" for note in written.notes]
-    facts = {**_training(source), **written.figures, **_figures(options.figures)}
-    if options.license is None:
+    facts = {**_training(source), **written.figures}
+    for file in figures:
+        values = read_document(file, dict[str, Any], do=_DO)
+        facts |= {f"{name} ({Path(file).stem})": value for name, value in _numbers(values).items()}
+    if license is None:
         facts["licence"] = "not stated"
     lines += ["", "| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items()), ""]
     return "\n".join(lines)
@@ -42,9 +64,9 @@ def card_text(source: str, written: Written, options: ExportOptions) -> str:
 
 def _training(source: str) -> dict[str, Any]:
     """What the checkpoint's manifest says of its training: the command, the options and the data."""
-    if artifacts.kind_of(source) is None:
+    if kind_of(source) is None:
         return {"model": source}
-    manifest = artifacts.read_manifest(source)
+    manifest = read_manifest(source)
     options = manifest.get("options", {})
     facts: dict[str, Any] = {"made by": f"rkit {manifest.get('command', '')}"}
     if "model" in options:
@@ -61,14 +83,6 @@ def _training(source: str) -> dict[str, Any]:
     for name, count in manifest.get("counts", {}).items():
         facts[name] = count
     return facts
-
-
-def _figures(files: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for file in files:
-        values = artifacts.read_document(file, dict[str, Any], do=_DO)
-        found |= {f"{name} ({Path(file).stem})": value for name, value in _numbers(values).items()}
-    return found
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
     from retrievalkit_export.export import export
+    from retrievalkit_serve.serve import serve
 
     from retrievalkit.api.commands import (
         check_plugin,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
-    from retrievalkit.api.serving import serve
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
@@ -76,7 +76,6 @@ _MODULES = {
     "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
     "api.runs": ("Run",),
-    "api.serving": ("serve",),
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
@@ -90,10 +89,10 @@ _MODULES = {
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
 }
-_COMMANDS_OF_DISTRIBUTIONS = ("export",)
+_COMMANDS_OF_DISTRIBUTIONS = ("export", "serve")
 """Functions of distributions of ours, such as retrievalkit-export."""
 
-_MODULES_TOO = ("rerank", "serve")
+_MODULES_TOO = ("rerank",)
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -49,9 +49,12 @@ from retrievalkit.cli.options import (
     strict_option,
 )
 from retrievalkit.oddities import check as refuse_if_strict
-from retrievalkit.oddities import gathered
-from retrievalkit.registry import create
+from retrievalkit.registry import create, names
+from retrievalkit.report.counts import counted
+from retrievalkit.report.page import render as render_page
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import printable, say
+from retrievalkit.search.options import HybridOptions, OpenOptions
 
 if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
@@ -69,10 +72,12 @@ __all__ = [
     "section",
     "refuse",
     "refuse_if_strict",
-    "gathered",
     "Precision",
     "resolve_precision",
+    "HybridOptions",
+    "OpenOptions",
     "create",
+    "names",
     "open_retriever",
     "describe_retriever",
     "describe_source",
@@ -88,6 +93,10 @@ __all__ = [
     "write_json",
     "write_manifest",
     "ProgressBar",
+    "counted",
+    "printable",
+    "render_page",
+    "say",
 ]
 
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]

@@ -64,6 +64,7 @@ HOOKS = {
 DISTRIBUTIONS = {
     "analyse-views": "retrievalkit-mvr",
     "export": "retrievalkit-export",
+    "serve": "retrievalkit-serve",
 }
 """Commands of distributions of ours -> the distribution to install."""
 

@@ -27,8 +27,9 @@ PROMISED = {
     "retrievalkit.data.masking": None,
     "retrievalkit.data.pieces": None,
     "retrievalkit.data.qrels": ["read_qrels"],
-    "retrievalkit.data.queries": ["Query", "read_queries"],
-    "retrievalkit.data.records": ["Record"],
+    "retrievalkit.data.queries": ["Query", "check_queries", "read_queries"],
+    "retrievalkit.data.records": ["HALF_CHARACTER", "Record"],
+    "retrievalkit.data.snippets": ["matches"],
     "retrievalkit.data.runs": ["read_run", "write_run"],
     "retrievalkit.data.sources": None,
     "retrievalkit.data.spans": None,
@@ -36,12 +37,14 @@ PROMISED = {
     "retrievalkit.data.vectors": None,
     "retrievalkit.declarations": [
         "Argument", "Command", "CommandOptions", "Flag", "Place", "ReadingOptions", "Reads", "Sections",
-        "WritingOptions", "command",
+        "WritingOptions", "command", "options",
     ],
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,
     "retrievalkit.lexical": None,
+    "retrievalkit.oddities": ["gathered", "show"],
     "retrievalkit.score": None,
+    "retrievalkit.searching": None,
     "retrievalkit.testing": None,
 }  # fmt: skip
 

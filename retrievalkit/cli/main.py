@@ -13,7 +13,6 @@ from retrievalkit.cli.plugins import plugins
 from retrievalkit.cli.quickstart import quickstart
 from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
-from retrievalkit.cli.serve import serve
 from retrievalkit.conversion import convert
 from retrievalkit.evaluate.compare.compare import compare
 from retrievalkit.evaluate.evaluate import evaluate
@@ -36,6 +35,6 @@ def main() -> None:
 main.add_section("recipes", quickstart, run)
 main.add_section("data", DerivedCommand(convert), mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
-main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search), serve)
+main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search))
 main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))
 main.add_section("plugins", plugins, doctor)

@@ -114,8 +114,9 @@ def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, f
     result = rkit("analyse-views", "model")
     assert result.exit_code == 2
     assert "pip install retrievalkit-mvr" in result.stderr
-    with pytest.raises(MissingDependencyError, match="pip install retrievalkit-export"):
-        rk.export("model", "folder", to="onnx")
+    for name in ("export", "serve"):
+        with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{name}"):
+            getattr(rk, name)
 
 
 def test_a_target_that_is_no_command_is_an_error_of_the_plugin(use):

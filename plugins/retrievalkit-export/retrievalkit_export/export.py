@@ -20,7 +20,6 @@ from retrievalkit.commands import (
     check_output,
     describe_files,
     describe_input,
-    gathered,
     kind_of,
     read_manifest,
     write_folder,
@@ -29,6 +28,7 @@ from retrievalkit.commands import (
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Argument, Flag, Place, Reads, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.oddities import gathered
 
 _MANIFEST = "manifest.json"
 

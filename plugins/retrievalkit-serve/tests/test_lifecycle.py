@@ -11,9 +11,9 @@ import time
 
 import httpx2
 import pytest
+from services import TOKEN, service
 
 import retrievalkit as rk
-from services import TOKEN, service
 
 pytestmark = pytest.mark.slow
 

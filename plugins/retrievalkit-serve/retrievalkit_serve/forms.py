@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
 
-from retrievalkit.options import options
-from retrievalkit.search.options import HybridOptions
+from retrievalkit.commands import HybridOptions
+from retrievalkit.declarations import options
 
 Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
-"""Checked by `search.program.hit_count`, with the words of the Python surface."""
+"""Checked by `searching.hit_count`, with the words of the Python surface."""
 
 WrittenCount = Annotated[
     Count, BeforeValidator(lambda value: int(value) if re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII) else value)

@@ -7,27 +7,24 @@ import base64
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from retrievalkit.commands import HybridOptions, counted, resolve_precision, say
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
-from retrievalkit.report.counts import counted
-from retrievalkit.report.terminal import say
-from retrievalkit.rerank import DEPTH
-from retrievalkit.search.hits import DescribedHit, reasons_of
-from retrievalkit.search.options import HybridOptions
-from retrievalkit.search.program import HITS_TO_READ
-from retrievalkit.serve import checks, forms
-from retrievalkit.serve.batching import Batcher
-from retrievalkit.serve.collection import Choice, Collection
-from retrievalkit.serve.failures import ConflictError, NotFoundError, words_of
-from retrievalkit.serve.metrics import Metrics
-from retrievalkit.serve.models import Embedded, EmbedTask, Reranker, RerankTask, ToRerank, open_reranker
-from retrievalkit.serve.settings import Settings
-from retrievalkit.serve.tasks import (
+from retrievalkit.searching import HITS_TO_READ, DescribedHit, open_reranker, reasons_of
+from retrievalkit_serve import checks, forms
+from retrievalkit_serve.batching import Batcher
+from retrievalkit_serve.collection import Choice, Collection
+from retrievalkit_serve.failures import ConflictError, NotFoundError, words_of
+from retrievalkit_serve.metrics import Metrics
+from retrievalkit_serve.models import Embedded, EmbedTask, Reranker, RerankTask, ToRerank
+from retrievalkit_serve.serve import ServeOptions
+from retrievalkit_serve.tasks import (
     Answer,
     Asked,
     DescribeTask,
@@ -45,7 +42,7 @@ class Service:
     """Open indexes, and a re-ranker if one was named.
 
     Args:
-        settings: What is served.
+        options: What is served.
 
     Raises:
         InputError: Something cannot be opened.
@@ -55,22 +52,23 @@ class Service:
         stopping: Whether no more connections are taken.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
         self.metrics = Metrics()
-        self.collection = _opened(settings)
+        self.collection = _opened(options)
         self.reranker: Reranker | None = None
-        if settings.reranker is not None:
-            self.reranker = open_reranker(settings.reranker, settings.search.precision)
-        self.batcher = Batcher(settings.limits, self.metrics)
+        if options.reranker is not None:
+            precision = resolve_precision(options.precision or "fp32")
+            self.reranker = Reranker(Path(options.reranker).name, open_reranker(options.reranker), precision)
+        self.batcher = Batcher(options, self.metrics)
         self.stopping = False
         self._reload: asyncio.Future[None] | None = None
         self._show_collection()
 
     async def search(self, form: forms.SearchForm) -> _Json:
         """The hits of a query, as `forms.SearchBody`."""
-        start, collection, limits = time.perf_counter(), self.collection, self.settings.limits
-        text, k = checks.query_text(form.query, limits), checks.count(form.k, HITS_TO_READ, limits)
+        start, collection, options = time.perf_counter(), self.collection, self.options
+        text, k = checks.query_text(form.query, options), checks.count(form.k, HITS_TO_READ, options)
         choice, read = _choice(collection, form), self._read_by_reranker(form.rerank)
         with self.batcher.admitted():
             if self.reranker is None or not read:
@@ -97,11 +95,11 @@ class Service:
             if asked:
                 raise NotFoundError(_NO_RERANKER)
             return 0
-        if asked is not None and not 0 <= asked <= self.settings.limits.k:
-            msg = f"rerank is {asked}; it must be a number of hits, 0 to {self.settings.limits.k:,} (0 = none)."
+        if asked is not None and not 0 <= asked <= self.options.max_k:
+            msg = f"rerank is {asked}; it must be a number of hits, 0 to {self.options.max_k:,} (0 = none)."
             raise OptionError(msg)
-        usual = DEPTH if self.settings.rerank is None else self.settings.rerank
-        return min(usual, self.settings.limits.k) if asked is None else asked
+        usual = _READ if self.options.rerank is None else self.options.rerank
+        return min(usual, self.options.max_k) if asked is None else asked
 
     async def _reranked(
         self, reranker: Reranker, task: SearchTask, text: str, found: Answer, read: int, k: int, form: forms.SearchForm
@@ -131,9 +129,9 @@ class Service:
 
     async def explain(self, form: forms.ExplainForm) -> _Json:
         """Documents with the reasons for their scores, as `forms.ExplainBody`."""
-        collection, limits = self.collection, self.settings.limits
-        text = checks.query_text(form.query, limits)
-        checks.several("ids", form.ids, limits)
+        collection, options = self.collection, self.options
+        text = checks.query_text(form.query, options)
+        checks.several("ids", form.ids, options)
         choice = _choice(collection, form)
         with self.batcher.admitted():
             item = ToExplain(text, list(dict.fromkeys(form.ids)))
@@ -143,8 +141,8 @@ class Service:
 
     async def document(self, form: forms.DocumentLine) -> _Json:
         """A whole document, as `forms.DocumentBody`."""
-        checks.check_length("id", form.id, self.settings.limits)
-        checks.check_length("query", form.query, self.settings.limits)
+        checks.check_length("id", form.id, self.options)
+        checks.check_length("query", form.query, self.options)
         with self.batcher.admitted():
             return await asyncio.to_thread(self._document, form.id, form.query)
 
@@ -156,7 +154,7 @@ class Service:
     async def embed(self, form: forms.EmbeddingForm) -> _Json:
         """Vectors of texts, as `forms.EmbeddingBody`."""
         collection, texts = self.collection, _texts(form.input)
-        checks.several("texts", texts, self.settings.limits)
+        checks.several("texts", texts, self.options)
         model = self.model(form.model)
         with self.batcher.admitted():
             task = EmbedTask(collection, model, form.input_type, form.dimensions)
@@ -193,10 +191,10 @@ class Service:
             raise NotFoundError(_NO_RERANKER)
         if form.model not in (None, self.reranker.name):
             raise NotFoundError(str(UnknownNameError("re-ranker", form.model or "", [self.reranker.name])))
-        limits = self.settings.limits
-        text = checks.query_text(form.query, limits)
-        checks.several("documents", form.documents, limits)
-        top = checks.count(form.top_n, len(form.documents), limits, "top_n")
+        options = self.options
+        text = checks.query_text(form.query, options)
+        checks.several("documents", form.documents, options)
+        top = checks.count(form.top_n, len(form.documents), options, "top_n")
         texts = [("", one) if isinstance(one, str) else (one.title, one.text) for one in form.documents]
         with self.batcher.admitted():
             scores: list[float] = await self.batcher.do(RerankTask(self.reranker), ToRerank(text, texts))
@@ -225,7 +223,7 @@ class Service:
     async def _open_anew(self) -> None:
         try:
             number = self.collection.generation + 1
-            opened = await asyncio.to_thread(_opened, self.settings, number, self.collection)
+            opened = await asyncio.to_thread(_opened, self.options, number, self.collection)
         except (RetrievalkitError, OSError) as error:
             self.metrics.reloads.labels("failed").inc()
             words = words_of(error) if isinstance(error, RetrievalkitError) else str(error)
@@ -253,7 +251,7 @@ class Service:
             "models": list(collection.models),
             "reranker": None if self.reranker is None else self.reranker.name,
             "rerank": self._read_by_reranker(None),
-            "limits": asdict(self.settings.limits),
+            "limits": {name.removeprefix("max_"): getattr(self.options, name) for name in _LIMITS},
         }
 
     def summary(self) -> str:
@@ -272,13 +270,17 @@ class Service:
             self.metrics.texts.labels(index["name"]).set(index["texts"])
 
 
-def _opened(settings: Settings, generation: int = 1, before: Collection | None = None) -> Collection:
+def _opened(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
     """The indexes, opened; they have answered a query, so that the first one does not wait for what is made then."""
-    collection = Collection(settings, generation, before)
+    collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
     return collection
 
 
+_READ = 100
+"""Hits that the re-ranker reads by default."""
+
+_LIMITS = ("queue", "batch", "wait", "threads", "timeout", "max_body", "max_query", "max_k")
 _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."
 
 

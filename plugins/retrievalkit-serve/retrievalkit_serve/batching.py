@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from retrievalkit.serve.failures import BusyError
-from retrievalkit.serve.metrics import Metrics
-from retrievalkit.serve.settings import Limits
+from retrievalkit_serve.failures import BusyError
+from retrievalkit_serve.metrics import Metrics
+from retrievalkit_serve.serve import ServeOptions
 
 _LONGEST_RETRY = 60
 _REMEMBERED = 0.2
@@ -51,14 +51,14 @@ class Batcher:
     """Collects requests, and answers them in batches. All but the answering happens in the thread of the event loop.
 
     Args:
-        limits: How many at most.
+        options: How many at most.
         metrics: Is told of batches.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._limits = limits
+    def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
+        self._options = options
         self._metrics = metrics
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="serve")
+        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="serve")
         self._waiting: dict[Task, deque[_Job]] = {}
         self._admitted = self._running = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +71,7 @@ class Batcher:
         Raises:
             BusyError: There are too many.
         """
-        if self._admitted >= self._limits.queue:
+        if self._admitted >= self._options.queue:
             self._metrics.refused.inc()
             raise BusyError(min(_LONGEST_RETRY, max(1, math.ceil(self._admitted * self._seconds_each))))
         self._admitted += 1
@@ -96,7 +96,7 @@ class Batcher:
 
     def _start(self) -> None:
         """Begin what may begin now."""
-        while self._running < self._limits.threads and (jobs := self._next()):
+        while self._running < self._options.threads and (jobs := self._next()):
             self._running += 1
             items = [job.item for job in jobs]
             begun = asyncio.get_running_loop().run_in_executor(self._pool, _answers, jobs[0].task, items)
@@ -114,11 +114,11 @@ class Batcher:
         now = asyncio.get_running_loop().time()
         for task in longest_first:
             queue = self._waiting[task]
-            due = queue[0].since + self._limits.wait
-            if not self._running or now >= due or self._filled(task, queue) >= self._limits.batch:
+            due = queue[0].since + self._options.wait / 1000
+            if not self._running or now >= due or self._filled(task, queue) >= self._options.batch:
                 return self._taken(task, queue)
         if longest_first:
-            self._wake_at(self._waiting[longest_first[0]][0].since + self._limits.wait)
+            self._wake_at(self._waiting[longest_first[0]][0].since + self._options.wait / 1000)
         return []
 
     def _filled(self, task: Task, queue: Sequence[_Job]) -> int:
@@ -126,7 +126,7 @@ class Batcher:
 
     def _taken(self, task: Task, queue: deque[_Job]) -> list[_Job]:
         jobs: list[_Job] = []
-        room = self._limits.batch
+        room = self._options.batch
         while queue and (not jobs or task.size(queue[0].item) <= room):
             job = queue.popleft()
             if not job.answer.done():
@@ -144,7 +144,7 @@ class Batcher:
     def _end(self, jobs: Sequence[_Job], answers: Sequence[Any], seconds: float) -> None:
         self._running -= 1
         self._metrics.batch(jobs[0].task.kind, len(jobs), seconds)
-        each = seconds / len(jobs) / self._limits.threads
+        each = seconds / len(jobs) / self._options.threads
         self._seconds_each += _REMEMBERED * (each - self._seconds_each)
         for job, answer in zip(jobs, answers, strict=True):
             if job.answer.done():

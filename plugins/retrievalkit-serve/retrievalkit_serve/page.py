@@ -10,10 +10,9 @@ from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
-from retrievalkit.report.page import render
+from retrievalkit.commands import render_page
 
 _FOLDER = Path(__file__).with_name("page")
-_COMMON = Path(__file__).parents[1] / "report" / "templates" / "page.css"
 
 
 def search_page() -> Response:
@@ -36,7 +35,7 @@ def _search_page() -> tuple[str, str]:
 
 def reference_page(schema: dict[str, Any]) -> Response:
     """The page about the interface, from its OpenAPI document."""
-    html = render("interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
+    html = render_page(_FOLDER / "interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
 

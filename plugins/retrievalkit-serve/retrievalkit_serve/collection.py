@@ -12,17 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from retrievalkit.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.oddities import show
-from retrievalkit.search.fusion import Fusion
-from retrievalkit.search.interactive import open_texts
-from retrievalkit.search.options import HybridOptions
-from retrievalkit.search.program import opened
-from retrievalkit.search.searcher import FUSION_DEPTH, Searcher
-from retrievalkit.search.sources import OpenIndex
-from retrievalkit.serve.failures import NotFoundError
-from retrievalkit.serve.settings import Settings
+from retrievalkit.searching import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
+from retrievalkit_serve.failures import NotFoundError
+from retrievalkit_serve.serve import ServeOptions
 
 _SAMPLE = 200
 _CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are opened anew (SIGHUP)."
@@ -77,7 +73,7 @@ class Collection:
     """Open indexes, with the models that encode queries.
 
     Args:
-        settings: What is served.
+        options: What is served.
         generation: The number of this collection, from 1.
         before: The collection whose models are used again where they are the same.
 
@@ -88,17 +84,17 @@ class Collection:
         InputError: An index is missing or damaged, or another model made it, or an option does not fit.
     """
 
-    def __init__(self, settings: Settings, generation: int = 1, before: Collection | None = None) -> None:
+    def __init__(self, options: ServeOptions, generation: int = 1, before: Collection | None = None) -> None:
         self.generation = generation
-        self.deepest = max(FUSION_DEPTH, settings.limits.k)
-        self._request = request = settings.search
-        self._all = opened(request.indexes, request, request.named_options, show)
+        self.deepest = max(FUSION_DEPTH, options.max_k)
+        self._options = options
+        self._all = opened(options.indexes, options, options.named_options, show)
         self.encoders = self._all.encoders
         self.encoders.check()
         if before is not None:
             self.encoders.adopt(before.encoders)
         self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))
-        self.fusion = request.fused(len(self._all.sources), self._all.identities)
+        self.fusion = options.fused(len(self._all.sources), self._all.identities)
         self._texts_of = self._open_texts()
         self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
         for index in self.indexes.values():
@@ -111,10 +107,10 @@ class Collection:
         shared: dict[Any, Texts] = {}
         for label, index in self.indexes.items():
             entry = index.manifest.get("corpus")
-            key = None if self._request.corpus is not None or entry is None else entry["fingerprint"]
+            key = None if self._options.corpus is not None or entry is None else entry["fingerprint"]
             if key not in shared:
                 alone = Searcher.of([index], self.encoders, show)
-                corpus = open_texts(alone, self._request.corpus)
+                corpus = open_texts(alone, self._options.corpus)
                 if corpus is None:
                     continue
                 shared[key] = Texts(corpus)
@@ -159,7 +155,7 @@ class Collection:
             fusion = replace(fusion, weights=tuple(by_label[label] for label in self.indexes if label in by_label))
         # In the order of the service, on which hits do not depend: requests for the same indexes go together.
         ordered = tuple(label for label in self.indexes if label in chosen)
-        return Choice(ordered, fusion, self._request.depth if depth is None and fusion is not None else depth)
+        return Choice(ordered, fusion, self._options.depth if depth is None and fusion is not None else depth)
 
     def _usual_of(self, labels: Sequence[str]) -> Fusion | None:
         """The usual fusion for some of the indexes."""
@@ -218,7 +214,7 @@ class Collection:
     def _place_of_model(self, index: OpenIndex) -> str:
         entry = index.checkpoint or {}
         known = entry.get("description", {}).get("model") or entry.get("path")
-        return str(self._request.model or known or "model")
+        return str(self._options.model or known or "model")
 
     def described(self) -> list[dict[str, Any]]:
         """For each index its name, indexer, number of texts, and the model that encodes queries for it."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from retrievalkit.contracts import Side, Text
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.search.sources import OpenIndex
-from retrievalkit.serve.collection import Collection
+from retrievalkit.searching import OpenIndex, score_pairs
+from retrievalkit_serve.collection import Collection
 
 if TYPE_CHECKING:
     from retrievalkit import contracts
-    from retrievalkit.model.precision import Precision
+    from retrievalkit.commands import Precision
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,6 @@ class RerankTask:
 
     def run(self, items: Sequence[ToRerank]) -> list[list[float]]:
         """The scores of the documents of each query."""
-        from retrievalkit.model.rerankers import score_pairs
-
         queries = [item.query for item in items for _ in item.documents]
         documents = [document for item in items for document in item.documents]
         model = self.reranker.model
@@ -106,18 +104,3 @@ class RerankTask:
             scores = score_pairs(model, model.tokenize(queries, documents), precision=self.reranker.precision).tolist()
         values = iter(scores)
         return [[next(values) for _ in item.documents] for item in items]
-
-
-def open_reranker(place: str, precision: Precision | None) -> Reranker:
-    """Load a cross-encoder.
-
-    Raises:
-        InputError: It is none.
-    """
-    from pathlib import Path
-
-    from retrievalkit.model import rerankers
-    from retrievalkit.model.precision import default_device, resolve_precision
-
-    resolved = resolve_precision(precision or "fp32", default_device())
-    return Reranker(Path(place).name, rerankers.open_reranker(place), resolved)

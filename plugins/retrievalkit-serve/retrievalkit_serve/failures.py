@@ -9,8 +9,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from retrievalkit.commands import printable
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
-from retrievalkit.report.terminal import printable
 
 _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
 """Options of the command line that a request has too."""

@@ -7,13 +7,12 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+from retrievalkit_serve.batching import Batcher
+from retrievalkit_serve.failures import BusyError
+from retrievalkit_serve.metrics import Metrics
+from retrievalkit_serve.serve import ServeOptions
 
-import services  # noqa: F401 - skips the module where the extra is not installed
 from retrievalkit.errors import InputError
-from retrievalkit.serve.batching import Batcher
-from retrievalkit.serve.failures import BusyError
-from retrievalkit.serve.metrics import Metrics
-from retrievalkit.serve.settings import Limits
 
 
 class Panic(BaseException):
@@ -45,7 +44,7 @@ def run(scenario, **limits):
     """A scenario with a batcher and a task, to its end."""
 
     async def whole():
-        batcher, task = Batcher(Limits(**limits), Metrics()), Recorded()
+        batcher, task = Batcher(ServeOptions("index", **limits), Metrics()), Recorded()
         try:
             await scenario(batcher, task)
         finally:
@@ -90,7 +89,7 @@ def test_a_query_waits_for_company_a_bounded_time():
         task.free.set()
         assert await asyncio.gather(held, waiting, joined) == [1, 2, 3]
 
-    run(scenario, wait=0.2, threads=2)
+    run(scenario, wait=200, threads=2)
 
 
 def test_one_that_fails_spoils_no_other():

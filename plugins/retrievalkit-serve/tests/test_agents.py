@@ -9,8 +9,6 @@ import sys
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
-import services  # noqa: F401 - skips the module where the extra is not installed
-
 QUERY = "what is the capital of Peru"
 
 

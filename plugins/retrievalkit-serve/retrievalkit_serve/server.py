@@ -17,12 +17,12 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from retrievalkit.commands import say
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.report.terminal import say
-from retrievalkit.serve.app import create_app
-from retrievalkit.serve.mcp import AgentServer
-from retrievalkit.serve.service import Service
-from retrievalkit.serve.settings import TOKEN, Limits, Settings
+from retrievalkit_serve.app import create_app
+from retrievalkit_serve.mcp import AgentServer
+from retrievalkit_serve.serve import TOKEN, ServeOptions
+from retrievalkit_serve.service import Service
 
 _SETTLE = 1.0
 """Seconds in which connections that wait may still send a request, after no more are taken."""
@@ -36,32 +36,30 @@ _MORE_CONNECTIONS = 1000
 """Connections that may be open beyond those whose requests wait or are answered."""
 
 
-def serve(settings: Settings) -> None:
+def serve(options: ServeOptions) -> None:
     """Serve over HTTP, until SIGTERM or Ctrl-C.
 
     Raises:
         InputError: Something cannot be opened, or the port is in use.
     """
-    settings.check()
     _check_no_loop()
     # Otherwise mcp logs through rich, whose tracebacks open files: out of descriptors, the service would end.
     logging.basicConfig(format="%(levelname)s: %(message)s")
     # First: it would be a pity to find out after the models were loaded.
-    with _bound(settings) as listener:
-        _warn(settings)
-        service = Service(settings)
+    with _bound(options) as listener:
+        _warn(options)
+        service = Service(options)
         asyncio.run(_serve(service, listener))
     say("stopped: all requests were answered.", err=True)
 
 
-def serve_on_pipes(settings: Settings) -> None:
+def serve_on_pipes(options: ServeOptions) -> None:
     """Serve an agent that started this process, on standard input and output.
 
     Raises:
         InputError: Something cannot be opened.
     """
-    settings.check()
-    service = Service(settings)
+    service = Service(options)
     say(f"serving {service.summary()} on standard input and output", err=True)
     try:
         asyncio.run(AgentServer(service).run_on_pipes())
@@ -70,10 +68,10 @@ def serve_on_pipes(settings: Settings) -> None:
 
 
 async def _serve(service: Service, listener: socket.socket) -> None:
-    limits = service.settings.limits
+    options = service.options
     config = uvicorn.Config(
         create_app(service),
-        http=partial(_Connection, most=_most_connections(limits), seconds=limits.timeout),  # type: ignore[arg-type]
+        http=partial(_Connection, most=_most_connections(options), seconds=options.timeout),  # type: ignore[arg-type]
         log_config=None,
         log_level="error",  # clients must not fill the log with warnings
         access_log=False,
@@ -81,7 +79,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         backlog=_ACCEPTED_AT_ONCE,
         ws="none",
         lifespan="on",
-        timeout_graceful_shutdown=int(limits.timeout) + 5,
+        timeout_graceful_shutdown=int(options.timeout) + 5,
     )
     await _Server(config, service, _address(listener)).serve([listener])
 
@@ -100,7 +98,7 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets)
         except OSError as error:
-            raise _refused(self._service.settings, error) from error
+            raise _refused(self._service.options, error) from error
         for listener in sockets or ():
             listener.listen(_BACKLOG)
         say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
@@ -217,9 +215,9 @@ class _Connection(H11Protocol):
         self.transport.abort()
 
 
-def _most_connections(limits: Limits) -> int:
+def _most_connections(options: ServeOptions) -> int:
     """The limit of open connections: half of the file descriptors at most, as indexes need the others."""
-    most = limits.queue + _MORE_CONNECTIONS
+    most = options.queue + _MORE_CONNECTIONS
     try:
         import resource
     except ImportError:  # Windows
@@ -228,11 +226,11 @@ def _most_connections(limits: Limits) -> int:
 
 
 @contextmanager
-def _bound(settings: Settings) -> Iterator[socket.socket]:
+def _bound(options: ServeOptions) -> Iterator[socket.socket]:
     """A socket of the address, which does not listen yet."""
     listener: socket.socket | None = None
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -240,14 +238,14 @@ def _bound(settings: Settings) -> Iterator[socket.socket]:
     except OSError as error:
         if listener is not None:
             listener.close()
-        raise _refused(settings, error) from error
+        raise _refused(options, error) from error
     with listener:
         yield listener
 
 
-def _refused(settings: Settings, error: OSError) -> InputError:
+def _refused(options: ServeOptions, error: OSError) -> InputError:
     msg = (
-        f"cannot listen at {settings.host}, port {settings.port}: {error.strerror or error}. Choose another --host or "
+        f"cannot listen at {options.host}, port {options.port}: {error.strerror or error}. Choose another --host or "
         f"--port (0 = any that is free), or end the program that uses it."
     )
     return InputError(msg)
@@ -274,10 +272,10 @@ def _check_no_loop() -> None:
     raise UnsupportedError(msg)
 
 
-def _warn(settings: Settings) -> None:
-    if not settings.stays_here and settings.token is None:
+def _warn(options: ServeOptions) -> None:
+    if not options.stays_here and options.token is None:
         say(
-            f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and "
+            f"Warning: whoever reaches {options.host} can search and read all texts, as there is no token, and "
             f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
             f"--host.",
             err=True,

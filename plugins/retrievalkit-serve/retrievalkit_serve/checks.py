@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, nearest, shortlist
-from retrievalkit.search.program import hit_count
-from retrievalkit.serve.settings import Limits
+from retrievalkit.searching import hit_count
+from retrievalkit_serve.serve import ServeOptions
 
 _EXPECTED = {
     "string": "a text",
@@ -24,42 +24,43 @@ _EXPECTED = {
 _SHOWN = 80
 
 
-def query_text(text: str, limits: Limits) -> str:
+def query_text(text: str, options: ServeOptions) -> str:
     """A query that can be searched for.
 
     Raises:
         InputError: It is empty, too long, or no text.
     """
     check_queries([Query("query", text)])
-    check_length("query", text, limits)
+    check_length("query", text, options)
     return text
 
 
-def check_length(name: str, text: str, limits: Limits) -> None:
+def check_length(name: str, text: str, options: ServeOptions) -> None:
     """Refuse a text of more characters than a query may have.
 
     Raises:
         OptionError: It is longer.
     """
-    if len(text) > limits.query:
-        msg = f"{name} has {len(text):,} characters; this service takes {limits.query:,} at most. Shorten it."
+    if len(text) > options.max_query:
+        msg = f"{name} has {len(text):,} characters; this service takes {options.max_query:,} at most. Shorten it."
         raise OptionError(msg)
 
 
-def count(k: Any, default: int, limits: Limits, name: str = "k") -> int:
+def count(k: Any, default: int, options: ServeOptions, name: str = "k") -> int:
     """A number of hits.
 
     Raises:
         OptionError: It is no whole number, or out of range.
     """
     number = hit_count(k, default)
-    if number > limits.k:
-        msg = f"{name} is {number:,}; this service gives {limits.k:,} hits at most. Ask for fewer (rkit serve --max-k)."
+    if number > options.max_k:
+        most = f"this service gives {options.max_k:,} hits at most"
+        msg = f"{name} is {number:,}; {most}. Ask for fewer (rkit serve --max-k)."
         raise OptionError(msg)
     return number
 
 
-def several(what: str, values: Sequence[Any], limits: Limits) -> None:
+def several(what: str, values: Sequence[Any], options: ServeOptions) -> None:
     """Refuse an empty list, and one that is too long.
 
     Raises:
@@ -68,8 +69,8 @@ def several(what: str, values: Sequence[Any], limits: Limits) -> None:
     if not values:
         msg = f"{what} are an empty list. Give at least one."
         raise OptionError(msg)
-    if len(values) > limits.k:
-        msg = f"{len(values):,} {what}; this service takes {limits.k:,} at once. Send several requests."
+    if len(values) > options.max_k:
+        msg = f"{len(values):,} {what}; this service takes {options.max_k:,} at once. Send several requests."
         raise OptionError(msg)
 
 

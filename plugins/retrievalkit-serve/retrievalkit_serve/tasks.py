@@ -11,13 +11,18 @@ import numpy as np
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.search.encoders import QueryBatch
-from retrievalkit.search.explain import explain
-from retrievalkit.search.fusion import Fusion, as_hits, gather
-from retrievalkit.search.hits import DescribedHit, describe_hits
-from retrievalkit.search.searcher import Searcher
-from retrievalkit.serve.collection import Choice, Collection
-from retrievalkit.serve.failures import NotFoundError
+from retrievalkit.searching import (
+    DescribedHit,
+    Fusion,
+    QueryBatch,
+    Searcher,
+    as_hits,
+    describe_hits,
+    explain,
+    gather,
+)
+from retrievalkit_serve.collection import Choice, Collection
+from retrievalkit_serve.failures import NotFoundError
 
 Pairs = Sequence[tuple[str, float]]
 

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retrievalkit.serve.failures import (
+from retrievalkit_serve.failures import (
     ForbiddenError,
     Json,
     LateError,
@@ -26,8 +26,8 @@ from retrievalkit.serve.failures import (
     failure,
     told,
 )
-from retrievalkit.serve.metrics import Metrics
-from retrievalkit.serve.settings import Settings
+from retrievalkit_serve.metrics import Metrics
+from retrievalkit_serve.serve import ServeOptions
 
 _LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
@@ -48,17 +48,23 @@ class Guards:
 
     Args:
         app: What answers.
-        settings: What is asked of a request.
+        options: What is asked of a request.
         metrics: Where requests are counted.
         paths: All addresses, for the counting.
         stopping: Whether connections are to be closed.
     """
 
     def __init__(
-        self, app: ASGIApp, *, settings: Settings, metrics: Metrics, paths: frozenset[str], stopping: Callable[[], bool]
+        self,
+        app: ASGIApp,
+        *,
+        options: ServeOptions,
+        metrics: Metrics,
+        paths: frozenset[str],
+        stopping: Callable[[], bool],
     ) -> None:
         self._app = app
-        self._settings = settings
+        self._options = options
         self._metrics = metrics
         self._paths = paths
         self._stopping = stopping
@@ -70,17 +76,17 @@ class Guards:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves out the body
-        start, path, limits = time.perf_counter(), scope["path"], self._settings.limits
+        start, path, options = time.perf_counter(), scope["path"], self._options
         status, size, whole = 0, 0, False
 
         async def received() -> Message:
             nonlocal size, whole
             message = await receive()
             size += len(message.get("body", b""))
-            if size > limits.body:
+            if size > options.max_body:
                 while message.get("more_body"):  # a client may read the answer only when it has sent everything
                     message = await receive()
-                raise HTTPException(413, f"the body has more than {limits.body:,} bytes (rkit serve --max-body)")
+                raise HTTPException(413, f"the body has more than {options.max_body:,} bytes (rkit serve --max-body)")
             whole = not message.get("more_body", False)
             return message
 
@@ -98,11 +104,11 @@ class Guards:
         answer = self._refusal(path, Headers(scope=scope)) or self._app
         try:
             # Indexes may take long to open.
-            async with asyncio.timeout(None if path == RELOAD else limits.timeout):
+            async with asyncio.timeout(None if path == RELOAD else options.timeout):
                 await answer(scope, received, sent)
         except TimeoutError:
-            late = f"there was no answer within {limits.timeout:g} s. Ask for less, or later (rkit serve --timeout)."
-            slow = f"the body did not arrive within {limits.timeout:g} s. Send it faster."
+            late = f"there was no answer within {options.timeout:g} s. Ask for less, or later (rkit serve --timeout)."
+            slow = f"the body did not arrive within {options.timeout:g} s. Send it faster."
             if not status:
                 await failure(LateError(late) if whole else SlowRequestError(slow), path)(scope, received, sent)
         except Exception:  # noqa: BLE001 - logged here, where the request is known
@@ -120,7 +126,9 @@ class Guards:
         for origin in headers.getlist("origin"):  # browsers send the address of the page that asks
             authority = origin.partition("://")[2].lower()
             name = re.sub(r":\d+$", "", authority)
-            if not authority or (authority != headers.get("host", "").lower() and name not in self._settings.hosts):
+            if not authority or (
+                authority != headers.get("host", "").lower() and name not in self._options.other_names
+            ):
                 msg = (
                     f"the request comes from a page of '{origin:.100}', and this service answers only its own page. "
                     f"Behind a proxy, pass the Host header on, or start rkit serve with --allow-host NAME."
@@ -131,9 +139,9 @@ class Guards:
             msg = "the request has both Content-Length and Transfer-Encoding. Send one of them."
             return told(path, 400, msg, "InputError", {"Connection": "close"})
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if self._settings.token is None or path in _OPEN:
+        if self._options.token is None or path in _OPEN:
             return None
-        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._settings.token.encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._options.token.encode()):
             msg = "the token is missing or wrong. Send the header Authorization: Bearer TOKEN."
             return failure(UnauthorizedError(msg), path)
         return None

@@ -1,4 +1,4 @@
-"""Services as real processes, for tests that ask them by real clients; skipped without the extra `serve`."""
+"""Services as real processes, for tests that ask them by real clients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pytest
-
-for package in ("fastapi", "uvicorn", "mcp", "prometheus_client"):
-    pytest.importorskip(package, reason=f"the extra 'serve' is not installed: {package}")
-
-import httpx2  # noqa: E402 - the client that comes with mcp
+import httpx2  # the client that comes with mcp
 
 TOKEN = "a-token-of-more-than-16-characters"
 HOSTILE = {

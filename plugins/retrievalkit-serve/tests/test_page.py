@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
 from services import TOKEN, service
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -14,17 +14,17 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrievalkit import __version__, registry
+import retrievalkit as rk
+from retrievalkit.commands import names, printable
 from retrievalkit.errors import RetrievalkitError
-from retrievalkit.report.terminal import printable
-from retrievalkit.serve import forms, page
-from retrievalkit.serve.checks import words_for
-from retrievalkit.serve.failures import ForbiddenError, Json, failure, told
-from retrievalkit.serve.guards import RELOAD, Guards
-from retrievalkit.serve.mcp import AgentServer
-from retrievalkit.serve.metrics import MEDIA_TYPE
-from retrievalkit.serve.service import Service
-from retrievalkit.serve.settings import TOKEN
+from retrievalkit_serve import forms, page
+from retrievalkit_serve.checks import words_for
+from retrievalkit_serve.failures import ForbiddenError, Json, failure, told
+from retrievalkit_serve.guards import RELOAD, Guards
+from retrievalkit_serve.mcp import AgentServer
+from retrievalkit_serve.metrics import MEDIA_TYPE
+from retrievalkit_serve.serve import TOKEN
+from retrievalkit_serve.service import Service
 
 _FORMS: dict[str, type[BaseModel]] = {
     "/search": forms.SearchForm,
@@ -50,7 +50,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(
         title="retrievalkit",
-        version=__version__,
+        version=rk.__version__,
         description="Open indexes, searched by words, vectors or both.",
         docs_url=None,
         redoc_url=None,
@@ -67,10 +67,10 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _refused)
     described = app.openapi()
     _bound(described, service)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=service.settings.names, www_redirect=False)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=service.options.names, www_redirect=False)
     app.add_middleware(
         Guards,
-        settings=service.settings,
+        options=service.options,
         metrics=service.metrics,
         paths=frozenset({"/", "/docs", "/openapi.json", "/mcp", *described["paths"]}),
         stopping=lambda: service.stopping,
@@ -80,21 +80,21 @@ def create_app(service: Service) -> FastAPI:
 
 def _bound(described: dict[str, Any], service: Service) -> None:
     """Add the limits of a service to the description of its interface."""
-    limits = service.settings.limits
+    options = service.options
     bodies = described["components"]["schemas"].items()
     for name, field in (
         item for title, body in bodies if title.endswith("Form") for item in body["properties"].items()
     ):
         if name in ("k", "rerank", "top_n"):
-            field["maximum"] = limits.k
+            field["maximum"] = options.max_k
         elif name in ("ids", "documents", "input"):
-            field["maxItems"] = limits.k
+            field["maxItems"] = options.max_k
         elif name == "query":
-            field["maxLength"] = limits.query
+            field["maxLength"] = options.max_query
         elif name == "depth":
             field["maximum"] = service.collection.deepest
         elif name == "fusion":
-            field["enum"] = [*registry.names("fusion"), None]
+            field["enum"] = [*names("fusion"), None]
 
 
 def _service(request: Request) -> Service:
@@ -161,7 +161,7 @@ async def health(request: Request) -> Response:
     """Whether the service answers (200) or is stopping (503). Needs no token."""
     service = _service(request)
     status = "stopping" if service.stopping else "ok"
-    body = {"status": status, "version": __version__, "generation": service.collection.generation}
+    body = {"status": status, "version": rk.__version__, "generation": service.collection.generation}
     return Json(body, status_code=503 if service.stopping else 200)
 
 
@@ -174,7 +174,7 @@ async def metrics(request: Request) -> Response:
 @routes.post(RELOAD)
 async def reload(request: Request) -> Response:
     """Reload the indexes; the old ones answer until the new ones are open. Needs a token."""
-    if _service(request).settings.token is None:
+    if _service(request).options.token is None:
         msg = f"reloading the indexes needs a token, and the service has none. Set {TOKEN}, or send SIGHUP."
         raise ForbiddenError(msg)
     return Json(await _service(request).reload())

@@ -14,12 +14,12 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BeforeValidator, Field, ValidationError
 from starlette.routing import BaseRoute
 
-from retrievalkit import __version__
+import retrievalkit as rk
 from retrievalkit.errors import RetrievalkitError, UnknownNameError
-from retrievalkit.serve import forms
-from retrievalkit.serve.checks import words_for
-from retrievalkit.serve.failures import words_of
-from retrievalkit.serve.service import Service
+from retrievalkit_serve import forms
+from retrievalkit_serve.checks import words_for
+from retrievalkit_serve.failures import words_of
+from retrievalkit_serve.service import Service
 
 _ABOUT = (
     "Searches a collection of documents. Call search with a question or keywords, read_document with the id of a hit "
@@ -81,7 +81,7 @@ class AgentServer:
         names = ", ".join(one["name"] for one in service.collection.described())
         self._server: Server[Any] = Server(
             "retrievalkit",
-            version=__version__,
+            version=rk.__version__,
             instructions=f"{_ABOUT} Indexes: {names}.",
             on_list_tools=self._list,
             on_call_tool=self._call,
@@ -126,7 +126,7 @@ class AgentServer:
         app = self._server.streamable_http_app(
             stateless_http=True,
             json_response=True,
-            max_request_body_size=self._service.settings.limits.body,
+            max_request_body_size=self._service.options.max_body,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
         return list(app.routes)

@@ -12,7 +12,6 @@ import openai
 import pytest
 
 import retrievalkit as rk
-import services  # noqa: F401 - skips the module where the extra is not installed
 from retrievalkit.errors import RetrievalkitError
 
 pytestmark = pytest.mark.precision

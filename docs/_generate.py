@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retrievalkit import registry
-from retrievalkit.cli import main
+from retrievalkit.cli.main import main
 from retrievalkit.contracts import VERSION
 from retrievalkit.options import how_to_set
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+COMMANDS = main.with_plugin_commands().commands
 REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
@@ -56,7 +57,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages that are made here into the navigation."""
     assert config.nav is not None
     for title, pages in (
-        ("Commands", [{f"rkit {name}": _page_of(name)} for name in main.commands]),
+        ("Commands", [{f"rkit {name}": _page_of(name)} for name in COMMANDS]),
         ("Components", [{name.capitalize(): f"components/{name}.md"} for name in PLURALS.values()]),
         ("Methods", [{folder.name: f"methods/{folder.name}.md"} for folder in _plugin_folders()]),
     ):
@@ -75,7 +76,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def pages() -> dict[str, str]:
     """Every page that is made here: its path below docs/, and its Markdown."""
-    made = {_page_of(name): _command(name, command) for name, command in main.commands.items()}
+    made = {_page_of(name): _command(name, command) for name, command in COMMANDS.items()}
     made["commands/index.md"] = _commands()
     made |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
     made |= {f"methods/{folder.name}.md": (folder / "README.md").read_text() for folder in _plugin_folders()}
@@ -164,7 +165,7 @@ def _row(names: str, text: str) -> str:
 
 
 def _commands() -> str:
-    rows = [f"| [`{name}`](rkit-{name}.md) | {_first_line(command)} |" for name, command in main.commands.items()]
+    rows = [f"| [`{name}`](rkit-{name}.md) | {_first_line(command)} |" for name, command in COMMANDS.items()]
     return "\n".join([_COMMANDS, *rows, ""])
 
 

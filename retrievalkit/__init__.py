@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
+    from retrievalkit_export.export import export
+    from retrievalkit_serve.serve import serve
+
     from retrievalkit.api.commands import (
         check_plugin,
         command,
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
         remove_plugin,
         show_plugin,
     )
-    from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
-    from retrievalkit.api.serving import serve
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
@@ -67,7 +68,6 @@ _MODULES = {
         "remove_plugin",
         "show_plugin",
     ),
-    "api.exporting": ("export",),
     "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
@@ -76,7 +76,6 @@ _MODULES = {
     "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
     "api.runs": ("Run",),
-    "api.serving": ("serve",),
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
@@ -90,7 +89,10 @@ _MODULES = {
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
 }
-_MODULES_TOO = ("export", "rerank", "serve")
+_COMMANDS_OF_DISTRIBUTIONS = ("export", "serve")
+"""Functions of distributions of ours, such as retrievalkit-export."""
+
+_MODULES_TOO = ("rerank",)
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -137,6 +139,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _COMMANDS_OF_DISTRIBUTIONS:
+        from retrievalkit import registry
+
+        return registry.component("command", name).load()
     if name not in _MODULE_OF:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)

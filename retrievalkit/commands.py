@@ -9,6 +9,8 @@
             ...
             write_manifest(folder, "measurement", command="measure", options={}, inputs={}, counts={})
 
+A command may also be declared (`retrievalkit.declarations`); the target is then the typed function.
+
 Promised to plugins, as `retrievalkit.contracts` is. This is the only way from a plugin to the programs of the core: a
 command must encode texts and write folders exactly as the built-in commands do. Light to import: torch is imported
 when a retriever is opened.
@@ -25,7 +27,10 @@ from retrievalkit.artifacts import (
     check_output,
     describe_files,
     describe_input,
+    fingerprint_value,
+    kind_of,
     read_document,
+    read_manifest,
     write_folder,
     write_json,
     write_manifest,
@@ -44,7 +49,12 @@ from retrievalkit.cli.options import (
     strict_option,
 )
 from retrievalkit.oddities import check as refuse_if_strict
+from retrievalkit.registry import create, names
+from retrievalkit.report.counts import counted
+from retrievalkit.report.page import render as render_page
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import printable, say
+from retrievalkit.search.options import HybridOptions, OpenOptions
 
 if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
@@ -65,17 +75,29 @@ __all__ = [
     "Precision",
     "resolve_precision",
     "Retriever",
+    "HybridOptions",
+    "OpenOptions",
+    "create",
+    "names",
     "open_retriever",
     "describe_retriever",
     "describe_source",
+    "describe_input",
+    "fingerprint_value",
+    "kind_of",
     "check_output",
     "describe_files",
     "check_files",
     "read_document",
+    "read_manifest",
     "write_folder",
     "write_json",
     "write_manifest",
     "ProgressBar",
+    "counted",
+    "printable",
+    "render_page",
+    "say",
 ]
 
 
@@ -120,7 +142,7 @@ def open_retriever(
         model: A checkpoint folder, or the name or folder of a pretrained model.
         encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own. So are the other options.
         pooler: Pooler for a pretrained model.
-        encoder_options: Options of that encoder.
+        encoder_options: Options of that encoder; of a checkpoint's its lengths and its attention may be given.
         pooler_options: Options of that pooler.
 
     Raises:

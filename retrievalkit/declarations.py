@@ -195,6 +195,9 @@ class Command(Generic[Parameters, Options, Result]):
         known = options(self.declaration)
         parameters = inspect.signature(self.declaration).parameters.values()
         positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        last = positional and mark(known[positional[-1]].annotation, Argument)
+        if last and last.several and len(args) > len(positional):
+            args = (*args[: len(positional) - 1], args[len(positional) - 1 :])
         if len(args) > len(positional):
             names = ", ".join(positional)
             msg = f"{self.name} takes {len(positional)} positional arguments ({names}), and {len(args)} are given."

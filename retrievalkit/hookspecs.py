@@ -38,8 +38,8 @@ COMMAND_GROUPS = {
 """Groups of commands in `rkit --help`, in its order: what `register` takes -> the heading."""
 
 BUILT_IN_COMMANDS = frozenset((
-    "compare", "convert", "doctor", "encode", "evaluate", "export", "index", "mine-negatives", "plugins", "pretrain",
-    "quickstart", "rerank", "run", "search", "serve", "train",
+    "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "pretrain",
+    "quickstart", "rerank", "run", "search", "train",
 ))  # fmt: skip
 """Commands of retrievalkit itself: no plugin may register these names."""
 
@@ -107,7 +107,7 @@ def register_pretrainers(register: Register) -> None:
 
 @hookspec
 def register_commands(register: Register) -> None:
-    """Register commands of `rkit`: each target is a click command, imported when the command is used."""
+    """Register commands of `rkit`: each target is a click command or a declared one, imported when used."""
 
 
 @hookspec

@@ -24,7 +24,14 @@ from typing import Any
 import pluggy
 
 from retrievalkit import __version__, hookspecs
-from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice, nearest
+from retrievalkit.errors import (
+    MissingDependencyError,
+    PluginError,
+    RetrievalkitError,
+    UnknownNameError,
+    check_choice,
+    nearest,
+)
 from retrievalkit.modules import large_imports
 from retrievalkit.options import Option, check_options, convert, options, read_call
 
@@ -52,6 +59,13 @@ HOOKS = {
     "reranker": "register_rerankers",
     "recipe": "register_recipes",
 }
+
+DISTRIBUTIONS = {
+    "analyse-views": "retrievalkit-mvr",
+    "export": "retrievalkit-export",
+    "serve": "retrievalkit-serve",
+}
+"""Commands of distributions of ours -> the distribution to install."""
 
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
@@ -87,7 +101,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the click command, for a check the function, for recipes their folder.
+        """Import the class; for a command the click or declared command, for a check the function, for recipes a Path.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -115,7 +129,8 @@ def _not_of_kind(kind: str, loaded: object) -> str:
     if kind == "command":
         import click
 
-        fits, problem = isinstance(loaded, click.Command), "no click command. Decorate it with @click.command()."
+        fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
+        problem = "no command. Decorate it with @click.command() or @retrievalkit.declarations.command."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
     elif kind == "recipe":
@@ -176,10 +191,13 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody registered it; says which plugins could not be loaded.
+            MissingDependencyError: It is a command of a distribution of ours that is not installed.
             PluginError: Two distributions registered it.
         """
         candidates = self.candidates(kind, name)
         if not candidates:
+            if kind == "command" and name in DISTRIBUTIONS:
+                raise MissingDependencyError(DISTRIBUTIONS[name], f"the command '{name}'")
             raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
         if len(candidates) > 1:
             owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)

@@ -19,8 +19,9 @@ from hatchling.plugin.manager import PluginManager
 
 import retrievalkit
 from retrievalkit import registry
-from retrievalkit.cli import main
+from retrievalkit.cli.main import main as rkit
 
+main = rkit.with_plugin_commands()
 ROOT = Path(__file__).parent.parent
 PLUGINS = sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "pyproject.toml").is_file())
 DISTRIBUTIONS = [".", *(f"plugins/{name}" for name in PLUGINS)]

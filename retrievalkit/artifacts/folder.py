@@ -15,7 +15,8 @@ class Folder(os.PathLike[str]):
     Attributes:
         path: Its path.
         manifest: The content of its `manifest.json`: options, inputs, counts, versions.
-        summary: One line about what was done.
+        summary: What was done.
+        notes: What the user has to know.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class Folder(os.PathLike[str]):
         self.path = Path(path)
         self.manifest = read_manifest(self.path) if manifest is None else manifest
         self.summary = str(path) if summary is None else summary
+        self.notes: list[str] = self.manifest.get("notes", [])
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""

@@ -53,14 +53,15 @@ class DerivedCommand(click.Command):
         params = [_parameter(option) for option in known if not option.name.endswith("_options")]
         text = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
         params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
-        # A command with a field `as_json` prints by itself, while it runs.
-        self._prints = "as_json" in options(declared.declaration)
+        # A command with a field `as_json`, or without a result, prints by itself, while it runs.
+        without_result = declared.__signature__.return_annotation in (None, "None")
+        self._prints = without_result or "as_json" in options(declared.declaration)
         if not self._prints:
             params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     @sends_to_stores
-    def _called(self, *, as_json: bool, settings: tuple[str, ...], **given: Any) -> Any:
+    def _called(self, *, as_json: bool = False, settings: tuple[str, ...], **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set
 
         # Given by the user, so that a default does not hide a value of --set.

@@ -34,9 +34,6 @@ _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
-_MOVED_TO_PLUGINS = {"analyse-views": "retrievalkit-mvr"}
-"""Commands that were in the core once -> the distribution to install."""
-
 Rows = list[tuple[str, str]]
 
 
@@ -175,14 +172,13 @@ class RootGroup(RkitGroup):
         """
         if cmd_name in self.commands or cmd_name not in registry.names("command"):
             return super().get_command(ctx, cmd_name)
-        command: click.Command = registry.component("command", cmd_name).load()
-        return command
+        return _of_plugin(cmd_name)
 
     def check_known(self, ctx: click.Context, name: str) -> None:
         """Refuse a name that is neither a command nor one of a plugin; says where it may come from."""
         if name in registry.names("command"):
             return
-        if package := _MOVED_TO_PLUGINS.get(name):
+        if package := registry.DISTRIBUTIONS.get(name):
             advice = f"It is part of {package}. Install it: pip install {package}."
         elif close := nearest(name, self.list_commands(ctx)):
             advice = f"Did you mean '{close}'?"
@@ -216,10 +212,20 @@ class RootGroup(RkitGroup):
         whole.commands = dict(self.commands)
         for name in registry.names("command"):
             try:
-                whole.commands[name] = registry.component("command", name).load()
+                whole.commands[name] = _of_plugin(name)
             except RetrievalkitError:
                 continue
         return whole
+
+
+def _of_plugin(name: str) -> click.Command:
+    """The click command of a plugin's command."""
+    command = registry.component("command", name).load()
+    if isinstance(command, click.Command):
+        return command
+    from retrievalkit.cli.derived import DerivedCommand
+
+    return DerivedCommand(command)
 
 
 def _summary(command: click.Command) -> str:

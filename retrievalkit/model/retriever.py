@@ -373,12 +373,12 @@ def open_retriever(
     """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
 
     Raises:
-        InputError: Parts or options other than lengths were named for a checkpoint, which has its own; or there is no
-            such model.
+        InputError: Parts or options other than lengths and attention were named for a checkpoint, which has its own;
+            or there is no such model.
     """
     if is_checkpoint(model):
         given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
-        given += [f"--set encoder.{name}" for name in encoder_options or {} if name not in LENGTHS]
+        given += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
         given += [f"--set pooler.{name}" for name in pooler_options or {}]
         if given:
             msg = (

@@ -32,8 +32,10 @@ def write_page(path: str | Path, html: str) -> None:
         staging.write_text(html, encoding="utf-8", errors="replace")
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill one of the templates; values are escaped."""
+def render(template: str | Path, **values: Any) -> str:
+    """Fill one of the templates, or a file that extends one; values are escaped."""
+    if isinstance(template, Path):
+        return _environment().from_string(template.read_text("utf-8")).render(values)
     return _environment().get_template(template).render(values)
 
 

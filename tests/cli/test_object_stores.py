@@ -229,9 +229,8 @@ def test_a_store_that_refuses_or_is_silent_costs_one_message(what, bucket, rkit,
     assert message in output
 
 
-@pytest.mark.parametrize("words", [("run", "tiny", "--output"), ("export", "--to", "onnx", "model")])
-def test_commands_that_write_here_alone_refuse_a_store(words, rkit, tmp_path, monkeypatch):
+def test_a_command_that_writes_here_alone_refuses_a_store(rkit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, output = rkit(*words, "s3://bucket/x")
+    code, output = rkit("run", "tiny", "--output", "s3://bucket/x")
     assert (code, "cannot write to a store" in output) == (2, True), output
     assert not list(tmp_path.iterdir())

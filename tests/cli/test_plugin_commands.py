@@ -9,8 +9,10 @@ import textwrap
 import pytest
 from click.testing import CliRunner
 
+import retrievalkit as rk
 from retrievalkit import hookspecs, registry
 from retrievalkit.cli import main
+from retrievalkit.errors import MissingDependencyError
 
 COMMAND = """
     import click
@@ -112,6 +114,9 @@ def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, f
     result = rkit("analyse-views", "model")
     assert result.exit_code == 2
     assert "pip install retrievalkit-mvr" in result.stderr
+    for name in ("export", "serve"):
+        with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{name}"):
+            getattr(rk, name)
 
 
 def test_a_target_that_is_no_command_is_an_error_of_the_plugin(use):
@@ -120,7 +125,7 @@ def test_a_target_that_is_no_command_is_an_error_of_the_plugin(use):
     ))  # fmt: skip
     result = rkit("greet-me")
     assert result.exit_code == 2
-    assert "'acme:greet' is no click command" in result.stderr
+    assert "'acme:greet' is no command" in result.stderr
 
 
 @pytest.mark.parametrize(

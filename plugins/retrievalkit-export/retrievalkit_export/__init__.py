@@ -1,0 +1,20 @@
+"""Checkpoints and vectors in the forms of other libraries, which open them without any code of ours: `rkit export`."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+__version__ = "0.1.0"
+retrievalkit_contract = "1"
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Register `rkit export`."""
+    register(
+        "export",
+        "retrievalkit_export.export:export",
+        help="Write a checkpoint, a model or vectors as another library opens it.",
+        group="search",
+    )

@@ -1,0 +1,100 @@
+"""The README.md of an export: how to use it, and what it was made from, as the Hugging Face hub shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from retrievalkit.commands import kind_of, read_document, read_manifest
+from retrievalkit.declarations import Place
+
+_DO = "Write it again: rkit evaluate RUN --qrels Q --json"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a target wrote.
+
+    Attributes:
+        library: The library that opens it, as the Hugging Face hub names it.
+        example: Code or commands that use the folder, which they call FOLDER.
+        language: Of `example`.
+        notes: What the user has to know.
+        tags: Tags of the model card.
+        pipeline: The task that the hub shows.
+        figures: Measurements, by name.
+    """
+
+    library: str
+    example: str
+    language: Literal["python", "bash"] = "python"
+    notes: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    pipeline: str = "feature-extraction"
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def card_text(source: str, written: Written, license: str | None, figures: Sequence[Place]) -> str:  # noqa: A002
+    """The card in Markdown.
+
+    Raises:
+        ArtifactError: A file of figures has none.
+    """
+    metadata = {
+        "library_name": written.library,
+        "pipeline_tag": written.pipeline,
+        "tags": f"[{', '.join(['retrieval', *written.tags])}]",
+        **({"license": license} if license else {}),
+    }
+    lines = ["---", *(f"{name}: {value}" for name, value in metadata.items()), "---", f"# {Path(source).name}", ""]
+    lines += ["A text retriever made with retrievalkit, exported for other libraries.", ""]
+    lines += [f"```{written.language}", written.example, "```", ""]
+    lines += [f"- {note}" for note in written.notes]
+    facts = {**_training(source), **written.figures}
+    for file in figures:
+        values = read_document(file, dict[str, Any], do=_DO)
+        facts |= {f"{name} ({Path(file).stem})": value for name, value in _numbers(values).items()}
+    if license is None:
+        facts["licence"] = "not stated"
+    lines += ["", "| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items()), ""]
+    return "\n".join(lines)
+
+
+def _training(source: str) -> dict[str, Any]:
+    """What the checkpoint's manifest says of its training: the command, the options and the data."""
+    if kind_of(source) is None:
+        return {"model": source}
+    manifest = read_manifest(source)
+    options = manifest.get("options", {})
+    facts: dict[str, Any] = {"made by": f"rkit {manifest.get('command', '')}"}
+    if "model" in options:
+        facts["started from"] = options["model"]
+    for part in ("encoder", "pooler", "loss"):
+        if isinstance(described := options.get(part), Mapping):
+            facts[part] = f"{described['name']} {described['options']}"
+    names = ("epochs", "batch_size", "learning_rate", "seed")
+    if isinstance(training := options.get("training"), Mapping):
+        facts["training"] = ", ".join(f"{name} {training[name]}" for name in names if name in training)
+    for name, entry in manifest.get("inputs", {}).items():
+        if name != "model":
+            facts[f"data: {name}"] = Path(entry["path"]).name
+    for name, count in manifest.get("counts", {}).items():
+        facts[name] = count
+    return facts
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a document, whatever they are nested in, by the innermost name."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[name] = value
+    return found
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).replace("|", "\\|").split())

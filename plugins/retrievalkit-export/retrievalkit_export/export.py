@@ -1,0 +1,173 @@
+"""`rkit export`: a checkpoint, vectors or an index in, a folder that another library opens out.
+
+    rkit export CHECKPOINT DIR --to sentence-transformers|sparse-encoder|pylate|pyserini|onnx
+
+A target is a module of its name with a function `write`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+import retrievalkit as rk
+from retrievalkit.commands import (
+    check_output,
+    describe_files,
+    describe_input,
+    kind_of,
+    read_manifest,
+    write_folder,
+    write_manifest,
+)
+from retrievalkit.data import inputs
+from retrievalkit.declarations import Argument, Flag, Place, Reads, command
+from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.oddities import gathered
+
+_MANIFEST = "manifest.json"
+
+
+def _source(value: Any) -> str:
+    return inputs.place(getattr(value, "folder", value), "the source")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of `export`.
+
+    Args:
+        source: A checkpoint or the name or folder of a model; for Pyserini also a vectors folder or an index.
+        output: The folder to write.
+        to: The library that is to open it.
+        length: One length in tokens for queries and documents.
+        quantize: Of onnx: also write 8-bit weights, and state their loss.
+        texts: The corpus on whose vectors the loss is stated.
+        queries: Queries, to state the loss as nDCG@10 and R@100 too.
+        qrels: The judgements of the queries.
+        license: The licence that the model card names, such as "apache-2.0".
+        figures: A file of `rkit evaluate --json`, whose figures the card shows.
+        push: Upload to this repository on the Hugging Face hub; only with --no-dry-run.
+        dry_run: List what `push` would upload.
+        overwrite: Replace an existing output folder.
+    """
+
+    source: Annotated[Any, Argument(), Reads(_source)]
+    output: Annotated[Place, Argument()]
+    _: KW_ONLY
+    to: Literal["sentence-transformers", "sparse-encoder", "pylate", "pyserini", "onnx"]
+    length: Annotated[int, Ge(3)] | None = None
+    quantize: Literal["int8"] | None = None
+    texts: Annotated[Any, Reads(inputs.passages)] = None
+    queries: Annotated[Any, Reads(inputs.queries)] = None
+    qrels: Annotated[Any, Reads(inputs.judgements)] = None
+    license: str | None = None
+    figures: Sequence[Place] = ()
+    push: Annotated[str | None, Flag(metavar="NAME")] = None
+    dry_run: bool = True
+    overwrite: bool = False
+
+
+@command("export", ExportOptions)
+def export(options: ExportOptions) -> rk.Folder:
+    """Write SOURCE (a checkpoint, a model, or for Pyserini vectors) as another library opens it.
+
+    The manifest of the folder has the `figures` of a quantisation, `notes`, and with --push what is uploaded.
+    """
+    _check(options)
+    source, output = options.source, Path(options.output)
+    check_output(output, overwrite=options.overwrite)
+    from retrievalkit_export.card import card_text
+
+    kind = kind_of(source)
+    with write_folder(output, overwrite=options.overwrite) as staging:
+        if kind in ("vectors", "index"):
+            if options.to != "pyserini":
+                held = "vectors" if kind == "vectors" else f"an {kind}"
+                msg = f"'{source}' holds {held}, and {options.to} takes a model. Give a checkpoint, or --to pyserini."
+                raise UnsupportedError(msg)
+            from retrievalkit_export.pyserini import write_index
+
+            written = write_index(Path(source), staging)
+            read = {"vectors": describe_input(source, read_manifest(source).get("files", {}))}
+        else:
+            from retrievalkit_export.forms import opened
+
+            retriever = opened(source, for_tracing=options.to == "onnx", length=options.length)
+            target = importlib.import_module(f"retrievalkit_export.{options.to.replace('-', '_')}")
+            with gathered():  # the texts that it is probed with may be cut
+                written = target.write(retriever, staging)
+            if options.quantize:
+                from retrievalkit_export.quantize import quantize
+
+                figures = quantize(retriever, staging, options.texts, options.queries, options.qrels)
+                written = replace(written, figures={**written.figures, **figures})
+            read = {"model": describe_input(source, retriever.fingerprint)}
+        text = card_text(source, written, options.license, options.figures).replace("FOLDER", output.name)
+        (staging / "README.md").write_text(text, encoding="utf-8")
+        recorded = ("to", "length", "quantize", "texts", "queries", "qrels", "license")
+        manifest = write_manifest(
+            staging,
+            "export",
+            command="export",
+            options={name: getattr(options, name) for name in recorded} | {"figures": list(options.figures)},
+            inputs=read,
+            files=describe_files(staging),
+            figures=dict(written.figures),
+            notes=list(written.notes),
+        )
+    lines = [f"{output}: a folder for {options.to}", *(f"{name}: {value}" for name, value in written.figures.items())]
+    if options.push is not None:
+        # The manifest names paths of this machine.
+        files = sorted(path for path in output.rglob("*") if path.is_file() and path.name != _MANIFEST)
+        sizes = {path.relative_to(output).as_posix(): path.stat().st_size for path in files}
+        manifest["push"] = {"name": options.push, "dry_run": options.dry_run, "files": sizes}
+        if options.dry_run:
+            lines += [f"would be uploaded to {options.push}: {name} ({size:,} bytes)" for name, size in sizes.items()]
+            lines.append("Nothing was uploaded. Upload with --no-dry-run.")
+        else:
+            lines.append(f"uploaded to {_push(output, options.push)}")
+    return rk.Folder(output, manifest, "\n".join(lines))
+
+
+def _check(options: ExportOptions) -> None:
+    """Refuse options that have no effect."""
+    measured = [name for name in ("texts", "queries", "qrels") if getattr(options, name) is not None]
+    given = (["quantize"] if options.quantize else []) + measured
+    if options.push is None and not options.dry_run:
+        msg = "dry_run=False is for push, which is not given. Name the repository, or drop it."
+    elif options.to != "onnx" and given:
+        msg = f"{given[0]} is for the target onnx, and the target is {options.to}. Drop it."
+    elif options.quantize and options.texts is None:
+        msg = "quantize states its loss on texts. Give a corpus as texts, and perhaps queries and qrels."
+    elif options.quantize is None and measured:
+        msg = f"{measured[0]} states the loss of quantize, which is not given. Drop it, or quantise."
+    elif (options.queries is None) != (options.qrels is None):
+        msg = "queries and qrels go together. Give both, or none."
+    else:
+        return
+    raise InputError(msg)
+
+
+def _push(folder: Path, name: str) -> str:
+    """Make the repository if it does not exist, private, and upload the files; returns its address.
+
+    Raises:
+        RetrievalkitError: The hub cannot be reached, or refuses.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    try:
+        api.create_repo(name, private=True, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=str(folder), ignore_patterns=[_MANIFEST])
+    except Exception as error:  # those of the library's HTTP client, which its releases change
+        reason = " ".join(str(error).split())[:300]
+        msg = f"'{folder}' was not uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
+        raise RetrievalkitError(msg) from error
+    return f"https://huggingface.co/{name}"

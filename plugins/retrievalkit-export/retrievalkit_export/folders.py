@@ -1,0 +1,84 @@
+"""The folder of a sentence-transformers model: the encoder's files in the folder itself, modules in folders inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from retrievalkit.commands import write_json
+from retrievalkit_export.forms import Layer
+
+# Their names of 2.x, which all later releases know.
+_TYPES = "sentence_transformers.models."
+_ACTIVATIONS = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
+}
+
+
+class ModuleFolders:
+    """Writes the modules of a model one after the other, the encoder's first.
+
+    Args:
+        folder: The model's folder, with the encoder in it.
+        encoder: The class of the first module.
+        settings: The first module's settings.
+    """
+
+    def __init__(self, folder: Path, encoder: str, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.listed: list[dict[str, Any]] = []
+        write_json(folder / "sentence_bert_config.json", settings)
+        self._list(encoder, "")
+
+    def add(self, kind: str, configuration: Mapping[str, Any]) -> Path:
+        """Add a module, and return its folder."""
+        name = f"{len(self.listed)}_{kind.rpartition('.')[2]}"
+        (self.folder / name).mkdir()
+        write_json(self.folder / name / "config.json", configuration)
+        self._list(kind, name)
+        return self.folder / name
+
+    def add_dense(self, layer: Layer, kind: str = "Dense", **more: Any) -> None:
+        """Add a linear layer."""
+        out_features, in_features = layer.weight.shape
+        configuration = {
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": layer.bias is not None,
+            "activation_function": _ACTIVATIONS[layer.activation],
+            **more,
+        }
+        tensors = {"linear.weight": layer.weight} | ({} if layer.bias is None else {"linear.bias": layer.bias})
+        place = self.add(kind, configuration)
+        save_file({name: one.cpu().contiguous() for name, one in tensors.items()}, place / "model.safetensors")
+
+    def finish(self, described: Mapping[str, Any]) -> None:
+        """Write modules.json and what is said of the whole model."""
+        write_json(self.folder / "modules.json", self.listed)
+        write_json(self.folder / "config_sentence_transformers.json", {"__version__": {}, **described})
+
+    def _list(self, kind: str, path: str) -> None:
+        number = len(self.listed)
+        full = kind if "." in kind else f"{_TYPES}{kind}"
+        self.listed.append({"idx": number, "name": str(number), "path": path, "type": full})
+
+
+def transformer_settings(lengths: Mapping[str, int], **more: Any) -> tuple[dict[str, Any], list[str]]:
+    """The settings of the Transformer, and a note where they need a recent release."""
+    query, document = lengths["query"], lengths["document"]
+    settings = {"max_seq_length": max(query, document), "do_lower_case": False, **more}
+    if query == document:
+        return settings, []
+    note = (
+        f"Queries are cut at {query} tokens and documents at {document}, which sentence-transformers can say from "
+        f"release 6 on. For older releases give both one length: --length {max(query, document)}"
+    )
+    return {**settings, "query_length": query, "document_length": document}, [note]

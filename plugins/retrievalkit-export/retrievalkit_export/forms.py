@@ -1,0 +1,235 @@
+"""What a retriever computes, in the words that other libraries have for it; a refusal where they have none.
+
+A pooler of a plugin may be a plain one when it encodes, as `self_contrastive` is, so poolers are recognised by the
+vectors that they make of some texts, not by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit.commands import create, open_retriever
+from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
+from retrievalkit.errors import LengthError, UnsupportedError
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+POOLINGS = ("cls", "mean", "max", "last")
+PROBES = ("what is the capital of peru", "rome", "a text, which is longer than the others, about numbers 1, 2 and 3.")
+"""Texts of several lengths on which computations are compared."""
+
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer above the pooled states: weight (out, in), bias (out) or None, and the function after it."""
+
+    weight: Tensor
+    bias: Tensor | None
+    activation: str = "identity"
+
+
+@dataclass(frozen=True)
+class SingleVector:
+    """One vector a text: poolings of the last layer's states side by side, linear layers, and perhaps the length 1."""
+
+    poolings: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    normalize: bool
+
+
+def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
+    """A checkpoint or a pretrained model, on the processor, in eval mode.
+
+    Args:
+        source: Name or folder.
+        for_tracing: Whether its attention has to be made of plain operations.
+        length: Most tokens of a text of either side; None = its own lengths.
+
+    Raises:
+        LengthError: It does not take texts of that length.
+    """
+    options: dict[str, Any] = {"attention": "eager"} if for_tracing else {}
+    options |= dict.fromkeys(("query_length", "document_length"), length) if length else {}
+    try:
+        return open_retriever(source, encoder_options=options).to("cpu")
+    except LengthError as error:
+        raise error.of_option("length") from error
+
+
+def refuse(target: str, problem: str) -> NoReturn:
+    """Say what of the checkpoint the target has no words for.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    msg = f"the checkpoint cannot become a model of {target}: {problem}."
+    raise UnsupportedError(msg)
+
+
+def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, markers: bool = False) -> None:
+    """Refuse encoders that are more than a Hugging Face model with its tokenizer.
+
+    Args:
+        retriever: The retriever.
+        target: The target, for the message.
+        separate: Whether the target has an encoder for each side.
+        markers: Whether the target puts tokens in front of texts.
+
+    Raises:
+        UnsupportedError: The encoder is another one, or what it does with the tokens cannot be said there.
+    """
+    name = retriever.description["encoder"]["name"]
+    if name != "transformer":
+        refuse(target, f"its encoder '{name}' is no plain Hugging Face model")
+    if "query" in retriever.towers and not separate:
+        refuse(target, "it has an encoder for queries and another one for documents, and one model is one encoder")
+    for side in SIDES:
+        tower: Any = retriever.tower(side)
+        if tower.end:
+            refuse(target, "its encoder appends an end token (end_token), which the tokenizer there does not")
+        if tower.extra.ids[side] and not markers:
+            count = len(tower.extra.ids[side])
+            refuse(target, f"{count} extra tokens stand in front of every {side}, which the tokenizer there lacks")
+
+
+def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
+    """A batch of some texts, and the encoder's states of it."""
+    tower = retriever.tower(side)
+    batch = tower.collate(tower.tokenize([("", text) for text in texts], side), side).to(retriever.device)
+    return batch, tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
+
+
+@torch.no_grad()
+def single_vector(retriever: Retriever, target: str) -> SingleVector:
+    """The pooling of a retriever.
+
+    Raises:
+        UnsupportedError: A text has several vectors, or weights, or they are made in a way that the target lacks.
+    """
+    found: list[SingleVector] = []
+    for side in SIDES:
+        _, states = states_of(retriever, side)
+        made = retriever.pooler(states, side)
+        _check_single(retriever, made, side, target)
+        last = retriever.tower(side).info.layers
+        wanted = made.vectors[:, 0]
+        forms = _candidates(retriever) if last in states.layers else ()
+        candidates = [form for form in forms if _equal(_pooled(form, retriever, states, side), wanted)]
+        if not candidates:
+            name = retriever.description["pooler"]["name"]
+            others = ", ".join(str(layer) for layer in states.layers if layer != last)
+            if others:
+                refuse(
+                    target, f"its pooler '{name}' reads the layers {others} of a {side}, and there the last is pooled"
+                )
+            refuse(target, f"its pooler '{name}' makes the vector of a {side} in a way that no module there has")
+        found.append(candidates[0])
+    first, second = found
+    if (first.poolings, first.normalize) != (second.poolings, second.normalize):
+        refuse(target, "queries and documents are pooled in different ways")
+    return first
+
+
+def _check_single(retriever: Retriever, made: Representation, side: Side, target: str) -> None:
+    name = retriever.description["pooler"]["name"]
+    if made.weights is not None:
+        with_vectors = " beside vectors" if made.vectors is not None else ""
+        refuse(target, f"its pooler '{name}' makes weights over the vocabulary{with_vectors}")
+    assert made.vectors is not None
+    if made.vectors.shape[1] > 1 or made.vector_mask is not None:
+        refuse(target, f"its pooler '{name}' makes several vectors of a {side}, and there a text has one")
+
+
+def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
+    """The forms that a pooler may have: with its own linear layers, and without."""
+    pooler: Any = retriever.pooler
+    if retriever.description["pooler"]["name"] == "projected":
+        options = retriever.description["pooler"]["options"]
+        functions = options.get("activations") or ["identity"] * len(pooler.layers)
+        layers = tuple(_layer(one, name) for one, name in zip(pooler.layers, functions, strict=True))
+        yield SingleVector(tuple(pooler.pooling), layers, pooler.normalize)
+        return
+    linear = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
+    projections = [(), (_layer(linear[0], "identity"),)] if len(linear) == 1 else [()]
+    for name, layers, normalize in product(POOLINGS, projections, (False, True)):
+        yield SingleVector((name,), layers, normalize)
+
+
+def _layer(linear: nn.Linear, activation: str) -> Layer:
+    return Layer(linear.weight.detach(), None if linear.bias is None else linear.bias.detach(), activation)
+
+
+def _pooled(form: SingleVector, retriever: Retriever, states: TokenStates, side: Side) -> Tensor:
+    """The vectors (batch, dimension) as a form describes them."""
+    info = retriever.tower(side).info
+    options = {"pooling": form.poolings, "normalize": False}
+    pooled: Tensor = create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
+    for layer in form.layers:
+        if layer.weight.shape[1] != pooled.shape[1]:
+            return pooled
+        pooled = ACTIVATIONS[layer.activation]()(nn.functional.linear(pooled, layer.weight, layer.bias))
+    return nn.functional.normalize(pooled, dim=-1) if form.normalize else pooled
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
+def write_encoder(retriever: Retriever, side: Side, folder: Path) -> None:
+    """Write the encoder of a side as a Hugging Face folder, with LoRA adapters added to its weights."""
+    tower: Any = retriever.tower(side)
+    folder.mkdir(parents=True, exist_ok=True)
+    for module in tower.model.modules():
+        if hasattr(module, "base_layer") and not module.merged:
+            module.merge()
+    tower.save(folder)
+    # What was added to the weights.
+    (folder / "adapters.safetensors").unlink(missing_ok=True)
+
+
+def prompts(retriever: Retriever) -> dict[str, str]:
+    """The prefix of each side."""
+    return {side: tower_of(retriever, side).prefixes[side] for side in SIDES}
+
+
+def tower_of(retriever: Retriever, side: Side) -> Any:
+    """The encoder of a side, whose attributes are those of the encoder `transformer`."""
+    return retriever.tower(side)
+
+
+def lengths(retriever: Retriever) -> dict[str, int]:
+    """Most tokens of a text of each side."""
+    return {side: tower_of(retriever, side).lengths[side] for side in SIDES}
+
+
+def title_note(retriever: Retriever, library: str) -> str:
+    """What to do with passages that have a title."""
+    how = tower_of(retriever, "document").title
+    if how == "space":
+        return f'{library} takes a passage as one text: pass "TITLE TEXT", as it was trained.'
+    if how == "none":
+        return f"{library} takes a passage as one text: pass it without its title, as it was trained."
+    return (
+        f'{library} takes a passage as one text, where rkit encodes title and text as a pair: pass "TITLE TEXT". '
+        f"Vectors of passages with a title differ a little from rkit's; those of texts without a title are equal."
+    )

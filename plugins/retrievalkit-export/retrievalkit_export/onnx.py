@@ -1,0 +1,269 @@
+"""An ONNX graph of encoder and pooler together, for onnxruntime: token ids in, one vector (or weights) a text out.
+
+model.onnx                    both sides; or query.onnx and document.onnx where these differ
+tokenizer.json                for the package `tokenizers`
+tokenization.json             by side: prefix, most tokens, how a title is joined
+model.int8.onnx               with --quantize int8
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retrievalkit.commands import write_json
+from retrievalkit.contracts import SIDES, Batch, Representation, Side
+from retrievalkit.errors import MissingDependencyError, RetrievalkitError
+from retrievalkit_export.card import Written
+from retrievalkit_export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+_NAME = "ONNX"
+_LEAST_COSINE = 0.99999
+_LARGEST_FILE = 2_000_000_000
+_EXAMPLE = """\
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("FOLDER/tokenizer.json")
+tokenizer.enable_truncation(DOCUMENT_LENGTH)  # QUERY_LENGTH for queries
+tokenizer.enable_padding(pad_id=PADDING)
+tokens = tokenizer.encode_batch(["PREFIXa passage"])
+inputs = {
+    "input_ids": np.array([one.ids for one in tokens]),
+    "attention_mask": np.array([one.attention_mask for one in tokens]),
+}
+(OUTPUT,) = onnxruntime.InferenceSession("FOLDER/GRAPH").run(None, inputs)"""
+
+
+def write(retriever: Retriever, folder: Path) -> Written:
+    """Write the graphs, and compare what onnxruntime makes of them with torch.
+
+    Raises:
+        MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
+        UnsupportedError: A text has several vectors, or its tokens are more than the tokenizer's.
+        RetrievalkitError: The graph's vectors are not those of the checkpoint.
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependencyError(package, "an ONNX graph", "'retrievalkit-export[onnx]'")
+    output = _output(retriever)
+    check_encoder(retriever, _NAME, separate=True)
+    _make_plain(retriever)
+    graphs = {"model": SIDES[1:]} if _same(retriever) else {side: (side,) for side in SIDES}
+    figures: dict[str, Any] = {}
+    for name, sides in graphs.items():
+        path = folder / f"{name}.onnx"
+        _trace(retriever, sides[0], path, output)
+        figures[f"least cosine with torch ({path.name})"] = _verify(retriever, sides[0], path)
+    _write_tokenization(retriever, folder)
+    return Written(
+        library="onnx",
+        example=_example(retriever, output, f"{next(reversed(graphs))}.onnx"),
+        notes=[_title_note(retriever)],
+        tags=["onnx", "feature-extraction"],
+        figures=figures,
+    )
+
+
+@torch.no_grad()
+def _output(retriever: Retriever) -> str:
+    """Whether a text has "vectors" or "weights"."""
+    made = {side: retriever.pooler(states_of(retriever, side)[1], side) for side in SIDES}
+    name = retriever.description["pooler"]["name"]
+    for side, one in made.items():
+        if one.vectors is not None and (one.vectors.shape[1] > 1 or one.vector_mask is not None):
+            refuse(_NAME, f"its pooler '{name}' makes several vectors of a {side}, and the graph has one a text")
+        if one.vectors is not None and one.weights is not None:
+            refuse(_NAME, f"its pooler '{name}' makes weights beside a vector, and the graph has one output")
+    if retriever.pooler.needs.mask_filled:
+        refuse(_NAME, "its texts are filled with [MASK] tokens, which the tokenizer there does not do")
+    return "vectors" if made["query"].vectors is not None else "weights"
+
+
+@torch.no_grad()
+def _same(retriever: Retriever) -> bool:
+    """Whether one graph makes the vectors of both sides."""
+    if "query" in retriever.towers:
+        return False
+    tower = retriever.tower("query")
+    batch = tower.collate(tower.tokenize([("", text) for text in PROBES], "query"), "query").to(retriever.device)
+    of_each = []
+    for side in SIDES:
+        states = tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
+        of_each.append(_single(retriever.pooler(states, side)))
+    return torch.allclose(of_each[0], of_each[1])
+
+
+def _single(made: Representation) -> Tensor:
+    """The vectors (batch, dimension) or the weights (batch, vocabulary)."""
+    found = made.weights if made.vectors is None else made.vectors[:, 0]
+    assert found is not None
+    return found
+
+
+def _make_plain(retriever: Retriever) -> None:
+    """Replace layers that choose their arithmetic when they are called by those of torch; LoRA becomes weights."""
+    for module in retriever.modules():
+        kind = type(module)
+        if hasattr(module, "base_layer") and not module.merged:
+            module.merge()  # type: ignore[operator]
+        for plain in (nn.Linear, nn.LayerNorm):
+            if kind is not plain and issubclass(kind, plain) and kind.__module__.startswith("retrievalkit."):
+                module.__class__ = plain
+
+
+class _Graph(nn.Module):
+    """Encoder and pooler of one side."""
+
+    special: Tensor
+
+    def __init__(self, retriever: Retriever, side: Side) -> None:
+        super().__init__()
+        self.tower, self.pooler, self.side = retriever.tower(side), retriever.pooler, side
+        special = tower_of(retriever, side)._special_ids
+        self.register_buffer("special", torch.tensor(special, dtype=torch.long))
+        self.layers = self.pooler.needs.layers_of(side, self.tower.info)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(batch, dimension) of token ids and their mask, both (batch, tokens)."""
+        special = (input_ids[:, :, None] == self.special).any(dim=2) & attention_mask.bool()
+        states = self.tower(Batch(input_ids, attention_mask, special), self.layers)
+        # A function in place of a `VocabularyHead`, whose product is fused with its pooling by loops over the data.
+        states.head = None if states.head is None else states.head.__call__
+        return _single(self.pooler(states, self.side))
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """Silences torch's exporter, which reports packages that it could use and what it tries."""
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch.onnx", "torch.fx", "torch.export", "transformers", "onnxscript", "onnx_ir")
+    ]
+    levels = [one.level for one in loggers]
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for one in loggers:
+            one.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for one, level in zip(loggers, levels, strict=True):
+                one.setLevel(level)
+
+
+def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
+    graph = _Graph(retriever, side).eval()
+    batch, _ = states_of(retriever, side)
+    size = sum(one.numel() * one.element_size() for one in graph.parameters())
+    sizes = {0: "batch", 1: "tokens"}
+    with torch.no_grad(), _without_reports():
+        try:
+            torch.onnx.export(
+                graph,
+                (batch.input_ids, batch.attention_mask),
+                str(path),
+                input_names=["input_ids", "attention_mask"],
+                output_names=[output],
+                dynamic_shapes={"input_ids": sizes, "attention_mask": sizes},
+                dynamo=True,
+                external_data=size > _LARGEST_FILE,
+                verbose=False,
+            )
+        except Exception as error:  # noqa: BLE001 - the exporter raises whatever an operation does
+            reason = " ".join(str(error.__cause__ or error).split())[:160]
+            name = retriever.description["pooler"]["name"]
+            refuse(_NAME, f"torch cannot trace its pooler '{name}' with this encoder: {reason}")
+
+
+@torch.no_grad()
+def _verify(retriever: Retriever, side: Side, path: Path) -> float:
+    """The least cosine between the graph's vectors and torch's."""
+    batch, states = states_of(retriever, side)
+    expected = _single(retriever.pooler(states, side)).cpu()
+    opened = session(path)
+    # Also with a batch of another shape than the one that was traced.
+    one = Batch(batch.input_ids[1:2], batch.attention_mask[1:2], batch.special_mask[1:2])
+    least = 1.0
+    for found, wanted in ((run(opened, batch), expected), (run(opened, one), expected[1:2])):
+        cosines = nn.functional.cosine_similarity(torch.from_numpy(found), wanted, dim=1)
+        least = min(least, float(cosines.min()))
+    if not least >= _LEAST_COSINE:
+        msg = (
+            f"the ONNX graph's vectors are not those of the checkpoint (cosine {least:.6f}): torch's exporter does not "
+            f"know this encoder or pooler well enough. Nothing was written."
+        )
+        raise RetrievalkitError(msg)
+    return round(least, 7)
+
+
+def _write_tokenization(retriever: Retriever, folder: Path) -> None:
+    tower = tower_of(retriever, "document")
+    if tower.tokenizer.is_fast:
+        tower.tokenizer.backend_tokenizer.no_truncation()
+        tower.tokenizer.backend_tokenizer.no_padding()
+    tower.tokenizer.save_pretrained(folder)
+    taken, prefixes = lengths(retriever), prompts(retriever)
+    described = {
+        side: {
+            "prefix": prefixes[side],
+            "max_length": taken[side],
+            "title": tower.title if side == "document" else None,
+        }
+        for side in SIDES
+    }
+    write_json(folder / "tokenization.json", {**described, "padding_id": tower._padding_id})
+
+
+def _title_note(retriever: Retriever) -> str:
+    how = tower_of(retriever, "document").title
+    if how == "none":
+        return "Encode passages without their titles, as they were in training."
+    if how == "space":
+        return 'Encode a passage with a title as "TITLE TEXT", as it was in training.'
+    return "Encode a passage with a title as a pair, as it was in training: tokenizer.encode(PREFIX + TITLE, TEXT)."
+
+
+def _example(retriever: Retriever, output: str, graph: str) -> str:
+    taken = lengths(retriever)
+    values = {
+        "DOCUMENT_LENGTH": str(taken["document"]),
+        "QUERY_LENGTH": str(taken["query"]),
+        "PADDING": str(tower_of(retriever, "document")._padding_id),
+        "PREFIX": prompts(retriever)["document"],
+        "OUTPUT": output,
+        "GRAPH": graph,
+    }
+    text = _EXAMPLE
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
+
+
+def session(path: Path) -> Any:
+    """The graph in onnxruntime, on the processor."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def run(opened: Any, batch: Batch) -> np.ndarray:
+    """The graph's output (batch, dimension)."""
+    inputs = {"input_ids": batch.input_ids.cpu().numpy(), "attention_mask": batch.attention_mask.cpu().numpy()}
+    output: np.ndarray = opened.run(None, inputs)[0]
+    return output

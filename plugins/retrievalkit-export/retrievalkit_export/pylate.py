@@ -1,0 +1,89 @@
+"""A PyLate model: Transformer and Dense, with ColBERT's markers, lengths and skipped tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from retrievalkit_export.card import Written
+from retrievalkit_export.folders import ModuleFolders
+from retrievalkit_export.forms import (
+    Layer,
+    check_encoder,
+    lengths,
+    prompts,
+    refuse,
+    title_note,
+    tower_of,
+    write_encoder,
+)
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+_NAME = "PyLate"
+_EXAMPLE = """\
+from pylate import models, scores
+
+model = models.ColBERT("FOLDER")
+queries = model.encode(["a question"], is_query=True)
+documents = model.encode(["a passage"], is_query=False)
+print(scores.colbert_scores(queries, documents))"""
+
+
+def write(retriever: Retriever, folder: Path) -> Written:
+    """Write the model's folder.
+
+    Raises:
+        UnsupportedError: The pooler is not `colbert`, or PyLate lacks an option of it.
+    """
+    check_encoder(retriever, _NAME, markers=True)
+    pooler: Any = retriever.pooler
+    name = retriever.description["pooler"]["name"]
+    if name != "colbert":
+        refuse(_NAME, f"its pooler is '{name}', and there every token has a vector (pooler 'colbert')")
+    tower = tower_of(retriever, "document")
+    if pooler.layer != tower.info.layers:
+        refuse(_NAME, f"its vectors are those of layer {pooler.layer}, and there they are the last layer's")
+    if not pooler.normalize:
+        refuse(_NAME, "its vectors are not scaled to length 1, and there they are")
+    write_encoder(retriever, "document", folder)
+    taken = lengths(retriever)
+    modules = ModuleFolders(folder, "Transformer", {"max_seq_length": max(taken.values()), "do_lower_case": False})
+    modules.add_dense(_projection(pooler, tower.info.width), "pylate.models.Dense.Dense", use_residual=False)
+    markers = {side: _marker(tower, side) for side in ("query", "document")}
+    modules.finish({
+        "model_type": "ColBERT",
+        "prompts": prompts(retriever),
+        "title": tower.title,
+        "default_prompt_name": None,
+        "similarity_fn_name": "MaxSim",
+        "query_prefix": markers["query"],
+        "document_prefix": markers["document"],
+        "query_length": taken["query"],
+        "document_length": taken["document"],
+        "do_query_expansion": pooler.query_filled,
+        "attend_to_expansion_tokens": pooler.needs.fill_attended,
+        "skiplist_words": tower.tokenizer.convert_ids_to_tokens(pooler.skipped.tolist()),
+    })  # fmt: skip
+    notes = [title_note(retriever, _NAME)]
+    if any(prompts(retriever).values()):
+        notes.append(
+            'PyLate puts prompts in front only where it is told: encode(..., prompt_name="query" or "document").'
+        )
+    return Written(library=_NAME, example=_EXAMPLE, notes=notes, tags=["ColBERT", "PyLate", "feature-extraction"])
+
+
+def _projection(pooler: Any, width: int) -> Layer:
+    """The projection; the identity for a pooler without one, as PyLate always has one."""
+    if pooler.projection is None:
+        return Layer(torch.eye(width), None)
+    bias = pooler.projection.bias
+    return Layer(pooler.projection.weight.detach(), None if bias is None else bias.detach())
+
+
+def _marker(tower: Any, side: str) -> str:
+    ids = tower.extra.ids[side]
+    return str(tower.tokenizer.convert_ids_to_tokens(ids)[0]) if ids else ""

@@ -1,0 +1,184 @@
+"""Folders for Pyserini: Hugging Face models for its encoders with the commands that use them, and faiss indexes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import faiss
+import numpy as np
+
+from retrievalkit.commands import kind_of, read_manifest
+from retrievalkit.contracts import SIDES
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_export.card import Written
+from retrievalkit_export.forms import (
+    check_encoder,
+    lengths,
+    prompts,
+    refuse,
+    single_vector,
+    states_of,
+    tower_of,
+    write_encoder,
+)
+from retrievalkit_export.sparse_encoder import check_splade, most_weights
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+_NAME = "Pyserini"
+# Pyserini's own constant for queries of SPLADE.
+_SPLADE_QUERY_LENGTH = 256
+_JAVA = "Pyserini's commands need a complete JDK 21 in JAVA_HOME, such as openjdk-21-jdk-headless of Debian and Ubuntu."
+_BLOCK = 8192
+_OPENED_AS_THEY_ARE = ("bm25", "impact", "lucene_hnsw")
+_FIELDS = {"pair": "title text --add-sep", "space": "title text", "none": "text"}
+
+
+def write(retriever: Retriever, folder: Path) -> Written:
+    """Write a model's folder `encoder`, or `query` and `document`, for Pyserini's encoders `auto` or `splade`.
+
+    Raises:
+        UnsupportedError: Pyserini's encoders cannot make the checkpoint's vectors.
+    """
+    check_encoder(retriever, _NAME, separate=True)
+    sparse = retriever.pooler.needs.vocabulary_head
+    if sparse:
+        made = retriever.pooler(states_of(retriever, "document")[1], "document")
+        sparse = made.weights is not None and made.vectors is None
+    if sparse:
+        check_splade(retriever, _NAME)
+    separate = "query" in retriever.towers
+    folders = {side: side if separate else "encoder" for side in SIDES}
+    flags = _splade_flags(retriever) if sparse else _flags(retriever)
+    taken = lengths(retriever)
+    for side in SIDES if separate else SIDES[:1]:
+        write_encoder(retriever, side, folder / folders[side])
+    if not sparse:
+        # The length of queries is no option there: their encoder asks the tokenizer.
+        path = folder / folders["query"] / "tokenizer_config.json"
+        settings = json.loads(path.read_text("utf-8")) | {"model_max_length": taken["query"]}
+        path.write_text(json.dumps(settings, indent=2), "utf-8")
+    kind = "splade" if sparse else "auto"
+    fields = _FIELDS[tower_of(retriever, "document").title]
+    output = "--embeddings VECTORS" if sparse else "--embeddings INDEX --to-faiss"
+    vectors = None if sparse else retriever.encode([("", "text")], "document").vectors
+    dimension = "" if vectors is None else f" --dimension {vectors.shape[2]}"
+    encode = (
+        f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "
+        f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
+        f"--max-length {taken['document']}{dimension} --device cpu{flags['document']}"
+    )
+    return Written(
+        library="pyserini",
+        language="bash",
+        example="\n".join([encode, _search(folders["query"], flags["query"], sparse=sparse)]),
+        notes=_notes(retriever, sparse=sparse, query_length=taken["query"]),
+        tags=["pyserini", "feature-extraction"],
+    )
+
+
+def _flags(retriever: Retriever) -> dict[str, str]:
+    """The options of the encoder `auto` for each side."""
+    form = single_vector(retriever, _NAME)
+    if form.layers:
+        refuse(_NAME, "a linear layer follows its pooling, and the encoder 'auto' has none")
+    if form.poolings not in (("cls",), ("mean",)):
+        refuse(_NAME, f"its pooling is '{' and '.join(form.poolings)}', and the encoder 'auto' has cls and mean")
+    shared = f" --pooling {form.poolings[0]}" + (" --l2-norm" if form.normalize else "")
+    return {side: shared + _prefix(prompt, side) for side, prompt in prompts(retriever).items()}
+
+
+def _prefix(prompt: str, side: str) -> str:
+    """Pyserini puts a space behind a prefix."""
+    if not prompt:
+        return ""
+    if prompt != f"{prompt.strip()} ":
+        refuse(_NAME, f"the prefix of a {side}, '{prompt}', does not end with one space, which Pyserini adds")
+    option = "--prefix" if side == "document" else "--query-prefix"
+    return f" {option} {json.dumps(prompt.strip())}"
+
+
+def _splade_flags(retriever: Retriever) -> dict[str, str]:
+    if any(prompts(retriever).values()):
+        refuse(_NAME, "its texts have prefixes, and the encoder 'splade' takes none")
+    if most_weights(retriever) is not None:
+        refuse(_NAME, "its pooler keeps the largest weights alone (top_k), and the encoder 'splade' keeps all")
+    return dict.fromkeys(SIDES, "")
+
+
+def _search(query: str, flags: str, *, sparse: bool) -> str:
+    if sparse:
+        return (
+            f"python -m pyserini.index.lucene --collection JsonVectorCollection --input VECTORS --index INDEX "
+            f"--generator DefaultLuceneDocumentGenerator --impact --pretokenized --threads 4\n"
+            f"python -m pyserini.search.lucene --impact --index INDEX --topics QUERIES.tsv --encoder FOLDER/{query} "
+            f"--output RUN"
+        )
+    return (
+        f"python -m pyserini.search.faiss --index INDEX --topics QUERIES.tsv --encoder FOLDER/{query} "
+        f"--encoder-class auto --output RUN --device cpu{flags}"
+    )
+
+
+def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str]:
+    if not sparse:
+        notes = [_JAVA, "PASSAGES is a folder of JSON lines with id, title and text."]
+        if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
+            notes.append(
+                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
+                "title differ. Put the title into the text, and encode --fields text."
+            )
+        return notes
+    rounded = "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
+    if query_length == _SPLADE_QUERY_LENGTH:
+        return [_JAVA, rounded]
+    return [
+        _JAVA,
+        rounded,
+        f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}.",
+    ]
+
+
+def write_index(source: Path, folder: Path) -> Written:
+    """Write vectors, or an index `flat`, as an exact faiss `index` of inner products with a list of ids, `docid`.
+
+    Raises:
+        UnsupportedError: A text has several vectors, or weights, or the index is of another kind.
+    """
+    store = VectorStore(_vectors(source))
+    if store.vectors_per_text != 1 or store.vocabulary:
+        has = "weights over the vocabulary" if store.vocabulary else "several vectors"
+        msg = f"'{source}' cannot become a Pyserini index: its texts have {has}, and there a text has one vector."
+        raise UnsupportedError(msg)
+    index = faiss.IndexFlatIP(store.dim)
+    for block in store.blocks(_BLOCK):
+        index.add(np.ascontiguousarray(block.vectors, dtype=np.float32))
+    faiss.write_index(index, str(folder / "index"))
+    ids = store.ids
+    with (folder / "docid").open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(f"{ids[row]}\n" for row in range(len(store)))
+    example = (
+        "# MODEL: the checkpoint, exported too (rkit export CHECKPOINT MODEL --to pyserini), options in its README\n"
+        "python -m pyserini.search.faiss --index FOLDER --topics QUERIES.tsv --encoder MODEL/encoder "
+        "--encoder-class auto --output RUN --device cpu"
+    )
+    return Written(
+        library="pyserini", language="bash", example=example, figures={"texts": len(store), "dimension": store.dim}
+    )
+
+
+def _vectors(source: Path) -> Path:
+    if kind_of(source) == "vectors":
+        return source
+    name = read_manifest(source, "index")["indexer"]["name"]
+    if name in _OPENED_AS_THEY_ARE:
+        msg = f"'{source}' is an index '{name}', which Pyserini opens as it is: --index {source}/lucene"
+        raise UnsupportedError(msg)
+    if name != "flat":
+        msg = f"'{source}' is an index '{name}', and Pyserini takes a flat one. Export its vectors folder instead."
+        raise UnsupportedError(msg)
+    return source / "vectors"

@@ -1,0 +1,77 @@
+"""A sentence-transformers model: Transformer, Pooling, Dense where there is a projection, Normalize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrievalkit_export.card import Written
+from retrievalkit_export.folders import ModuleFolders, transformer_settings
+from retrievalkit_export.forms import (
+    SingleVector,
+    check_encoder,
+    lengths,
+    prompts,
+    single_vector,
+    title_note,
+    tower_of,
+    write_encoder,
+)
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+LIBRARY = "sentence-transformers"
+_MODES = {
+    "cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "sqrt_mean": "mean_sqrt_len_tokens",
+    "weighted_mean": "weightedmean_tokens", "last": "lasttoken",
+}  # fmt: skip
+_LATER_MODES = {"cls": "cls", "max": "max", "mean": "mean", "sqrt_mean": "mean_sqrt_len_tokens"}
+_LATER_MODES |= {"weighted_mean": "weightedmean", "last": "lasttoken"}
+_EXAMPLE = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("FOLDER")
+scores = model.similarity(model.encode_query(["a question"]), model.encode_document(["a passage"]))"""
+
+
+def write(retriever: Retriever, folder: Path) -> Written:
+    """Write the model's folder.
+
+    Raises:
+        UnsupportedError: Its modules cannot make the checkpoint's vectors.
+    """
+    form = single_vector(retriever, LIBRARY)
+    check_encoder(retriever, LIBRARY)
+    write_encoder(retriever, "document", folder)
+    settings, notes = transformer_settings(lengths(retriever))
+    modules = ModuleFolders(folder, "Transformer", settings)
+    modules.add("Pooling", _pooling(form, retriever.tower("document").info.width))
+    for layer in form.layers:
+        modules.add_dense(layer)
+    if form.normalize:
+        modules.add("Normalize", {})
+    modules.finish({
+        "model_type": "SentenceTransformer",
+        "prompts": prompts(retriever),
+        "title": tower_of(retriever, "document").title,
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine" if form.normalize else "dot",
+    })  # fmt: skip
+    return Written(
+        library=LIBRARY,
+        example=_EXAMPLE,
+        notes=[*notes, title_note(retriever, LIBRARY)],
+        tags=["sentence-transformers", "sentence-similarity", "feature-extraction"],
+        pipeline="sentence-similarity",
+    )
+
+
+def _pooling(form: SingleVector, width: int) -> dict[str, object]:
+    joined = list(_MODES)
+    # The older form, which every release reads, joins poolings in an order of its own.
+    if list(form.poolings) == [name for name in joined if name in form.poolings]:
+        modes: dict[str, object] = {f"pooling_mode_{_MODES[name]}": name in form.poolings for name in joined}
+    else:
+        modes = {"pooling_mode": [_LATER_MODES[name] for name in form.poolings]}
+    return {"word_embedding_dimension": width, **modes, "include_prompt": True}

@@ -1,0 +1,100 @@
+"""A SparseEncoder of sentence-transformers: a masked language model, and SPLADE's pooling of its logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from retrievalkit_export.card import Written
+from retrievalkit_export.folders import ModuleFolders, transformer_settings
+from retrievalkit_export.forms import (
+    check_encoder,
+    lengths,
+    prompts,
+    refuse,
+    states_of,
+    title_note,
+    tower_of,
+    write_encoder,
+)
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+_NAME = "sparse-encoder"
+_POOLING = "sentence_transformers.sparse_encoder.models.SpladePooling"
+_TRANSFORMER = "sentence_transformers.sparse_encoder.models.MLMTransformer"
+_EXAMPLE = """\
+from sentence_transformers import SparseEncoder
+
+model = SparseEncoder("FOLDER")
+scores = model.similarity(model.encode_query(["a question"]), model.encode_document(["a passage"]))"""
+
+
+def write(retriever: Retriever, folder: Path) -> Written:
+    """Write the model's folder.
+
+    Raises:
+        UnsupportedError: The checkpoint's weights are not those of SPLADE.
+    """
+    check_splade(retriever, _NAME)
+    check_encoder(retriever, _NAME)
+    write_encoder(retriever, "document", folder)
+    settings, notes = transformer_settings(lengths(retriever))
+    modules = ModuleFolders(folder, _TRANSFORMER, settings)
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": None}
+    modules.add(_POOLING, pooling)
+    described: dict[str, Any] = {
+        "model_type": "SparseEncoder",
+        "prompts": prompts(retriever),
+        "title": tower_of(retriever, "document").title,
+        "default_prompt_name": None,
+        "similarity_fn_name": "dot",
+    }
+    if (most := most_weights(retriever)) is not None:
+        described["max_active_dims"] = most
+    modules.finish(described)
+    tags = ["sentence-transformers", "sparse-encoder", "sparse", "splade", "feature-extraction"]
+    return Written(
+        library="sentence-transformers",
+        example=_EXAMPLE,
+        notes=[*notes, title_note(retriever, "SparseEncoder")],
+        tags=tags,
+    )
+
+
+def most_weights(retriever: Retriever) -> int | None:
+    """How many weights of a text the pooler keeps; None = all."""
+    most: int | None = getattr(retriever.pooler, "top_k", None)
+    return most
+
+
+@torch.no_grad()
+def check_splade(retriever: Retriever, target: str) -> None:
+    """Refuse a checkpoint whose weights are not the maximum of log(1 + relu(logit)) over all tokens of a text.
+
+    Raises:
+        UnsupportedError: They are not, or there are vectors beside them.
+    """
+    name = retriever.description["pooler"]["name"]
+    for side in ("query", "document"):
+        batch, states = states_of(retriever, side)  # type: ignore[arg-type]
+        made = retriever.pooler(states, side)
+        if made.weights is None:
+            refuse(target, f"its pooler '{name}' makes vectors, and there a text has weights over the vocabulary")
+        if made.vectors is not None:
+            refuse(target, f"its pooler '{name}' makes a vector beside the weights, and there a text has weights alone")
+        assert states.head is not None
+        logits = states.head(states.last) * batch.attention_mask[:, :, None]
+        expected = logits.relu().log1p().amax(dim=1)
+        if (most := most_weights(retriever)) is not None:
+            least = expected.topk(min(most, expected.shape[1]), dim=1).values[:, -1:]
+            expected = expected.where(expected >= least, 0.0)
+        if not torch.allclose(made.weights.float(), expected, rtol=1e-3, atol=1e-3):
+            problem = (
+                f"the weights of its pooler '{name}' are not those of SPLADE, which pools over all tokens, [CLS] and "
+                f"[SEP] too, with the whole vocabulary head (pooled_tokens=all, sparse_head=complete)"
+            )
+            refuse(target, problem)

@@ -1,0 +1,63 @@
+"""Checkpoints of a tiny model, and the command."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit import registry, testing
+from retrievalkit.cli import main
+from retrievalkit.model.retriever import Retriever
+
+# Other libraries take a passage as one text.
+AS_OTHERS = {"query_length": 32, "document_length": 100, "title": "space"}
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """The folder of a BERT of two layers, width 32."""
+    return testing.tiny_model(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def checkpoint(tiny_model, tmp_path):
+    """Saves an untrained retriever as a checkpoint."""
+
+    def save(pooler, encoder=None, *, separate_towers=False, **options):
+        if pooler not in registry.names("pooler"):
+            pytest.skip(f"no installed plugin has the pooler {pooler}")
+        folder = tmp_path / "checkpoint"
+        folder.mkdir()
+        Retriever.create(
+            tiny_model,
+            pooler=pooler,
+            pooler_options=options,
+            encoder_options={**AS_OTHERS, **(encoder or {})},
+            separate_towers=separate_towers,
+        ).save(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Runs `rkit export`: the folder, or the message of a refusal."""
+
+    def run(source, to, *options):
+        output = tmp_path / "exported"
+        result = CliRunner().invoke(main, ["export", str(source), str(output), "--to", to, *map(str, options)])
+        if result.exit_code:
+            assert result.exit_code == 2, result.output
+            assert not output.exists()
+            return result.stderr
+        return output
+
+    return run

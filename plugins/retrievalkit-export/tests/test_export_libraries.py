@@ -1,0 +1,359 @@
+"""Checkpoints go to other libraries and models of these come back, with equal vectors.
+
+PyLate wants other releases than ours of the libraries below it: RKIT_PYLATE names the Python of its environment.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from retrievalkit.model.retriever import Retriever, open_retriever
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUERIES = ["what is the capital of peru", "currency", " ".join(["language"] * 90)]
+PASSAGES = [
+    ("", "the seat of government is a city, and people pay with it."),
+    ("peru", ""),
+    ("capital of peru", "the seat of government is a city, and people pay with it."),
+    ("the language", " ".join(["the number"] * 90)),
+]
+TEXTS = {"query": QUERIES, "document": [f"{title} {text}".strip() for title, text in PASSAGES]}
+PARTS = {"query": [("", text) for text in QUERIES], "document": PASSAGES}
+"""Queries and passages as other libraries take them, one text each, and as (title, text) pairs."""
+
+PREFIXES = {"query_prefix": "query: ", "document_prefix": "passage: "}
+SPLADE = {"views": "sparse", "pooled_tokens": "all"}
+SINGLE = [
+    ("cls", {}),
+    ("mean", {"normalize": True}),
+    ("max", {}),
+    ("last", {}),
+    (
+        "projected",
+        {"pooling": ("mean", "cls"), "dimensions": (24, 8), "activations": ("tanh", "identity"), "normalize": True},
+    ),
+    ("projected", {"pooling": ("cls", "max", "weighted_mean")}),  # in sentence-transformers' older order
+    ("self_contrastive", {"layers": (1, 2)}),  # only training has other vectors
+    ("dense_sparse", {"views": "dense", "dimension": 16}),  # a linear layer of a plugin
+]
+LATE = [
+    {},
+    {"dimension": None, "markers": False, "query_filled": False, "skip_punctuation": False},
+    {"dimension": 8, "bias": True, "fill_attended": True, "marker_tokens": ("[unused5]", "")},
+]
+
+
+def by_us(source):
+    """The vectors, or the weights, of each text as rows."""
+    ours, found = open_retriever(source).to("cpu"), {}
+    for side, texts in PARTS.items():
+        made = ours.encode(texts, side)
+        if made.weights is not None:
+            found[side] = [row[None].numpy() for row in made.weights]
+        else:
+            masks = [slice(None)] * len(texts) if made.vector_mask is None else made.vector_mask
+            found[side] = [made.vectors[row][masks[row]].numpy() for row in range(len(texts))]
+    return found
+
+
+def assert_equal_vectors(model, found):
+    """Cosines of 0.99999, and equal lengths."""
+    for side, rows in by_us(model).items():
+        for row, expected in enumerate(rows):
+            given = np.atleast_2d(np.asarray(found[side][row], dtype=np.float32))
+            assert given.shape == expected.shape, (side, row)
+            norms = [np.linalg.norm(one, axis=1) for one in (expected, given)]
+            assert ((expected * given).sum(axis=1) >= 0.99999 * norms[0] * norms[1] - 1e-9).all(), (side, row)
+            assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("to", "pooler", "options", "reason"),
+    [
+        ("sentence-transformers", "multi_layer", {"layers": (1, 2)}, "several vectors of a document"),
+        ("sentence-transformers", "layer_average", {"layers": (1, 2)}, "reads the layers 1 of a document"),
+        ("sentence-transformers", "mean", {"layer": 1}, "'mean' reads the layers 1 of a query"),
+        ("sentence-transformers", "aggretriever", {"cls_dim": 8, "agg_dim": 16}, "in a way that no module there has"),
+        ("sentence-transformers", "colbert", {}, "'colbert' makes several vectors of a query"),
+        ("sentence-transformers", "dense_sparse", {"top_k": 20}, "weights over the vocabulary beside vectors"),
+        ("sentence-transformers", "mean", {"separate_towers": True}, "an encoder for queries and another one"),
+        ("pylate", "mean", {}, "its pooler is 'mean'"),
+        ("pylate", "colbert", {"layer": 1}, "those of layer 1"),
+        ("pylate", "colbert", {"normalize": False}, "not scaled to length 1"),
+        ("sparse-encoder", "dense_sparse", {"views": "sparse", "top_k": 20}, "are not those of SPLADE"),
+        ("sparse-encoder", "dense_sparse", {**SPLADE, "top_k": 9, "sparse_head": "projection"}, "not those of SPLADE"),
+        ("sparse-encoder", "dense_sparse", {**SPLADE, "views": "both", "top_k": 9}, "a vector beside the weights"),
+        ("sparse-encoder", "dense_sparse", {"views": "dense"}, "makes vectors"),
+        ("onnx", "multi_layer", {"layers": (1, 2)}, "several vectors of a document"),
+        ("onnx", "colbert", {}, "several vectors of a query"),
+        ("onnx", "dense_sparse", {"top_k": 20}, "weights beside a vector"),
+    ],
+)
+def test_what_a_library_cannot_say_is_refused(checkpoint, export, to, pooler, options, reason):
+    assert reason in export(checkpoint(pooler, **options), to)
+
+
+# --- sentence-transformers -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library():
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    pytest.importorskip("sentence_transformers.models")  # release 6 does not import it by itself
+    return library
+
+
+def encoded(model):
+    found = {side: getattr(model, f"encode_{side}")(texts) for side, texts in TEXTS.items()}
+    return {side: list(one.to_dense().numpy() if hasattr(one, "to_dense") else one) for side, one in found.items()}
+
+
+@pytest.mark.parametrize(("pooler", "options"), SINGLE)
+def test_sentence_transformers_opens_the_folder_and_so_do_we(library, checkpoint, export, pooler, options):
+    """With prompts, and with a length of each side."""
+    source = checkpoint(pooler, PREFIXES, **options)
+    folder = export(source, "sentence-transformers")
+    assert_equal_vectors(source, encoded(library.SentenceTransformer(str(folder), device="cpu")))
+    assert_equal_vectors(folder, by_us(source))
+
+
+def test_lora_goes_along_in_the_weights(library, checkpoint, export):
+    source = checkpoint("mean", {"lora_rank": 2})
+    retriever = Retriever.load(source, "cpu")
+    with torch.no_grad():
+        for name, parameter in retriever.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3)
+    retriever.save(source)
+    folder = export(source, "sentence-transformers")
+    assert_equal_vectors(source, encoded(library.SentenceTransformer(str(folder), device="cpu")))
+
+
+@pytest.mark.parametrize("title", ["pair", "none"])
+def test_titles_are_encoded_as_they_were_before_an_export(checkpoint, export, title):
+    source = checkpoint("mean", {"title": title})
+    assert_equal_vectors(export(source, "sentence-transformers"), by_us(source))
+
+
+def test_one_length_for_both_sides(checkpoint, export):
+    """As releases of the library before 6 want it: they stop at a length of each side."""
+    folder = export(checkpoint("mean"), "sentence-transformers", "--length", 50)
+    settings = json.loads((folder / "sentence_bert_config.json").read_text())
+    assert settings == {"max_seq_length": 50, "do_lower_case": False}
+
+
+@pytest.mark.parametrize("top_k", [None, 8])
+def test_a_sparse_encoder_opens_the_folder_and_so_do_we(library, checkpoint, export, top_k):
+    source = checkpoint("dense_sparse", {"query_prefix": "what "}, top_k=top_k, **SPLADE)
+    folder = export(source, "sparse-encoder")
+    found = encoded(library.SparseEncoder(str(folder), device="cpu"))
+    assert_equal_vectors(source, found)
+    assert_equal_vectors(folder, found)
+
+
+@pytest.mark.parametrize("most", [None, 8])
+def test_a_sparse_encoder_is_taken(library, checkpoint, tiny_model, tmp_path, most):
+    checkpoint("dense_sparse", top_k=20)  # skips without that plugin
+    model = library.SparseEncoder(tiny_model, max_active_dims=most, prompts={"query": "what "}, device="cpu")
+    model.save(str(tmp_path / "published"))
+    assert_equal_vectors(tmp_path / "published", encoded(model))
+
+
+@pytest.fixture
+def published(library, tiny_model, tmp_path):
+    """Saves a model of the library made of modules above the tiny model."""
+
+    def save(*modules, **options):
+        first = library.models.Transformer(tiny_model)
+        model = library.SentenceTransformer(modules=[first, *modules], device="cpu", **options)
+        model.max_seq_length = 40
+        model.save(str(tmp_path / "published"))
+        return tmp_path / "published", model
+
+    return save
+
+
+def test_projections_and_several_poolings_are_taken(library, published):
+    """Poolings side by side, linear layers with and without bias and function, prompts and the length."""
+    models, identity = library.models, torch.nn.Identity()
+    layers = [models.Dense(64, 24), models.Dense(24, 8, bias=False, activation_function=identity), models.Normalize()]
+    prompts = {"query": "query: ", "document": "passage: "}
+    folder, model = published(models.Pooling(32, pooling_mode=("mean", "max")), *layers, prompts=prompts)
+    assert_equal_vectors(folder, encoded(model))
+
+
+def test_every_pooling_is_taken(library, published):
+    modes = ("weightedmean", "mean_sqrt_len_tokens", "lasttoken", "cls", "max", "mean")
+    folder, model = published(library.models.Pooling(32, pooling_mode=modes), similarity_fn_name="dot")
+    assert_equal_vectors(folder, encoded(model))
+
+
+def test_a_checkpoint_that_starts_from_such_a_model_joins_titles_in_its_way(library, published, tmp_path):
+    """A named pooler starts a model of our own, with title and text as a pair."""
+    folder, model = published(library.models.Pooling(32), similarity_fn_name="dot")
+    for pooler, title in ((None, "space"), ("mean", "pair")):
+        (tmp_path / title).mkdir()
+        Retriever.create(folder, pooler=pooler).save(tmp_path / title)
+        assert Retriever.load(tmp_path / title, "cpu").tower("document").title == title
+    assert_equal_vectors(tmp_path / "space", encoded(model))
+
+
+def test_a_projection_survives_training_and_search(library, published, tmp_path):
+    """A checkpoint that starts from such a model has its weights, not random ones."""
+    folder, _ = published(library.models.Pooling(32), library.models.Dense(32, 8))
+    (tmp_path / "saved").mkdir()
+    made = Retriever.create(folder)
+    made.save(tmp_path / "saved")
+    expected = made.encode([("", "peru")], "query").vectors
+    for one in (Retriever.load(tmp_path / "saved", "cpu"), Retriever.from_description(made.description, "cpu")):
+        np.testing.assert_allclose(one.encode([("", "peru")], "query").vectors, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_multi_vector_encoder_is_taken(tiny_model, tmp_path):
+    """sentence-transformers' own models of late interaction."""
+    library = pytest.importorskip("sentence_transformers", minversion="6", reason="sentence-transformers 6 is missing")
+    model = library.MultiVectorEncoder(str(tiny_model), device="cpu")
+    model.save(str(tmp_path / "published"))
+    assert_equal_vectors(tmp_path / "published", encoded(model))
+
+
+# --- PyLate --------------------------------------------------------------------------------------------------------
+
+PYLATE = os.environ.get("RKIT_PYLATE") or (sys.executable if importlib.util.find_spec("pylate") else "")
+with_pylate = pytest.mark.skipif(not PYLATE, reason="PyLate is not installed; RKIT_PYLATE names a Python that has it")
+_PROGRAM = """
+import json, sys
+import numpy as np
+import torch
+from pylate import models
+
+texts, folder, make = json.load(sys.stdin)
+if make is not None:
+    torch.manual_seed(0)
+    model = models.ColBERT(make["model"], device="cpu", embedding_size=16, **make["options"])
+    if make["second"]:
+        model.append(models.Dense(16, 8, bias=False))
+    model.save(folder)
+model = models.ColBERT(folder, device="cpu")
+found = {side: model.encode(some, is_query=side == "query") for side, some in texts.items()}
+np.savez(folder + "/found.npz", **{f"{side}{row}": one for side, rows in found.items() for row, one in enumerate(rows)})
+"""
+
+
+def by_pylate(folder, make=None):
+    """The vectors of a folder in PyLate, which may make it before."""
+    given = json.dumps([TEXTS, str(folder), make])
+    ended = subprocess.run([PYLATE, "-c", _PROGRAM], input=given, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = np.load(folder / "found.npz")
+    (folder / "found.npz").unlink()
+    return {side: [found[f"{side}{row}"] for row in range(len(texts))] for side, texts in TEXTS.items()}
+
+
+@with_pylate
+@pytest.mark.slow
+@pytest.mark.parametrize("options", LATE)
+def test_pylate_opens_the_folder_with_equal_vectors(checkpoint, export, options):
+    source = checkpoint("colbert", **options)
+    assert_equal_vectors(source, by_pylate(export(source, "pylate")))
+
+
+@pytest.mark.parametrize("options", LATE)
+def test_a_late_interaction_that_was_exported_is_read_again(checkpoint, export, options):
+    source = checkpoint("colbert", **options)
+    assert_equal_vectors(export(source, "pylate"), by_us(source))
+
+
+@with_pylate
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "second"),
+    [
+        ({}, True),
+        ({"bias": True, "query_length": 12}, True),
+        ({"do_query_expansion": False, "query_prefix": "", "document_prefix": "[unused1]"}, False),
+        ({"attend_to_expansion_tokens": True, "skiplist_words": ["the"]}, False),
+    ],
+)
+def test_a_model_of_pylate_is_taken(tiny_model, tmp_path, options, second):
+    """Its markers, lengths, masks, skipped words, and linear layers one after the other."""
+    make = {"model": str(tiny_model), "options": {"document_length": 100, **options}, "second": second}
+    assert_equal_vectors(tmp_path / "published", by_pylate(tmp_path / "published", make))
+
+
+# --- ONNX ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason="torch's exporter needs onnx and onnxscript")
+    return pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+
+def by_graph(runtime, folder):
+    """The output for each text by onnxruntime and tokenizers alone, as the README of the export says."""
+    from tokenizers import Tokenizer
+
+    described = json.loads((folder / "tokenization.json").read_text())
+    found = {}
+    for side, texts in TEXTS.items():
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.enable_truncation(described[side]["max_length"])
+        tokenizer.enable_padding(pad_id=described["padding_id"])
+        tokens = tokenizer.encode_batch([described[side]["prefix"] + text for text in texts])
+        one = folder / "model.onnx"
+        session = runtime.InferenceSession(str(one if one.exists() else folder / f"{side}.onnx"))
+        inputs = {
+            "input_ids": np.array([one.ids for one in tokens]),
+            "attention_mask": np.array([one.attention_mask for one in tokens]),
+        }
+        found[side] = list(session.run(None, inputs)[0])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pooler", "options"),
+    [
+        ("mean", {"normalize": True}),
+        ("projected", {"pooling": ("mean", "cls"), "dimensions": (8,), "activations": ("tanh",)}),
+        ("mean", {"layer": 1}),
+        ("self_contrastive", {"layers": (1, 2)}),
+        ("scalar_mix", {"layers": (1, 2)}),
+        ("aggretriever", {"cls_dim": 8, "agg_dim": 16}),
+        ("dense_sparse", {"views": "sparse", "top_k": 20}),
+        ("cls", {"separate_towers": True}),
+    ],
+)
+def test_onnxruntime_gives_equal_vectors(runtime, checkpoint, export, pooler, options):
+    """Poolers that no other library has, too: a graph can say anything that makes one vector of a text."""
+    source = checkpoint(pooler, {"query_prefix": "what "}, **options)
+    folder = export(source, "onnx")
+    assert (folder / "query.onnx").exists() or not options.get("separate_towers")
+    assert_equal_vectors(source, by_graph(runtime, folder))
+
+
+@pytest.mark.slow
+def test_quantisation_states_its_loss(runtime, checkpoint, export, tmp_path):
+    """The cosine with the vectors of 32 bits, and what an exact search loses."""
+    from retrievalkit import testing
+
+    data = testing.tiny_collection(tmp_path / "countries")
+    texts = ["--texts", data.corpus, "--queries", data.queries, "--qrels", data.qrels]
+    folder = export(checkpoint("mean"), "onnx", "--quantize", "int8", *texts)
+    figures = json.loads((folder / "manifest.json").read_text())["figures"]
+    assert 0.9 < figures["int8 cosine with fp32, least"] < figures["int8 cosine with fp32, mean"] < 1
+    before, after = map(float, figures["nDCG@10, fp32 -> int8"].split(" -> "))
+    assert 0 < before <= 1
+    assert after == pytest.approx(before, abs=0.2)
+    assert (folder / "model.int8.onnx").stat().st_size < (folder / "model.onnx").stat().st_size

@@ -1,0 +1,169 @@
+"""Requests that come at the same time are answered together: one batch of queries costs little more than one query.
+
+An idle service answers at once. While it is busy, queries wait for each other, until the batch is full or the first of
+them has waited for its time, a few milliseconds. Answers do not depend on who was asked beside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from retrievalkit_serve.failures import BusyError
+from retrievalkit_serve.metrics import Metrics
+from retrievalkit_serve.serve import ServeOptions
+
+_LONGEST_RETRY = 60
+_REMEMBERED = 0.2
+"""How much the last batch counts in the mean time of a request."""
+
+
+class Task(Hashable, Protocol):
+    """What requests share that may be answered together: equal tasks are one."""
+
+    @property
+    def kind(self) -> str:
+        """A word for it."""
+
+    def size(self, item: Any) -> int:
+        """How much of a batch a request takes."""
+
+    def run(self, items: Sequence[Any]) -> Sequence[Any]:
+        """Answer requests, in a thread of its own."""
+
+
+@dataclass(eq=False)
+class _Job:
+    task: Task
+    item: Any
+    answer: asyncio.Future[Any]
+    since: float
+
+
+class Batcher:
+    """Collects requests, and answers them in batches. All but the answering happens in the thread of the event loop.
+
+    Args:
+        options: How many at most.
+        metrics: Is told of batches.
+    """
+
+    def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="serve")
+        self._waiting: dict[Task, deque[_Job]] = {}
+        self._admitted = self._running = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._seconds_each = 0.0
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """A request that is answered inside of the block.
+
+        Raises:
+            BusyError: There are too many.
+        """
+        if self._admitted >= self._options.queue:
+            self._metrics.refused.inc()
+            raise BusyError(min(_LONGEST_RETRY, max(1, math.ceil(self._admitted * self._seconds_each))))
+        self._admitted += 1
+        self._metrics.queue.set(self._admitted)
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+            self._metrics.queue.set(self._admitted)
+
+    async def do(self, task: Task, item: Any) -> Any:
+        """The answer to a request; if whoever waits for it gives up, it is not begun."""
+        loop = asyncio.get_running_loop()
+        job = _Job(task, item, loop.create_future(), loop.time())
+        self._waiting.setdefault(task, deque()).append(job)
+        self._start()
+        return await job.answer
+
+    def close(self) -> None:
+        """Wait for the batch that is being answered."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self) -> None:
+        """Begin what may begin now."""
+        while self._running < self._options.threads and (jobs := self._next()):
+            self._running += 1
+            items = [job.item for job in jobs]
+            begun = asyncio.get_running_loop().run_in_executor(self._pool, _answers, jobs[0].task, items)
+            begun.add_done_callback(lambda done, jobs=jobs: self._end(jobs, *done.result()))  # type: ignore[misc]
+
+    def _next(self) -> list[_Job]:
+        """The batch whose first request waits longest, if it has waited enough."""
+        for task in list(self._waiting):
+            queue = self._waiting[task]
+            while queue and queue[0].answer.done():  # given up
+                queue.popleft()
+            if not queue:
+                del self._waiting[task]
+        longest_first = sorted(self._waiting, key=lambda one: self._waiting[one][0].since)
+        now = asyncio.get_running_loop().time()
+        for task in longest_first:
+            queue = self._waiting[task]
+            due = queue[0].since + self._options.wait / 1000
+            if not self._running or now >= due or self._filled(task, queue) >= self._options.batch:
+                return self._taken(task, queue)
+        if longest_first:
+            self._wake_at(self._waiting[longest_first[0]][0].since + self._options.wait / 1000)
+        return []
+
+    def _filled(self, task: Task, queue: Sequence[_Job]) -> int:
+        return sum(task.size(job.item) for job in queue)
+
+    def _taken(self, task: Task, queue: deque[_Job]) -> list[_Job]:
+        jobs: list[_Job] = []
+        room = self._options.batch
+        while queue and (not jobs or task.size(queue[0].item) <= room):
+            job = queue.popleft()
+            if not job.answer.done():
+                room -= task.size(job.item)
+                jobs.append(job)
+        if not queue:
+            del self._waiting[task]
+        return jobs
+
+    def _wake_at(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._start)
+
+    def _end(self, jobs: Sequence[_Job], answers: Sequence[Any], seconds: float) -> None:
+        self._running -= 1
+        self._metrics.batch(jobs[0].task.kind, len(jobs), seconds)
+        each = seconds / len(jobs) / self._options.threads
+        self._seconds_each += _REMEMBERED * (each - self._seconds_each)
+        for job, answer in zip(jobs, answers, strict=True):
+            if job.answer.done():
+                continue
+            if isinstance(answer, Exception):
+                job.answer.set_exception(answer)
+            else:
+                job.answer.set_result(answer)
+        self._start()
+
+
+def _answers(task: Task, items: Sequence[Any]) -> tuple[list[Any], float]:
+    """The answer or the error of each request, and the seconds that they took; one that fails spoils no other."""
+    start = time.perf_counter()
+    try:
+        answers = list(task.run(items))
+    except BaseException as error:  # noqa: BLE001 - tokenizers' panics are no Exception, and belong to a request too
+        if len(items) == 1:
+            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))]
+        else:
+            answers = [_answers(task, [item])[0][0] for item in items]
+    return answers, time.perf_counter() - start

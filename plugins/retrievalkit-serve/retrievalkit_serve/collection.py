@@ -1,0 +1,231 @@
+"""The indexes of a service as they were opened at one moment, with the models and the texts that go with them.
+
+A collection is not changed once it is open, and several threads use it at once. Opening the indexes anew makes another;
+the requests that began with this one end with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.commands import HybridOptions
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.oddities import show
+from retrievalkit.searching import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
+from retrievalkit_serve.failures import NotFoundError
+from retrievalkit_serve.serve import ServeOptions
+
+_SAMPLE = 200
+_CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are opened anew (SIGHUP)."
+
+
+class Texts:
+    """The passages of a corpus, looked up by several threads.
+
+    Args:
+        corpus: The corpus. All of it is read once, to find out where each text is.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._corpus.counts_empty = False  # they were told of when the corpus was indexed
+        self._told = False
+        corpus.missing([""])
+
+    def sample(self) -> str:
+        """Some words of the first text."""
+        first = next(iter(self._corpus))
+        return first.text[:_SAMPLE].strip() or first.title or "a"
+
+    def of(self, ids: Iterable[str]) -> dict[str, Passage]:
+        """The passages with some ids, without those that there are not."""
+        try:
+            return self._corpus.find(ids)
+        except (InputError, OSError) as error:
+            # Its file was replaced beneath the open indexes: they still answer.
+            if not self._told:
+                self._told = True
+                show(_CHANGED.format(error))
+            return {}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a request searches.
+
+    Attributes:
+        labels: Names of indexes.
+        fusion: How several are fused; None for one.
+        depth: How many hits of each are fused; None = 1,000, or k if that is more.
+    """
+
+    labels: tuple[str, ...]
+    fusion: Fusion | None
+    depth: int | None
+
+
+class Collection:
+    """Open indexes, with the models that encode queries.
+
+    Args:
+        options: What is served.
+        generation: The number of this collection, from 1.
+        before: The collection whose models are used again where they are the same.
+
+    Attributes:
+        deepest: How many hits of each index are fused, at most.
+
+    Raises:
+        InputError: An index is missing or damaged, or another model made it, or an option does not fit.
+    """
+
+    def __init__(self, options: ServeOptions, generation: int = 1, before: Collection | None = None) -> None:
+        self.generation = generation
+        self.deepest = max(FUSION_DEPTH, options.max_k)
+        self._options = options
+        self._all = opened(options.indexes, options, options.named_options, show)
+        self.encoders = self._all.encoders
+        self.encoders.check()
+        if before is not None:
+            self.encoders.adopt(before.encoders)
+        self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))
+        self.fusion = options.fused(len(self._all.sources), self._all.identities)
+        self._texts_of = self._open_texts()
+        self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
+        for index in self.indexes.values():
+            if index.needs_encoding:
+                self.encoders.of(index)
+
+    def _open_texts(self) -> dict[str, Texts]:
+        """By the name of an index; indexes of the same corpus share them."""
+        found: dict[str, Texts] = {}
+        shared: dict[Any, Texts] = {}
+        for label, index in self.indexes.items():
+            entry = index.manifest.get("corpus")
+            key = None if self._options.corpus is not None or entry is None else entry["fingerprint"]
+            if key not in shared:
+                alone = Searcher.of([index], self.encoders, show)
+                corpus = open_texts(alone, self._options.corpus)
+                if corpus is None:
+                    continue
+                shared[key] = Texts(corpus)
+            found[label] = shared[key]
+        return found
+
+    def sample(self) -> str:
+        """Some words of the texts, which find something."""
+        texts = next(iter(self._texts_of.values()), None)
+        return "a" if texts is None else texts.sample()
+
+    def choose(
+        self,
+        labels: Sequence[str] | None = None,
+        options: HybridOptions | None = None,
+    ) -> Choice:
+        """What a request searches: by default all indexes, fused as the service was told.
+
+        Raises:
+            InputError: An index is unknown, or an option does not fit; with the words of `rkit search`.
+        """
+        chosen = tuple(self.indexes) if labels is None else tuple(labels)
+        for label in chosen:
+            if label not in self.indexes:
+                raise UnknownNameError("index", label, self.indexes)
+        if not chosen or len(set(chosen)) < len(chosen):
+            msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
+            raise OptionError(msg)
+        options = options or HybridOptions()
+        depth = options.depth
+        if depth is not None and depth > self.deepest:
+            msg = f"depth is {depth}; this service fuses {self.deepest:,} hits of each index at most."
+            raise OptionError(msg)
+        if options.given().keys() - {"depth"} or (depth is not None and len(chosen) == 1):
+            if options.fusion is None and self.fusion is not None and len(chosen) > 1:
+                options = replace(options, fusion=self.fusion.method)
+            fusion = options.fused(len(chosen))
+        else:
+            fusion = self._usual_of(chosen)
+        if fusion is not None and fusion.weights is not None:
+            by_label = dict(zip(chosen, fusion.weights, strict=True))
+            fusion = replace(fusion, weights=tuple(by_label[label] for label in self.indexes if label in by_label))
+        # In the order of the service, on which hits do not depend: requests for the same indexes go together.
+        ordered = tuple(label for label in self.indexes if label in chosen)
+        return Choice(ordered, fusion, self._options.depth if depth is None and fusion is not None else depth)
+
+    def _usual_of(self, labels: Sequence[str]) -> Fusion | None:
+        """The usual fusion for some of the indexes."""
+        if self.fusion is None or len(labels) == 1:
+            return None
+        weights = self.fusion.weights
+        if weights is None:
+            return self.fusion
+        by_label = dict(zip(self.indexes, weights, strict=True))
+        return replace(self.fusion, weights=tuple(by_label[label] for label in labels))
+
+    def searcher(self, labels: tuple[str, ...]) -> Searcher:
+        """A searcher of some of the indexes."""
+        if labels not in self._searchers:
+            self._searchers[labels] = Searcher.of([self.indexes[label] for label in labels], self.encoders, show)
+        return self._searchers[labels]
+
+    def texts(self, labels: Sequence[str], ids: Iterable[str]) -> Corpus | None:
+        """The passages with some ids, of the first index that has each, in memory; None if there are none."""
+        wanted, found = list(ids), dict[str, Passage]()
+        for texts in dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of):
+            if lacking := [document for document in wanted if document not in found]:
+                found |= texts.of(lacking)
+        if not found:
+            return None
+        held = Corpus.of(found.values())
+        held.counts_empty = False
+        return held
+
+    def document(self, identifier: str) -> Passage:
+        """A passage, of the first corpus that has it.
+
+        Raises:
+            NotFoundError: None has it, or the indexes do not know their texts.
+        """
+        if not self._texts_of:
+            msg = "the texts are not available. Start the service with --corpus."
+            raise NotFoundError(msg)
+        for texts in dict.fromkeys(self._texts_of.values()):
+            if identifier in (found := texts.of([identifier])):
+                return found[identifier]
+        msg = f"unknown document id '{identifier:.200}'. It is none of the passages that are searched here."
+        raise NotFoundError(msg)
+
+    @cached_property
+    def models(self) -> dict[str, OpenIndex]:
+        """The models that encode queries, by name, each as an index that it made."""
+        found: dict[str, tuple[str, OpenIndex]] = {}
+        for index in self.indexes.values():
+            if index.needs_encoding:
+                name = Path(self._place_of_model(index)).name
+                found.setdefault(self.encoders.of(index).fingerprint, (name, index))
+        names = [name for name, _ in found.values()]
+        return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
+
+    def _place_of_model(self, index: OpenIndex) -> str:
+        entry = index.checkpoint or {}
+        known = entry.get("description", {}).get("model") or entry.get("path")
+        return str(self._options.model or known or "model")
+
+    def described(self) -> list[dict[str, Any]]:
+        """For each index its name, indexer, number of texts, and the model that encodes queries for it."""
+        model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
+        return [
+            {
+                "name": label,
+                "indexer": index.name,
+                "texts": index.manifest["counts"]["texts"],
+                "model": model_of[self.encoders.of(index).fingerprint] if index.needs_encoding else None,
+                "knows_texts": label in self._texts_of,
+            }
+            for label, index in self.indexes.items()
+        ]

@@ -1,0 +1,285 @@
+"""The bodies of requests and responses. What FastAPI cannot say in our words is checked in `checks`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
+
+from retrievalkit.commands import HybridOptions
+from retrievalkit.declarations import options
+
+Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
+"""Checked by `searching.hit_count`, with the words of the Python surface."""
+
+WrittenCount = Annotated[
+    Count, BeforeValidator(lambda value: int(value) if re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII) else value)
+]
+"""A number that may be written in digits."""
+
+_FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
+"""Of a text that may not be blank: said to programs, and checked with the words of the Python surface."""
+
+
+class Form(BaseModel):
+    """A body of a request: unknown fields are refused, and numbers in quotation marks too."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        """JSON may write a whole number as 10.0."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# mypy refuses a frozen dataclass as the base of a model.
+_Hybrid: Any = HybridOptions
+
+
+class Chosen(Form, _Hybrid):  # type: ignore[misc]
+    """What is searched, with the options of `rkit search`."""
+
+    query: str = Field(description="The text to search for.", json_schema_extra=_FILLED)
+    indexes: list[str] | None = Field(
+        None, description="Names of indexes; by default all.", json_schema_extra={"minItems": 1, "uniqueItems": True}
+    )
+    # Not a file of weights, which only those who start the service may name.
+    weights: list[float] | None = Field(None, description="A number for each index, in their order.")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Describe the options of fusion as their declaration does."""
+        for name, option in options(HybridOptions).items():
+            cls.model_fields[name].description = cls.model_fields[name].description or option.description
+        cls.model_rebuild(force=True)
+
+
+class SearchForm(Chosen):
+    """A search."""
+
+    k: Count = Field(10, description="How many hits.")
+    rerank: int | None = Field(
+        None,
+        description="How many hits the re-ranker reads; 0 = none. By default as the service was started.",
+        json_schema_extra={"minimum": 0},
+    )
+    explain: bool = Field(True, description="Whether to find the reasons for the scores.")
+    texts: bool = Field(False, description="Whether hits have their whole texts, too.")
+
+
+class SearchLine(SearchForm):
+    """A search in an address, where numbers are texts."""
+
+    model_config = ConfigDict(strict=False)
+
+    k: WrittenCount = Field(10, description="How many hits.")
+
+
+class DocumentLine(Form):
+    """A document in an address."""
+
+    id: str = Field(description="The document's id.")
+    query: str = Field("", description="Words to mark.")
+
+
+class ExplainForm(Chosen):
+    """Documents to be explained."""
+
+    ids: list[str] = Field(
+        description="Ids of documents, whether they are among the best or not.", json_schema_extra={"minItems": 1}
+    )
+
+
+class EmbeddingForm(Form):
+    """OpenAI's request for embeddings."""
+
+    input: Any = Field(
+        description="A text or a list of texts.",
+        json_schema_extra={
+            "anyOf": [
+                {"type": "string", **_FILLED},
+                {"type": "array", "items": {"type": "string", **_FILLED}, "minItems": 1},
+            ]
+        },
+    )
+    model: str | None = Field(None, description="One of /v1/models; may be left out if there is one.")
+    input_type: Literal["query", "document"] = Field(
+        "document", description="What the texts are: models may encode queries in another way."
+    )
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1, description="How many numbers of each vector to keep; by default all.")
+    user: str | None = Field(None, description="Ignored.")
+
+
+class TitledText(Form):
+    """A document that is not in an index."""
+
+    text: str
+    title: str = ""
+
+
+class RerankForm(Form):
+    """Documents to be ordered by the re-ranker."""
+
+    query: str = Field(json_schema_extra=_FILLED)
+    documents: list[str | TitledText] = Field(
+        description="Texts, or objects with title and text.", json_schema_extra={"minItems": 1}
+    )
+    model: str | None = Field(None, description="The name of the re-ranker; may be left out.")
+    top_n: Count = Field(None, description="How many of the best; by default all.")
+    return_documents: bool = False
+
+
+class Pair(BaseModel):
+    """A token of the query and the document's most similar one."""
+
+    query: str
+    document: str
+    score: float
+
+
+class Reasons(BaseModel):
+    """What one index says of a hit; fields that have no meaning for it are left out."""
+
+    index: str
+    rank: int | None = Field(description="1 for its best; null if it did not find the document.")
+    score: float | None
+    dense: float | None = None
+    lexical: float | None = None
+    view: str | None = None
+    view_number: int | None = None
+    views: int | None = None
+    terms: dict[str, float] = Field({}, description="Terms with their contributions to the score.")
+    tokens: list[Pair] = []
+
+
+class Retrieved(BaseModel):
+    """The place of a hit before it was re-ranked."""
+
+    rank: int
+    score: float
+
+
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+"""Start and end."""
+
+
+class HitBody(BaseModel):
+    """A hit."""
+
+    rank: int | None
+    score: float
+    id: str
+    title: str
+    snippet: str
+    spans: list[Span] = Field(description="Where words of the snippet match, in characters.")
+    matches: list[str]
+    why: list[str] = Field(description="The reasons as sentences.")
+    found: list[Reasons] = Field(description="What each index says.")
+    text: str | None = None
+    retrieved: Retrieved | None = None
+
+
+class SearchBody(BaseModel):
+    """The hits of a query."""
+
+    query: str
+    indexes: list[str]
+    fusion: dict[str, Any] | None
+    reranker: str | None
+    k: int
+    hits: list[HitBody]
+    took_ms: float = Field(description="Milliseconds in the service, waiting included.")
+    together: int = Field(description="How many queries were answered in this batch.")
+    generation: int = Field(description="How often the indexes had been opened.")
+
+
+class ExplainBody(BaseModel):
+    """Documents with reasons; their rank is null where a search would not find them."""
+
+    query: str
+    indexes: list[str]
+    fusion: dict[str, Any] | None
+    hits: list[HitBody]
+    generation: int
+
+
+class DocumentBody(BaseModel):
+    """A whole document."""
+
+    id: str
+    title: str
+    text: str
+    spans: list[Span] = Field(description="Where words of the query match, in characters.")
+
+
+class Embedding(BaseModel):
+    """A vector."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Model(BaseModel):
+    """A model of /v1/embeddings."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "retrievalkit"
+
+
+class ModelsBody(BaseModel):
+    """OpenAI's list of models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class EmbeddingBody(BaseModel):
+    """OpenAI's response with embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Scored(BaseModel):
+    """A document's place after re-ranking."""
+
+    index: int = Field(description="Its position in the request, from 0.")
+    relevance_score: float = Field(description="The re-ranker's score: a logit, as rkit rerank gives it.")
+    document: TitledText | None = None
+
+
+class RerankBody(BaseModel):
+    """Documents, best first."""
+
+    model: str
+    results: list[Scored]
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong."""
+
+    message: str = Field(description="The problem, what is known, and what to do.")
+    type: str = Field(description="The exception of retrievalkit.errors; at /v1, invalid_request_error for a mistake.")
+    param: None = None
+    code: int | None = Field(description="The HTTP status; null at /v1.")
+
+
+class ErrorBody(BaseModel):
+    """A request that failed."""
+
+    error: ErrorDetail

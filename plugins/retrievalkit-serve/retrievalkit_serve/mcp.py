@@ -1,0 +1,143 @@
+"""The service to language models' agents, by the Model Context Protocol: to search, to read a document, to explain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from mcp import types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import BeforeValidator, Field, ValidationError
+from starlette.routing import BaseRoute
+
+import retrievalkit as rk
+from retrievalkit.errors import RetrievalkitError, UnknownNameError
+from retrievalkit_serve import forms
+from retrievalkit_serve.checks import words_for
+from retrievalkit_serve.failures import words_of
+from retrievalkit_serve.service import Service
+
+_ABOUT = (
+    "Searches a collection of documents. Call search with a question or keywords, read_document with the id of a hit "
+    "to read it whole, and explain to see why documents were or were not found."
+)
+
+
+def _parsed(value: Any) -> Any:
+    """A list that a language model wrote as text, as some do."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
+    except (ValueError, RecursionError):
+        return value
+
+
+_Names = Annotated[list[str], BeforeValidator(_parsed)]
+
+
+class Searched(forms.Form):
+    """What the tools search."""
+
+    query: str = Field(description="A question or keywords.")
+    indexes: _Names | None = Field(None, description="Names of indexes to search; by default all, fused.")
+    fusion: str | None = Field(None, description="How several indexes are fused: rrf, sum or linear.")
+
+
+class Search(Searched):
+    """Search the collection: ids, titles, the fitting part of each text, scores, and the reasons for them."""
+
+    k: forms.WrittenCount = Field(10, description="How many hits.")
+
+
+class ReadDocument(forms.Form):
+    """Read a whole document of the collection."""
+
+    id: str = Field(description="The id of a hit.")
+
+
+class Explain(Searched):
+    """Explain why documents have their ranks and scores for a query, whether a search finds them or not."""
+
+    ids: _Names = Field(description="Ids of documents.")
+
+
+class AgentServer:
+    """The tools of a service.
+
+    Args:
+        service: What answers.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._tools: dict[str, tuple[type[forms.Form], Callable[[Any], Awaitable[dict[str, Any]]]]] = {
+            "search": (Search, lambda given: service.search(forms.SearchForm(**given.model_dump()))),
+            "read_document": (ReadDocument, self._read_document),
+            "explain": (Explain, lambda given: service.explain(forms.ExplainForm(**given.model_dump()))),
+        }
+        names = ", ".join(one["name"] for one in service.collection.described())
+        self._server: Server[Any] = Server(
+            "retrievalkit",
+            version=rk.__version__,
+            instructions=f"{_ABOUT} Indexes: {names}.",
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+
+    async def _list(self, *_: Any) -> types.ListToolsResult:
+        tools = [
+            types.Tool(
+                name=name,
+                title=name.replace("_", " ").capitalize(),
+                description=form.__doc__,
+                input_schema=form.model_json_schema(),
+                output_schema={"type": "object"},
+                annotations=types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
+            )
+            for name, (form, _) in self._tools.items()
+        ]
+        return types.ListToolsResult(tools=tools)
+
+    async def _call(self, _: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
+        """The answer of a tool; what is wrong with the arguments is an answer too, which the model reads."""
+        try:
+            if call.name not in self._tools:
+                raise UnknownNameError("tool", call.name, self._tools)
+            form, answer = self._tools[call.name]
+            try:
+                given = form.model_validate(call.arguments or {})
+            except ValidationError as error:
+                raise words_for(error.errors(), form, call.name) from error
+            found = await answer(given)
+        except RetrievalkitError as error:
+            return types.CallToolResult(content=[types.TextContent(text=words_of(error))], is_error=True)
+        text = json.dumps(found, ensure_ascii=False)
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found)
+
+    async def _read_document(self, given: ReadDocument) -> dict[str, Any]:
+        found = await self._service.document(forms.DocumentLine(id=given.id, query=""))
+        return {name: found[name] for name in ("id", "title", "text")}
+
+    def routes(self) -> list[BaseRoute]:
+        """What answers at /mcp; hosts and tokens are checked before, for all addresses alike."""
+        app = self._server.streamable_http_app(
+            stateless_http=True,
+            json_response=True,
+            max_request_body_size=self._service.options.max_body,
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        return list(app.routes)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answer at /mcp inside of the block."""
+        async with self._server.session_manager.run():
+            yield
+
+    async def run_on_pipes(self) -> None:
+        """Answer on standard input and output, until the input ends."""
+        async with stdio_server() as (received, sent):
+            await self._server.run(received, sent, self._server.create_initialization_options())

@@ -1,0 +1,84 @@
+"""The pages of the service: one file each, which fetches nothing from elsewhere and runs no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import HTMLResponse, Response
+
+from retrievalkit.commands import render_page
+
+_FOLDER = Path(__file__).with_name("page")
+
+
+def search_page() -> Response:
+    """The page to search on."""
+    html, policy = _search_page()
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
+
+
+@cache
+def _search_page() -> tuple[str, str]:
+    """The page, and what a browser may do on it: run its one script, and ask the service that it came from."""
+    script, style = (_FOLDER / "search.js").read_text("utf-8"), (_FOLDER / "search.css").read_text("utf-8")
+    html = (_FOLDER / "search.html").read_text("utf-8").replace("/*style*/", style).replace("/*script*/", script)
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return html, policy
+
+
+def reference_page(schema: dict[str, Any]) -> Response:
+    """The page about the interface, from its OpenAPI document."""
+    html = render_page(_FOLDER / "interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
+    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    bodies = schema.get("components", {}).get("schemas", {})
+    found = []
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            sent = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            answer = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
+            parameters = [
+                (one["name"], one["schema"], one.get("description", "")) for one in operation.get("parameters", [])
+            ]
+            found.append(
+                {
+                    "name": f"{method.upper()} {path}",
+                    "text": operation.get("description") or operation.get("summary", ""),
+                    "takes": [(name, _type(one), text) for name, one, text in parameters] + _fields(sent, bodies),
+                    "gives": _fields(answer.get("schema", {}), bodies),
+                }
+            )
+    return found
+
+
+def _fields(schema: dict[str, Any], bodies: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, type and description of each field of a body."""
+    body = bodies.get(schema.get("$ref", "").rpartition("/")[2], {})
+    needed = body.get("required", [])
+    return [
+        (name, _type(field) + (", needed" if name in needed else ""), field.get("description", ""))
+        for name, field in body.get("properties", {}).items()
+    ]
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_type, schema["anyOf"])))
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("const") or schema.get("type", "any")) if "enum" not in schema else " | ".join(schema["enum"])

@@ -1,0 +1,154 @@
+"""`rkit serve`: what is served, where, and how much a service takes on."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+
+from retrievalkit.commands import HybridOptions, OpenOptions
+from retrievalkit.data import inputs
+from retrievalkit.declarations import Argument, Flag, Place, Reads, Sections, command
+from retrievalkit.errors import InputError, OptionError
+
+TOKEN = "RKIT_SERVE_TOKEN"
+"""Environment variable: the token that requests must bear."""
+
+_SHORTEST_TOKEN = 16
+
+
+def _folders(value: Any) -> tuple[str, ...]:
+    several = value if isinstance(value, list | tuple) else [value]
+    return tuple(inputs.place(getattr(one, "folder", one), "an index") for one in several)
+
+
+@dataclass(frozen=True)
+class ServeOptions(HybridOptions, OpenOptions):
+    """Options of `serve`.
+
+    Args:
+        indexes: Index folders; in Python also open indexes, whose folders are opened again.
+        reranker: A cross-encoder (rkit rerank train, or a hub name) that reads the first hits.
+        rerank: How many hits it reads unless a request says otherwise; 100 where not given, 0 = none.
+        host: Address to listen at; 0.0.0.0 = all of them.
+        port: 0 = any that is free.
+        token_file: A file with the token that requests must bear; or set RKIT_SERVE_TOKEN.
+        allow_host: Another name of the service, such as that of a proxy.
+        mcp: Serve an agent on standard input and output instead (over HTTP: /mcp).
+        queue: Requests that wait or are answered; more are refused (429).
+        batch: Queries that are answered together, at most.
+        wait: Milliseconds that a query waits for others while the service is busy.
+        threads: Batches that are answered at once.
+        timeout: Seconds until a request is given up (504).
+        max_body: Bytes of a request (413).
+        max_query: Characters of a query (422).
+        max_k: Hits of a query, and documents of a request (422).
+        named_options: Options of some of the indexes, by the name of their indexer or of their folder.
+    """
+
+    indexes: Annotated[Any, Argument(several=True), Flag(metavar="INDEX..."), Reads(_folders)]
+    _: KW_ONLY
+    reranker: Annotated[str | None, Reads()] = None
+    rerank: Annotated[int, Ge(0)] | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Ge(0), Le(65535)] = 8000
+    token_file: Place | None = None
+    allow_host: Sequence[str] = ()
+    mcp: bool = False
+    queue: Annotated[int, Ge(1)] = 256
+    batch: Annotated[int, Ge(1)] = 32
+    wait: Annotated[float, Gt(0)] = 5.0
+    threads: Annotated[int, Ge(1)] = 2
+    timeout: Annotated[float, Gt(0)] = 30.0
+    max_body: Annotated[int, Ge(1)] = 1 << 20
+    max_query: Annotated[int, Ge(1)] = 4096
+    max_k: Annotated[int, Ge(1)] = 1000
+    named_options: Annotated[Mapping[str, Any], Sections()] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Values of the Host header that are answered; a page of another site could let its own name lead here."""
+        if self.token is not None or not self.stays_here:
+            return ["*"]
+        return ["localhost", "127.0.0.1", "[::1]", self.host, *self.other_names]
+
+    @property
+    def other_names(self) -> list[str]:
+        """Names of the service that were allowed, in lower case."""
+        return [name.lower() for name in self.allow_host]
+
+    @property
+    def stays_here(self) -> bool:
+        """Whether only programs of this machine can reach the service."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @cached_property
+    def token(self) -> str | None:
+        """The token of a file or of the environment. It is never an argument, which all users of the machine see.
+
+        Raises:
+            InputError: The file cannot be read, or the token is too short or holds characters that no header may hold.
+        """
+        where = TOKEN if self.token_file is None else f"'{self.token_file}'"
+        try:
+            path = self.token_file
+            token = os.environ.get(TOKEN) if path is None else Path(path).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"the token cannot be read from {where}: {error}. Give a file with one line."
+            raise InputError(msg) from error
+        if token is None or (len(token) >= _SHORTEST_TOKEN and re.fullmatch("[!-~]+", token)):
+            return token
+        msg = (
+            f"the token of {where} has {len(token)} characters; it needs {_SHORTEST_TOKEN} or more, ASCII without "
+            f'spaces. Make one: python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+        raise InputError(msg)
+
+    def check(self) -> None:
+        """Refuse what cannot be served, before anything is opened.
+
+        Raises:
+            InputError: A place is no folder, or an option has no effect.
+        """
+        for place in self.indexes:
+            if not Path(place).is_dir():
+                what = "is a file" if Path(place).exists() else "does not exist"
+                msg = f"'{place}' {what}. Give index folders, which rkit index makes."
+                raise InputError(msg)
+        if self.rerank is not None and self.reranker is None:
+            msg = f"rerank {self.rerank} has no effect here: it goes with reranker."
+            raise OptionError(msg)
+        for name in self.other_names:
+            if not re.fullmatch(r"[\w.-]+|\[[\da-f:.]+\]", name):
+                msg = f"allow_host '{name}' is not a name. Give one without scheme, port or '*': search.example.org."
+                raise OptionError(msg)
+        self.fused(len(self.indexes))
+        _ = self.token
+
+
+@command("serve", ServeOptions)
+def serve(options: ServeOptions) -> None:
+    """Search each INDEX, or several together, over HTTP, on a page, and from language models' agents (MCP).
+
+    Models are loaded before the first request. SIGHUP, or POST /admin/reload with the token, opens the indexes anew
+    while the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.
+
+    \b
+    rkit serve dense bm25                      # a page at http://127.0.0.1:8000, the interface at /docs
+    rkit serve dense bm25 --fusion linear --weights 0.3,0.7 --reranker reranker
+    rkit serve dense --mcp
+    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    options.check()
+    from retrievalkit_serve import server
+
+    (server.serve_on_pipes if options.mcp else server.serve)(options)

@@ -1,0 +1,65 @@
+"""What the tests of `rkit serve` share: indexes, a re-ranker, and a service of them."""
+
+from __future__ import annotations
+
+import json
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+from services import HOSTILE, service
+
+import retrievalkit as rk
+from retrievalkit import testing
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """The folder of a BERT of two layers, width 32."""
+    return testing.tiny_model(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
+def tiny_collection(tmp_path_factory):
+    """42 passages about countries and 126 questions, in BEIR form."""
+    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory, tiny_model, tiny_collection):
+    """Two indexes of the tiny collection and a hostile passage: a vector for each text, and one for each token."""
+    folder = tmp_path_factory.mktemp("served")
+    rows = tiny_collection.corpus.read_text() + json.dumps(HOSTILE) + "\n"
+    (folder / "corpus.jsonl").write_text(rows)
+    rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "dense", pooler="mean")
+    rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "late", pooler="colbert")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reranker(tmp_path_factory, tiny_model):
+    """A cross-encoder of random weights."""
+    from retrievalkit.model.cross_encoder import CrossEncoder
+
+    folder = tmp_path_factory.mktemp("rerankers") / "reranker"
+    folder.mkdir()
+    CrossEncoder.create(tiny_model).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(folders, reranker):
+    """A service of both indexes with a re-ranker that is asked for."""
+    words = (folders / "dense", folders / "late", "--reranker", reranker, "--rerank", "0")
+    with service(*words, "--max-body", "20000", "--max-query", "200", "--max-k", "60") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def client(served):
+    with served.client() as client:
+        yield client

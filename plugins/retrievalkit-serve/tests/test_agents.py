@@ -1,0 +1,80 @@
+"""Language models' agents search over pipes and over HTTP, asked for by the client of the package mcp."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+QUERY = "what is the capital of Peru"
+
+
+async def used(client):
+    """What an agent does: looks around, searches, reads, asks why, and makes mistakes."""
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == {"search", "read_document", "explain"}
+    assert tools["search"].input_schema["required"] == ["query"]
+    assert all(tool.title and tool.description and tool.annotations.read_only_hint for tool in tools.values())
+    found = (await client.call_tool("search", {"query": QUERY, "k": 3})).structured_content
+    assert len(found["hits"]) == 3
+    assert found["hits"][0]["snippet"]
+    identifier = found["hits"][0]["id"]
+    read = (await client.call_tool("read_document", {"id": identifier})).structured_content
+    assert (read["id"], set(read)) == (identifier, {"id", "title", "text"})
+    why = (await client.call_tool("explain", {"query": QUERY, "ids": [identifier]})).structured_content
+    assert why["hits"][0]["rank"] == 1
+    # Some models write numbers and lists as text.
+    asked = {"query": QUERY, "k": "1", "indexes": '["dense"]'}
+    assert len((await client.call_tool("search", asked)).structured_content["hits"]) == 1
+    for name, arguments, words in (
+        ("search", {"query": QUERY, "k": 0}, "k is 0, and must be a whole number of hits, at least 1."),
+        ("search", {"query": QUERY, "k": "many"}, "k is 'many', and must be a whole number of hits"),
+        ("search", {"query": QUERY, "k": 10**6}, "hits at most."),
+        ("search", {"query": 5}, "'query' is 5, and should be a text."),
+        ("search", {}, "search needs 'query'"),
+        ("search", {"query": QUERY, "index": ["late"]}, "did you mean 'indexes'?"),
+        ("explain", {"query": QUERY, "ids": "c1"}, "'ids' is 'c1', and should be a list."),
+        ("explain", {"query": QUERY, "ids": ["c1"], "id": "c1"}, "did you mean 'ids'?"),
+        ("read_document", {"id": "c1", "k": 3}, "read_document has no option 'k'."),
+        ("serach", {"query": QUERY}, "did you mean 'search'?"),
+        ("search", {"query": " "}, "the query is empty."),
+        ("search", {"query": QUERY, "indexes": ["dnse"]}, "unknown index 'dnse'; did you mean 'dense'?"),
+        ("read_document", {"id": "nowhere"}, "unknown document id 'nowhere'."),
+    ):
+        answer = await client.call_tool(name, arguments)
+        assert answer.is_error
+        assert words in answer.content[0].text
+
+
+def test_an_agent_searches_over_http(served):
+    async def scenario():
+        async with Client(f"{served.address}/mcp") as client:
+            await used(client)
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_gives_up_a_search_can_ask_again(served):
+    async def scenario():
+        async with Client(f"{served.address}/mcp") as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.call_tool("search", {"query": QUERY}), 0.001)
+            assert not (await client.call_tool("search", {"query": QUERY})).is_error
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_starts_the_service_and_searches_over_pipes(folders):
+    """What libraries print goes to standard error."""
+    words = ["-m", "retrievalkit", "serve", str(folders / "dense"), "--mcp"]
+    server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
+
+    async def scenario():
+        with open(os.devnull, "w") as nowhere:
+            async with Client(stdio_client(server, errlog=nowhere)) as client:
+                await used(client)
+
+    asyncio.run(scenario())

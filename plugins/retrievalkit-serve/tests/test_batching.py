@@ -1,0 +1,145 @@
+"""Batches: who is answered with whom, when, and what happens to the others when one fails or gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from retrievalkit_serve.batching import Batcher
+from retrievalkit_serve.failures import BusyError
+from retrievalkit_serve.metrics import Metrics
+from retrievalkit_serve.serve import ServeOptions
+
+from retrievalkit.errors import InputError
+
+
+class Panic(BaseException):
+    """An error as extensions in Rust raise it, tokenizers among them."""
+
+
+@dataclass(eq=False)
+class Recorded:
+    """A task that answers n with n + 1, fails for "bad", and holds while it is told to."""
+
+    kind: str = "recorded"
+    batches: list = field(default_factory=list)
+    free: threading.Event = field(default_factory=threading.Event)
+
+    def size(self, item):
+        return 1
+
+    def run(self, items):
+        self.batches.append(list(items))
+        assert self.free.wait(10)
+        if "bad" in items:
+            raise InputError("bad is bad.")
+        if "panic" in items:
+            raise Panic
+        return [item + 1 for item in items]
+
+
+def run(scenario, **limits):
+    """A scenario with a batcher and a task, to its end."""
+
+    async def whole():
+        batcher, task = Batcher(ServeOptions("index", **limits), Metrics()), Recorded()
+        try:
+            await scenario(batcher, task)
+        finally:
+            task.free.set()
+            batcher.close()
+
+    asyncio.run(whole())
+
+
+async def begun(task, count):
+    while len(task.batches) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_an_idle_service_answers_at_once_and_a_busy_one_gathers():
+    async def scenario(batcher, task):
+        first = asyncio.create_task(batcher.do(task, 0))
+        await begun(task, 1)
+        others = [asyncio.create_task(batcher.do(task, n)) for n in range(1, 6)]
+        await asyncio.sleep(0.05)
+        assert task.batches == [[0]]
+        task.free.set()
+        assert await first == 1
+        assert await asyncio.gather(*others) == [2, 3, 4, 5, 6]
+        assert task.batches == [[0], [1, 2, 3], [4, 5]]
+
+    run(scenario, batch=3, threads=1)
+
+
+def test_a_query_waits_for_company_a_bounded_time():
+    """A thread is free: the batch that is not full begins when its first query has waited."""
+
+    async def scenario(batcher, task):
+        held = asyncio.create_task(batcher.do(task, 0))
+        await begun(task, 1)
+        waiting = asyncio.create_task(batcher.do(task, 1))
+        await asyncio.sleep(0.02)
+        joined = asyncio.create_task(batcher.do(task, 2))
+        assert len(task.batches) == 1
+        await begun(task, 2)
+        assert task.batches[1] == [1, 2]
+        task.free.set()
+        assert await asyncio.gather(held, waiting, joined) == [1, 2, 3]
+
+    run(scenario, wait=200, threads=2)
+
+
+def test_one_that_fails_spoils_no_other():
+    async def scenario(batcher, task):
+        task.free.set()
+        held = [asyncio.create_task(batcher.do(task, item)) for item in (0, 1, "bad", 3)]
+        answers = await asyncio.gather(*held, return_exceptions=True)
+        assert [answers[0], answers[1], answers[3]] == [1, 2, 4]
+        assert isinstance(answers[2], InputError)
+
+    run(scenario, threads=1)
+
+
+def test_a_panic_fails_its_request_and_takes_no_thread():
+    async def scenario(batcher, task):
+        task.free.set()
+        for _ in range(3):  # with two threads
+            with pytest.raises(RuntimeError, match="Panic"):
+                await asyncio.wait_for(batcher.do(task, "panic"), 5)
+        assert await asyncio.wait_for(batcher.do(task, 1), 5) == 2
+
+    run(scenario, threads=2)
+
+
+def test_what_was_given_up_is_not_begun():
+    async def scenario(batcher, task):
+        held = asyncio.create_task(batcher.do(task, 0))
+        await begun(task, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await batcher.do(task, 1)
+        kept = asyncio.create_task(batcher.do(task, 2))
+        await asyncio.sleep(0)
+        task.free.set()
+        assert await asyncio.gather(held, kept) == [1, 3]
+        assert task.batches == [[0], [2]]
+
+    run(scenario, threads=1)
+
+
+def test_more_than_the_queue_holds_is_refused_with_a_time():
+    """And admitted again when one is done."""
+
+    async def scenario(batcher, task):
+        with batcher.admitted(), batcher.admitted():
+            with pytest.raises(BusyError, match="Ask again in 1 s") as raised, batcher.admitted():
+                pass
+            assert raised.value.seconds == 1
+        with batcher.admitted():
+            task.free.set()
+            assert await batcher.do(task, 1) == 2
+
+    run(scenario, queue=2)

@@ -1,0 +1,210 @@
+"""The page in a real browser: by keyboard, hostile texts, side by side, by its address, on a phone, in the dark."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from services import TOKEN, service
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+QUERY = "what is the capital of Peru"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM:
+        pytest.skip("there is no Chromium to test the page in (apt-get install chromium)")
+    words = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*words, "--disable-sync", "--no-first-run"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, served):
+    """Opens the page; scripts that are not its own, errors and requests elsewhere fail the test."""
+    problems, contexts = [], []
+
+    def open_page(path="/", address=served.address, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.add_init_script("window.hacks = []; window.hacked = (number) => window.hacks.push(number);")
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on("request", lambda request: problems.append(request.url) if address not in request.url else None)
+        page.on("console", lambda line: problems.append(line.text) if "Content Security" in line.text else None)
+        page.goto(address + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def found(page, column=0):
+    """The hits of a column, once they are there."""
+    view = page.locator(".view").nth(column)
+    playwright.expect(view.locator(".state")).to_contain_text(" ms")
+    return view.locator(".hit")
+
+
+def shot(page, name):
+    """A picture to look at, in the folder that RKIT_SCREENSHOTS names."""
+    if folder := os.environ.get("RKIT_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{folder}/{name}.png")
+
+
+def test_a_search_by_keyboard_alone(opened, client):
+    """Type, Enter, down to the second hit, Enter for its text, Escape back to the box."""
+    page = opened()
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.type(QUERY)
+    page.keyboard.press("Enter")
+    hits = found(page)
+    expected = client.post("/search", json={"query": QUERY}).json()["hits"]
+    assert [one.get_attribute("data-id") for one in hits.all()] == [hit["id"] for hit in expected]
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.dataset.id") == expected[1]["id"]
+    page.keyboard.press("Enter")
+    playwright.expect(hits.nth(1).locator(".whole")).to_contain_text("The seat of government")
+    shot(page, "light")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.press("Control+a")
+    page.keyboard.type("kcwx/ j")
+    assert page.input_value("#query") == "kcwx/ j"
+
+
+def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
+    page = opened(f"/?q={QUERY}")
+    first = found(page).first
+    hit = client.post("/search", json={"query": QUERY}).json()["hits"][0]
+    text = first.locator(".found").inner_text()
+    for one in hit["found"]:
+        assert one["index"] in text
+        assert f"#{one['rank']}" in text
+    assert hit["found"][1]["tokens"][0]["query"] in text
+    marks = [mark.inner_text() for mark in first.locator(".snippet mark").all()]
+    assert marks == hit["matches"]
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("w")
+    playwright.expect(first.locator(".found")).to_be_hidden()
+    assert "why=0" in page.url
+
+
+def test_hostile_texts_are_shown_and_not_run(opened):
+    """In titles, ids, texts, whole texts and the query."""
+    page = opened("/?q=%3Cimg%20src%3Dx%20onerror%3Dhacked(9)%3E%20capital%20bold%20evil%20peru&k=50")
+    hits = found(page)
+    hostile = hits.filter(has_text="</script>")
+    playwright.expect(hostile).to_have_count(1)
+    assert hostile.locator(".title").inner_text() == "</script><script>hacked(2)</script>"
+    assert hostile.locator(".id").inner_text() == "<img src=x onerror=hacked(1)>"
+    assert "\ufffdevil {{7*7}}" in hostile.locator(".snippet").inner_text()
+    # Positions count characters, of which JavaScript sees two in an emoji.
+    assert "Peru" in [mark.inner_text() for mark in hostile.locator(".snippet mark").all()]
+    hostile.click()
+    playwright.expect(hostile.locator(".whole")).to_contain_text("onerror=hacked(3)")
+    assert page.locator("img, .hit script, .hit b b").count() == 0
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hacks") == []
+
+
+def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
+    """Another index, another fusion; what a hit's rank is elsewhere; back; and the same from the address."""
+    page = opened(f"/?q={QUERY}")
+    found(page)
+    page.click("#add")
+    page.click("#add")
+    assert [found(page, column).count() for column in range(3)] == [10, 10, 10]
+    second = page.locator(".view").nth(1)
+    assert [box.is_checked() for box in second.locator(".chip input").all()] == [True, False]
+    second.locator(".chip input").nth(1).check()
+    second.locator("select").select_option("min_max")
+    playwright.expect(second.locator(".state")).to_contain_text("linear")
+    playwright.expect(second.locator(".hit").first.locator(".elsewhere")).to_contain_text("in column 1")
+    shot(page, "columns")
+    state = parse_qs(urlsplit(page.url).query)
+    assert state["view"] == ["dense,late", "dense,late~min_max", "late"]
+    first = [one.get_attribute("data-id") for one in found(page, 1).all()]
+    again = opened(page.url[len(page.url.split("/?")[0]) :])
+    assert [one.get_attribute("data-id") for one in found(again, 1).all()] == first
+    page.locator(".view").nth(0).locator(".hit").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.closest('.view') === document.querySelectorAll('.view')[1]")
+    page.keyboard.press("x")
+    playwright.expect(page.locator(".view")).to_have_count(2)
+    page.go_back()
+    playwright.expect(page.locator(".view")).to_have_count(3)
+
+
+def test_the_reranker_is_a_switch(opened):
+    page = opened(f"/?q={QUERY}")
+    found(page)
+    page.get_by_label("re-rank").check()
+    playwright.expect(page.locator(".state")).to_contain_text("re-ranked by reranker")
+    playwright.expect(page.locator(".hit").first.locator(".found")).to_contain_text("before re-ranking #")
+    assert parse_qs(urlsplit(page.url).query)["view"] == ["dense,late~read"]
+
+
+def test_mistakes_are_told_in_the_words_of_the_service(opened):
+    page = opened()
+    page.fill("#query", "x" * 300)
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator(".state.bad")).to_contain_text("query has 300 characters; this service takes 200")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_the_light_and_in_the_dark(opened, scheme):
+    """Nothing is wider than the screen, and the colours follow the reader's choice and the button."""
+    page = opened(f"/?q={QUERY}", viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+    found(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    shot(page, f"phone-{scheme}")
+    dark = "getComputedStyle(document.body).backgroundColor"
+    assert sum(map(int, re.findall(r"\d+", page.evaluate(dark))[:3])) > 600 if scheme == "light" else 100
+    before = page.evaluate(dark)
+    page.click("#theme")
+    assert page.evaluate(dark) != before
+    page.click("#add")
+    found(page, 1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_in_the_dark(opened):
+    page = opened(f"/?q={QUERY}&view=dense&view=late", color_scheme="dark", viewport={"width": 1280, "height": 800})
+    found(page, 1)
+    page.locator(".hit").first.focus()
+    shot(page, "dark")
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    shot(page, "keys")
+
+
+def test_with_a_token_the_page_asks_for_it(opened, folders):
+    with service(folders / "dense", env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
+        page = opened(f"/?q={QUERY}", address=process.address)
+        page.get_by_label("Token").last.fill(TOKEN)
+        page.keyboard.press("Enter")
+        assert found(page).count() == 10
+
+
+def test_the_reference_is_a_page(opened):
+    page = opened("/docs")
+    assert page.locator("h2", has_text="POST /search").is_visible()
+    shot(page, "docs")

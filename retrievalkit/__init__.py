@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
-    from retrievalkit.api.mining import Examples, mine_negatives
     from retrievalkit.api.recipes import quickstart, run
-    from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
-    from retrievalkit.api.runs import Run
     from retrievalkit.api.serving import serve
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
@@ -44,8 +41,11 @@ if TYPE_CHECKING:
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.result import Comparison
     from retrievalkit.evaluate.program import Evaluation
+    from retrievalkit.evaluate.run import Run
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
+    from retrievalkit.mine.mine import Examples, mine_negatives
+    from retrievalkit.reranking.rerank import rerank
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -71,11 +71,8 @@ _MODULES = {
     "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
-    "api.mining": ("Examples", "mine_negatives"),
     "api.recipes": ("quickstart", "run"),
-    "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
-    "api.runs": ("Run",),
     "api.serving": ("serve",),
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
@@ -84,13 +81,16 @@ _MODULES = {
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.result": ("Comparison",),
     "evaluate.program": ("Evaluation",),
+    "evaluate.run": ("Run",),
     "indexing.encode": ("encode",),
     "indexing.index": ("IndexFolder", "index"),
+    "mine.mine": ("Examples", "mine_negatives"),
+    "reranking.rerank": ("rerank",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
 }
-_MODULES_TOO = ("export", "rerank", "serve")
+_MODULES_TOO = ("export", "serve")
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

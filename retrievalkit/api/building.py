@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from retrievalkit import artifacts, registry
-from retrievalkit.api.places import scratch
 from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
@@ -214,7 +213,7 @@ def added(texts: Any, vectors: Any, ids: Iterable[Any] | None, index: Path) -> I
         msg = "the vectors have no ids, and would take the places of texts with their numbers. Give ids=..."
         raise InputError(msg)
     address = None if texts is None else given.passages(texts, numbered=False)
-    with scratch() as work:
+    with artifacts.scratch() as work:
         if vectors is not None and isinstance(address, InMemory):
             # The change looks its texts up by the address in the folder of vectors.
             kept = work / "texts.jsonl"

@@ -257,6 +257,20 @@ class Index(Searching):
         known = self.manifest.get("checkpoint", {}).get("path")
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
+    def mining_options(self) -> dict[str, Any]:
+        """The options of `rk.mine_negatives`, which opens the folder again, that find what the index finds.
+
+        Raises:
+            OptionError: It was opened with an option that mining does not take.
+        """
+        if others := [name for name in self.settings if name != "precision"]:
+            msg = (
+                f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining does not take. "
+                "Give hits: rk.mine_negatives(index.search(queries, k=200), examples, corpus=...)."
+            )
+            raise OptionError(msg)
+        return self.settings | ({} if self.moved_model is None else {"model": self.moved_model})
+
     @property
     def indexer(self) -> str:
         """The name of its indexer."""

@@ -9,11 +9,11 @@ from typing import Any, Self, overload
 
 from retrievalkit import oddities
 from retrievalkit.api.hits import Hit, Hits
-from retrievalkit.api.runs import Run
 from retrievalkit.contracts import Candidates
 from retrievalkit.data import inputs as given
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
+from retrievalkit.evaluate.run import Run
 from retrievalkit.search.encoders import EncodedBatch
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.interactive import Reader, search_one

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Argument, Flag, Place, Reads, Sections, command
+from retrievalkit.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.search.options import HybridOptions, OpenOptions
 
 
@@ -55,7 +55,7 @@ class SearchOptions(HybridOptions, OpenOptions):
     explain: Annotated[bool | None, Flag(("--explain/--no-explain",))] = None
     output: Annotated[Place | None, Flag(("--output", "-o"))] = None
     as_json: Annotated[bool, Flag(("--json",))] = False
-    named_options: Annotated[Mapping[str, Any], Sections()] = field(default_factory=dict)
+    named_options: Annotated[Mapping[str, Any], Rest(sections=True)] = field(default_factory=dict)
 
     @property
     def shows_hits(self) -> bool:

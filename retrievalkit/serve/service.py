@@ -16,7 +16,7 @@ from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
 from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import say
-from retrievalkit.rerank import DEPTH
+from retrievalkit.reranking.rerank import DEPTH
 from retrievalkit.search.hits import DescribedHit, reasons_of
 from retrievalkit.search.options import HybridOptions
 from retrievalkit.search.program import HITS_TO_READ

@@ -55,7 +55,7 @@ PARTS = {
 
 OTHERWISE = {
     "evaluate": {"run": "the run itself", "per_query": "Evaluation.per_query"},
-    "mine-negatives": {"from": "source"},
+    "mine-negatives": {"from": "source", "filter": "filters"},
     "search": {
         "output": "Run.save",
         "tune": "qrels of Hybrid.tune",

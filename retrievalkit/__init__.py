@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
+    from retrievalkit.api.command import command
     from retrievalkit.api.commands import (
         check_plugin,
-        command,
         doctor,
         install_plugin,
         new_plugin,
@@ -56,9 +56,9 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
+    "api.command": ("command",),
     "api.commands": (
         "check_plugin",
-        "command",
         "doctor",
         "install_plugin",
         "new_plugin",

@@ -175,8 +175,7 @@ class RootGroup(RkitGroup):
         """
         if cmd_name in self.commands or cmd_name not in registry.names("command"):
             return super().get_command(ctx, cmd_name)
-        command: click.Command = registry.component("command", cmd_name).load()
-        return command
+        return _of_plugin(cmd_name)
 
     def check_known(self, ctx: click.Context, name: str) -> None:
         """Refuse a name that is neither a command nor one of a plugin; says where it may come from."""
@@ -216,10 +215,17 @@ class RootGroup(RkitGroup):
         whole.commands = dict(self.commands)
         for name in registry.names("command"):
             try:
-                whole.commands[name] = registry.component("command", name).load()
+                whole.commands[name] = _of_plugin(name)
             except RetrievalkitError:
                 continue
         return whole
+
+
+def _of_plugin(name: str) -> click.Command:
+    from retrievalkit.cli.derived import DerivedCommand
+
+    loaded = registry.component("command", name).load()
+    return loaded if isinstance(loaded, click.Command) else DerivedCommand(loaded)
 
 
 def _summary(command: click.Command) -> str:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
         show_plugin,
     )
     from retrievalkit.api.exporting import export
-    from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
     from retrievalkit.api.recipes import quickstart, run
     from retrievalkit.api.retriever import Retriever
+    from retrievalkit.api.searching import Hit, Hits
     from retrievalkit.api.serving import serve
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
@@ -68,11 +68,11 @@ _MODULES = {
         "show_plugin",
     ),
     "api.exporting": ("export",),
-    "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
     "api.recipes": ("quickstart", "run"),
     "api.retriever": ("Retriever",),
+    "api.searching": ("Hit", "Hits"),
     "api.serving": ("serve",),
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),

@@ -22,6 +22,7 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model.cross_encoder import CrossEncoder
@@ -33,7 +34,7 @@ from retrievalkit.training.options import RerankerOptions
 from retrievalkit.training.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 from retrievalkit.training.train_reranker import train_reranker
-from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states
+from trainings import bytes_of, log_of, quick_training, saved_states
 
 # Three steps an epoch, and each option has something to change.
 QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
@@ -63,19 +64,18 @@ def euro(tiny_collection, tmp_path_factory):
     return {name: str(folder / f"{name}.jsonl") for name in ("train", "dev")}
 
 
-@pytest.fixture
-def quick(tiny_model, tiny_collection, euro):
+@pytest.fixture(scope="module")
+def train(tiny_model, tiny_collection, euro):
     """Trains for half a second or so."""
     places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": euro["train"]}
     return quick_training(train_reranker, QUICK, **places)
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_model, tiny_collection, euro, tmp_path_factory):
+def trained(train, tmp_path_factory):
     """A re-ranker that has learnt the examples."""
     output = tmp_path_factory.mktemp("trained") / "reranker"
-    corpus = str(tiny_collection.corpus)
-    train_reranker(tiny_model, euro["train"], corpus=corpus, output=output, **QUICK | {"epochs": 16})
+    train(output, epochs=16)
     return output
 
 
@@ -98,20 +98,16 @@ SCORES = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0])
 LISTS = torch.tensor([[0, 1, 2], [4, 3, -1]])
 
 
-def test_the_listwise_loss_by_hand():
-    """-log(e^2 / (e^2 + e^1 + e^0)) - log(e^3 / (e^3 + e^-1))"""
-    expected = math.log(1 + math.exp(-1) + math.exp(-2)) + math.log(1 + math.exp(-4))
-    assert float(listwise(SCORES, LISTS)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_pointwise_loss_by_hand():
-    """-log sigmoid(2) - log sigmoid(-1) - log sigmoid(0) - log sigmoid(3) - log sigmoid(1)"""
-    expected = sum(math.log(1 + math.exp(-one)) for one in (2, -1, 0, 3, 1))
-    assert float(pointwise(SCORES, LISTS)) == pytest.approx(expected, rel=1e-6)
+# -log(e^2 / (e^2 + e^1 + e^0)) - log(e^3 / (e^3 + e^-1)), and the sum of -log sigmoid of +2, -1, -0, +3, -(-1).
+BY_HAND = {
+    listwise: math.log(1 + math.exp(-1) + math.exp(-2)) + math.log(1 + math.exp(-4)),
+    pointwise: sum(math.log(1 + math.exp(-one)) for one in (2, -1, 0, 3, 1)),
+}
 
 
 @pytest.mark.parametrize("loss", [listwise, pointwise])
-def test_places_without_a_pair_have_no_gradient(loss):
+def test_the_loss_by_hand_where_places_without_a_pair_have_no_gradient(loss):
+    assert float(loss(SCORES, LISTS)) == pytest.approx(BY_HAND[loss], rel=1e-6)
     scores = SCORES.clone().requires_grad_()
     padded = torch.cat([LISTS, torch.full((2, 3), -1)], dim=1)
     assert torch.equal(loss(scores, padded), loss(scores, LISTS))
@@ -200,14 +196,13 @@ def test_a_reranker_learns(trained, euro, tiny_collection):
 
 def test_the_rank_counts_the_negatives_that_score_as_high(tiny_model, tiny_collection, euro):
     model = CrossEncoder.create(tiny_model).eval()
-    with torch.no_grad():
-        model.model.classifier.weight.zero_()
+    torch.nn.init.zeros_(model.model.classifier.weight)
     rows = read_examples(euro["dev"]).rows
     assert DevLists(rows, open_corpus(tiny_collection.corpus).get).average_rank(model, "fp32") == 5
 
 
-def test_the_folder_says_what_made_it(quick, tmp_path, euro, tiny_model):
-    returned = quick(tmp_path / "out", dev=euro["dev"])
+def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
+    returned = train(tmp_path / "out", dev=euro["dev"])
     manifest = artifacts.read_manifest(tmp_path / "out", "reranker")
     assert manifest == json.loads(json.dumps(returned))
     assert manifest["counts"] == {"examples": 11, "without_negatives": 0, "steps": 6}
@@ -221,7 +216,7 @@ def test_the_folder_says_what_made_it(quick, tmp_path, euro, tiny_model):
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, euro, monkeypatch):
+def test_the_best_state_on_the_dev_questions_is_kept(train, tmp_path, euro, monkeypatch):
     states, values = [], [3.0, 1.0, 2.0]
 
     def average_rank(self, model, precision):
@@ -229,7 +224,7 @@ def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, euro, monk
         return values[len(states) - 1]
 
     monkeypatch.setattr(DevLists, "average_rank", average_rank)
-    quick(tmp_path / "out", dev=euro["dev"], epochs=3)
+    train(tmp_path / "out", dev=euro["dev"], epochs=3)
     kept = CrossEncoder.create(tmp_path / "out").state_dict()
     same = [all(torch.equal(kept[name], tensor) for name, tensor in state.items()) for state in states]
     assert same == [False, True, False]
@@ -246,21 +241,17 @@ OTHERWISE = {
 
 
 @pytest.fixture(scope="module")
-def baseline(tiny_model, tiny_collection, euro, tmp_path_factory):
+def baseline(train, tmp_path_factory):
     output = tmp_path_factory.mktemp("baseline") / "out"
-    corpus = str(tiny_collection.corpus)
-    train_reranker(tiny_model, euro["train"], corpus=corpus, output=output, **QUICK)
+    train(output)
     return output
 
 
-def test_every_option_is_among_those_that_are_changed():
-    assert set(OTHERWISE) == {field.name for field in dataclasses.fields(RerankerOptions)}
-
-
 @pytest.mark.parametrize("option", OTHERWISE)
-def test_every_option_changes_something(quick, tmp_path, baseline, monkeypatch, option):
+def test_every_option_changes_something(train, tmp_path, baseline, monkeypatch, option):
+    assert set(OTHERWISE) == {field.name for field in dataclasses.fields(RerankerOptions)}
     saved = saved_states(monkeypatch)
-    manifest = quick(tmp_path / "out", **{option: OTHERWISE[option]})
+    manifest = train(tmp_path / "out", **{option: OTHERWISE[option]})
     same = manifest["fingerprint"] == artifacts.read_manifest(baseline)["fingerprint"]
     assert same == (option in ("save_steps", "logging_steps"))
     if option == "save_steps":
@@ -275,51 +266,33 @@ RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4}
 
 
 MOMENTS = {
-    "before any state": (Loop, "compute_step", 2),
     "in the middle of an epoch": (Loop, "compute_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
-    "before the folder gets its name": (artifacts.outputs, "_replace_folder", 1),
 }
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tiny_model, tiny_collection, euro, tmp_path_factory):
+def uninterrupted(train, euro, tmp_path_factory):
     """The bytes of a training that was not killed."""
     output = tmp_path_factory.mktemp("uninterrupted") / "out"
-    places = {"corpus": str(tiny_collection.corpus), "examples": euro["train"], "dev": euro["dev"]}
-    train_reranker(tiny_model, **places, output=output, **QUICK | RESUMED)
+    train(output, dev=euro["dev"], **RESUMED)
     return bytes_of(output)
 
 
 @forks
 @pytest.mark.parametrize("moment", first_fast(MOMENTS))
-def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path, euro, uninterrupted, moment):
+def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(train, tmp_path, euro, uninterrupted, moment):
     output = tmp_path / "out"
 
     def killed():
         kill_at_call(*MOMENTS[moment])
-        quick(output, dev=euro["dev"], **RESUMED)
+        train(output, dev=euro["dev"], **RESUMED)
 
     assert in_another_process(killed) == -signal.SIGKILL
     assert not output.exists()
-    quick(output, dev=euro["dev"], resume=True, **RESUMED)
+    train(output, dev=euro["dev"], resume=True, **RESUMED)
     assert bytes_of(output) == uninterrupted
     assert list(tmp_path.iterdir()) == [output]
-
-
-def test_a_finished_training_is_not_done_again(quick, tmp_path, monkeypatch):
-    returned = quick(tmp_path / "out")
-    monkeypatch.setattr(Loop, "compute_step", None)
-    assert quick(tmp_path / "out", resume=True) == json.loads(json.dumps(returned))
-    with pytest.raises(ArtifactError, match="exists already"):
-        quick(tmp_path / "out", resume=True, seed=1)
-
-
-def test_an_interrupted_training_without_a_state_leaves_nothing(quick, tmp_path, monkeypatch):
-    interrupt_at(monkeypatch, 1)
-    with pytest.raises(KeyboardInterrupt):
-        quick(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- applying ------------------------------------------------------------------------------------------------------
@@ -332,20 +305,6 @@ def run(tiny_collection, tmp_path_factory):
     ids = open_corpus(tiny_collection.corpus).ids()
     write_run(path, {f"q{row}-1": [(ids[(row + 5 * place) % 42], -place) for place in range(12)] for row in range(3)})
     return path
-
-
-def run_pairs(run, collection, k):
-    """(query id, document id) -> the texts of the best k of each query."""
-    corpus = open_corpus(collection.corpus)
-    texts = {}
-    for line in collection.queries.read_text().splitlines():
-        texts[json.loads(line)["_id"]] = json.loads(line)["text"]
-    pairs = {}
-    for query, hits in read_run(run).items():
-        for document, _ in hits[:k]:
-            passage = corpus.get(document)
-            pairs[query, document] = (texts[query], f"{passage.title} {passage.text}")
-    return pairs
 
 
 @pytest.fixture
@@ -363,7 +322,15 @@ def apply(trained, run, euro, tiny_collection, tmp_path, monkeypatch):
 @pytest.mark.parametrize("k", [100, 7])
 def test_a_run_comes_out_in_the_order_of_the_scores(trained, apply, run, tiny_collection, tmp_path, k):
     found = apply("out.trec", k=k, batch_tokens=100)
-    pairs = run_pairs(run, tiny_collection, k)
+    corpus, texts = (
+        open_corpus(tiny_collection.corpus),
+        {one.id: one.text for one in read_queries(tiny_collection.queries)},
+    )
+    pairs = {
+        (query, document): (texts[query], f"{corpus.get(document).title} {corpus.get(document).text}")
+        for query, hits in read_run(run).items()
+        for document, _ in hits[:k]
+    }
     expected = dict(zip(pairs, plain_scores(trained, pairs.values()), strict=True))
     assert found.report["pairs"] == len(pairs) == sum(map(len, found.values()))
     assert found == rk.Run.load(tmp_path / "out.trec", ties="run")
@@ -497,20 +464,20 @@ def test_from_a_reranker_to_a_distilled_retriever(tmp_path, tiny_model, tiny_col
     succeed(*distilled, "--loss", "distill_kl", "--negatives", 3, "--output", tmp_path / "retriever")
 
 
-def test_examples_without_negatives_are_dropped_and_counted(quick, tmp_path, euro):
+def test_examples_without_negatives_are_dropped_and_counted(train, tmp_path, euro):
     rows = read_examples(euro["train"]).rows
     rows[1] = dataclasses.replace(rows[1], negatives=())
     write_examples(tmp_path / "some.jsonl", rows)
-    manifest = quick(tmp_path / "out", examples=str(tmp_path / "some.jsonl"), epochs=0)
+    manifest = train(tmp_path / "out", examples=str(tmp_path / "some.jsonl"), epochs=0)
     assert manifest["counts"] == {"examples": 10, "without_negatives": 1, "steps": 0}
 
 
 @pytest.mark.parametrize("role", ["examples", "dev"])
-def test_without_any_negative_nothing_is_trained(quick, tmp_path, euro, role):
+def test_without_any_negative_nothing_is_trained(train, tmp_path, euro, role):
     path = tmp_path / "none.jsonl"
     write_examples(path, [dataclasses.replace(row, negatives=()) for row in read_examples(euro["train"]).rows])
     with pytest.raises(InputError, match=r"none of the 11 examples .* has negatives.*rkit mine-negatives"):
-        quick(tmp_path / "out", **{role: str(path)})
+        train(tmp_path / "out", **{role: str(path)})
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -530,9 +497,9 @@ def test_without_any_negative_nothing_is_trained(quick, tmp_path, euro, role):
     ],
     ids=str,
 )
-def test_wrong_input_of_a_training_leaves_nothing(quick, tmp_path, changes, message):
+def test_wrong_input_of_a_training_leaves_nothing(train, tmp_path, changes, message):
     with pytest.raises(InputError, match=re.escape(message)):
-        quick(tmp_path / "out", **changes)
+        train(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
 
 

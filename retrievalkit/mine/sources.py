@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,8 +145,8 @@ class Sources:
                 found: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
             else:
                 here = [artifacts.absolute(place) for place in places]
-                moved = replace(self, model=None if self.model is None else str(artifacts.absolute(self.model)))
-                make = partial(_Worker, here, moved, searcher.identities, fusion, depth)
+                model = None if self.model is None else str(artifacts.absolute(self.model))
+                make = partial(_Worker, here, model, self.precision or "fp32", searcher.identities, fusion, depth)
                 found = spread_map(make, partial(list, batches), self.cluster)
             for hits in found:
                 yield from hits
@@ -186,8 +186,9 @@ class _Worker:
 
     Args:
         places: The indexes and runs.
-        sources: What they are.
-        identities: Their fingerprints where the command runs.
+        model: The new path of an index's checkpoint.
+        precision: The number format of questions.
+        identities: The fingerprints of the places where the command runs.
         fusion: How their hits are fused.
         depth: Hits of each question.
     """
@@ -195,7 +196,8 @@ class _Worker:
     def __init__(
         self,
         places: Sequence[str | Path],
-        sources: Sources,
+        model: str | None,
+        precision: Precision,
         identities: Sequence[str],
         fusion: Fusion | None,
         depth: int,
@@ -209,8 +211,7 @@ class _Worker:
                     "choose places on a shared disk, and with bm25 or a checkpoint the output too."
                 )
                 raise ArtifactError(msg)
-        precision = sources.precision or "fp32"
-        self._searcher = Searcher(places, model=sources.model, precision=precision, note=oddities.note)
+        self._searcher = Searcher(places, model=model, precision=precision, note=oddities.note)
         for place, found, expected in zip(places, self._searcher.identities, identities, strict=True):
             check_same("index", place, found, expected)
         self._fusion, self._depth = fusion, depth

@@ -167,7 +167,7 @@ class _Job:
 
     def __init__(self, options: RerankOptions, corpus: Corpus) -> None:
         self.settings = options.max_length, resolve_precision(options.precision, default_device()), options.batch_tokens
-        self.reranker = options.reranker
+        self.reranker = str(options.reranker)
         self.scorer = _Scorer(self.reranker, *self.settings)
         self.corpus = corpus
         self.cluster = options.cluster

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from retrievalkit_export.export import export
     from retrievalkit_serve.serve import serve
 
+    from retrievalkit.api.command import command
     from retrievalkit.api.commands import (
         check_plugin,
-        command,
         doctor,
         install_plugin,
         new_plugin,
@@ -30,14 +30,11 @@ if TYPE_CHECKING:
         remove_plugin,
         show_plugin,
     )
-    from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
-    from retrievalkit.api.mining import Examples, mine_negatives
     from retrievalkit.api.recipes import quickstart, run
-    from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
-    from retrievalkit.api.runs import Run
+    from retrievalkit.api.searching import Hit, Hits
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
@@ -45,8 +42,11 @@ if TYPE_CHECKING:
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.comparison import Comparison
     from retrievalkit.evaluate.evaluation import Evaluation
+    from retrievalkit.evaluate.run import Run
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
+    from retrievalkit.mine.mine import Examples, mine_negatives
+    from retrievalkit.reranking.rerank import rerank
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -57,9 +57,9 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
+    "api.command": ("command",),
     "api.commands": (
         "check_plugin",
-        "command",
         "doctor",
         "install_plugin",
         "new_plugin",
@@ -68,14 +68,11 @@ _MODULES = {
         "remove_plugin",
         "show_plugin",
     ),
-    "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
-    "api.mining": ("Examples", "mine_negatives"),
     "api.recipes": ("quickstart", "run"),
-    "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
-    "api.runs": ("Run",),
+    "api.searching": ("Hit", "Hits"),
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
@@ -83,17 +80,17 @@ _MODULES = {
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.comparison": ("Comparison",),
     "evaluate.evaluation": ("Evaluation",),
+    "evaluate.run": ("Run",),
     "indexing.encode": ("encode",),
     "indexing.index": ("IndexFolder", "index"),
+    "mine.mine": ("Examples", "mine_negatives"),
+    "reranking.rerank": ("rerank",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
 }
 _COMMANDS_OF_DISTRIBUTIONS = ("export", "serve")
 """Functions of distributions of ours, such as retrievalkit-export."""
-
-_MODULES_TOO = ("rerank",)
-"""Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -146,8 +143,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)
-    if name in _MODULES_TOO:
-        return importlib.import_module(f"{__name__}.{name}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 

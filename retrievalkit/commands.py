@@ -1,15 +1,28 @@
-"""What a plugin's command may use besides the contract: command-line options, retrievers, folders with manifests.
+"""What a plugin's command may use besides the contract: declared options, retrievers, folders with manifests.
 
-    @click.command()
-    @click.argument("model")
-    @output_option
-    def measure(model: str, output: str) -> None:
-        retriever = open_retriever(model)
-        with write_folder(output) as folder:
+    @dataclass(frozen=True)
+    class MeasureOptions(WritingOptions):
+        \"\"\"Options of `measure`.
+
+Args:
+            model: A checkpoint or a pretrained model.
+            limit: Number of texts.
+        \"\"\"
+
+        model: Annotated[Place, Argument(), Reads()]
+        _: KW_ONLY
+        limit: Annotated[int, Ge(1)] = 100
+
+    @command("measure", MeasureOptions)
+    def measure(options: MeasureOptions) -> Measurement:
+        \"\"\"Measure a model.\"\"\"
+        retriever = open_retriever(options.model)
+        with write_folder(options.output, overwrite=options.overwrite) as folder:
             ...
             write_manifest(folder, "measurement", command="measure", options={}, inputs={}, counts={})
 
-A command may also be declared (`retrievalkit.declarations`); the target is then the typed function.
+The dataclass gives the flags, `--set`, the names in recipes and the arguments of `measure(...)` and `rk.command`. The
+result has `summary`, a text that is printed, and `as_json()`, what `--json` prints; it may have `notes`.
 
 Promised to plugins, as `retrievalkit.contracts` is. This is the only way from a plugin to the programs of the core: a
 command must encode texts and write folders exactly as the built-in commands do. Light to import: torch is imported
@@ -35,20 +48,20 @@ from retrievalkit.artifacts import (
     write_json,
     write_manifest,
 )
-from retrievalkit.cli.options import (
-    echo,
-    is_called,
-    json_option,
-    output_option,
-    overwrite_option,
-    parse,
-    precision_option,
-    refuse,
-    section,
-    set_option,
-    strict_option,
+from retrievalkit.declarations import (
+    Argument,
+    Command,
+    CommandOptions,
+    Flag,
+    Named,
+    Place,
+    ReadingOptions,
+    Reads,
+    WritingOptions,
+    command,
 )
 from retrievalkit.oddities import check as refuse_if_strict
+from retrievalkit.options import options
 from retrievalkit.registry import create, names
 from retrievalkit.report.counts import counted
 from retrievalkit.report.page import render as render_page
@@ -60,17 +73,16 @@ if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
 
 __all__ = [
-    "echo",
-    "is_called",
-    "precision_option",
-    "json_option",
-    "output_option",
-    "overwrite_option",
-    "set_option",
-    "strict_option",
-    "parse",
-    "section",
-    "refuse",
+    "command",
+    "Command",
+    "CommandOptions",
+    "ReadingOptions",
+    "WritingOptions",
+    "Place",
+    "Argument",
+    "Flag",
+    "Named",
+    "Reads",
     "refuse_if_strict",
     "Precision",
     "resolve_precision",
@@ -79,6 +91,7 @@ __all__ = [
     "OpenOptions",
     "create",
     "names",
+    "options",
     "open_retriever",
     "describe_retriever",
     "describe_source",

@@ -56,10 +56,12 @@ class Flag:
     Attributes:
         names: Such as "--output", "-o"; "--shared-tower/--separate-towers" for a flag with an opposite.
         metavar: What the help shows for the value.
+        required: The command line and recipes need it, while Python may leave it out, as for a result in memory.
     """
 
     names: tuple[str, ...] = ()
     metavar: str | None = None
+    required: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,6 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Others:
-    """Marks the options of a component that `--set` and recipes may name without a section."""
-
-
-@dataclass(frozen=True)
 class Reads:
     """Marks what the command reads: an object store's copy is fetched, and data in memory is taken too.
 
@@ -97,8 +94,14 @@ class Reads:
 
 
 @dataclass(frozen=True)
-class Sections:
-    """Marks the field that takes the sections of `--set` that have no field of their own, by their names."""
+class Rest:
+    """Marks the field that takes the settings (`--set`, a recipe's `set`) that have no field of their own.
+
+    Attributes:
+        sections: Whether it takes sections by their names; else it takes the values without a section.
+    """
+
+    sections: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,15 +233,11 @@ class Command(Generic[Parameters, Options, Result]):
             OptionError: There is no such option or section, or a value does not fit its type.
         """
         known = options(self.declaration)
-        # Settings without a field of their own: `rest` takes values, `sections` takes whole sections.
-        rest, sections = (
-            next((name for name, one in known.items() if mark(one.annotation, kind)), None)
-            for kind in (Others, Sections)
-        )
+        takers = {rest.sections: name for name, one in known.items() if (rest := mark(one.annotation, Rest))}
         settled: dict[str, Any] = {}
         for name, value in values.items():
             field = f"{name}_options" if isinstance(value, Mapping) and f"{name}_options" in known else name
-            taker = sections if isinstance(value, Mapping) and sections else rest
+            taker = takers.get(isinstance(value, Mapping)) or takers.get(False)
             if field not in known and taker is not None:
                 settled[taker] = {**settled.get(taker, {}), name: value}
                 continue
@@ -249,7 +248,7 @@ class Command(Generic[Parameters, Options, Result]):
                 msg = f"rkit {self.name} has no option '{name}'{offer} Its options: {shortlist(names, 100)}."
                 raise OptionError(msg)
             converted = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
-            settled[field] = {**settled.get(field, {}), **converted} if field == rest else converted
+            settled[field] = {**settled.get(field, {}), **converted} if field == takers.get(False) else converted
         return settled
 
     def run(self, options: Options) -> Result:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 
 def module_spec(module: str) -> ModuleSpec | None:
@@ -55,28 +53,3 @@ def package_folder(package: str) -> Path | None:
     spec = module_spec(package)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None
-
-
-def make_callable(module: str, function: str) -> None:
-    """Let a module be called as a function of the same name in `retrievalkit` is.
-
-    Python makes a submodule an attribute of its package once it is imported: `rk.rerank` is the function that users
-    call, and from then on the module `retrievalkit.rerank`.
-
-    Args:
-        module: The name of the module, which is imported.
-        function: Where the function is, such as "retrievalkit.api.reranking:rerank".
-    """
-    home, _, name = function.partition(":")
-
-    def called() -> Any:
-        return getattr(importlib.import_module(home), name)
-
-    class Callable(ModuleType):
-        def __call__(self, *args: Any, **options: Any) -> Any:
-            return called()(*args, **options)
-
-        __doc__ = property(lambda _: called().__doc__)  # type: ignore[assignment]
-        __signature__ = property(lambda _: called().__signature__)
-
-    sys.modules[module].__class__ = Callable

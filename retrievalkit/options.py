@@ -16,7 +16,7 @@ from typing import Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
 
-_NAMED_WITH_OPTIONS = ("filter", "fusion", "metric")
+NAMED_WITH_OPTIONS = ("filter", "fusion", "metric")
 _LONGEST_CALL = 500
 _CALL = re.compile(r"\s*(\w+)\s*(\(.*\))?\s*(?:@([1-9]\d{0,8}))?\s*")
 
@@ -126,7 +126,7 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
 
 def how_to_set(kind: str, name: str, option: str = "NAME", value: str = "VALUE") -> str:
     """How users set an option of a component: by `--set`, or behind its name where that is what they type."""
-    return f"{name}({option}={value})" if kind in _NAMED_WITH_OPTIONS else f"--set {kind}.{option}={value}"
+    return f"{name}({option}={value})" if kind in NAMED_WITH_OPTIONS else f"--set {kind}.{option}={value}"
 
 
 def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:

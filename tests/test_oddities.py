@@ -293,12 +293,10 @@ def test_few_scores_of_a_sampled_question_are_kept():
 
     ids = [f"d{n}" for n in range(5_000)]
     found = Found(Question(Query("q", "text"), ("q",), frozenset()), ids, [float(-n) for n in range(5_000)])
-    audit = Audit([], questions=1)
-    audit.count([Filtered(found, [], range(5_000), Mined(tuple(ids)))], [])
-    (row,) = audit.sample
-    assert row["negatives"] == 5_000
-    assert len(row["scores"]) <= _SCORES
-    assert (row["scores"][0], row["scores"][-1]) == (0.0, -4_995.0)
+    (row,) = Audit.of([Filtered(found, [], range(5_000), Mined(tuple(ids)))], [], questions=1).sample
+    assert row.negatives == 5_000
+    assert len(row.scores) <= _SCORES
+    assert (row.scores[0], row.scores[-1]) == (0.0, -4_995.0)
 
 
 def test_a_command_within_another_ends_itself_alone(capsys):

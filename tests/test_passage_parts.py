@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.api.runs import Run
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
@@ -18,6 +17,7 @@ from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.errors import DataError, OptionError
+from retrievalkit.evaluate.run import Run
 from retrievalkit.passage_parts import Windows, equal_parts, sentences
 
 PASSAGES = [

@@ -8,7 +8,6 @@ import math
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,24 +15,26 @@ import torch
 import transformers
 from click.testing import CliRunner
 
+import retrievalkit as rk
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, rerank
+from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
-from retrievalkit.rerank import Settings, rerank_run, score_examples
+from retrievalkit.reranking import scoring
 from retrievalkit.training import selection
 from retrievalkit.training.loop import Loop
 from retrievalkit.training.options import RerankerOptions
 from retrievalkit.training.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 from retrievalkit.training.train_reranker import train_reranker
-from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states
+from trainings import bytes_of, log_of, quick_training, saved_states
 
 # Three steps an epoch, and each option has something to change.
 QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
@@ -63,19 +64,18 @@ def euro(tiny_collection, tmp_path_factory):
     return {name: str(folder / f"{name}.jsonl") for name in ("train", "dev")}
 
 
-@pytest.fixture
-def quick(tiny_model, tiny_collection, euro):
+@pytest.fixture(scope="module")
+def train(tiny_model, tiny_collection, euro):
     """Trains for half a second or so."""
     places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": euro["train"]}
     return quick_training(train_reranker, QUICK, **places)
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_model, tiny_collection, euro, tmp_path_factory):
+def trained(train, tmp_path_factory):
     """A re-ranker that has learnt the examples."""
     output = tmp_path_factory.mktemp("trained") / "reranker"
-    corpus = str(tiny_collection.corpus)
-    train_reranker(tiny_model, euro["train"], corpus=corpus, output=output, **QUICK | {"epochs": 16})
+    train(output, epochs=16)
     return output
 
 
@@ -98,20 +98,16 @@ SCORES = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0])
 LISTS = torch.tensor([[0, 1, 2], [4, 3, -1]])
 
 
-def test_the_listwise_loss_by_hand():
-    """-log(e^2 / (e^2 + e^1 + e^0)) - log(e^3 / (e^3 + e^-1))"""
-    expected = math.log(1 + math.exp(-1) + math.exp(-2)) + math.log(1 + math.exp(-4))
-    assert float(listwise(SCORES, LISTS)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_pointwise_loss_by_hand():
-    """-log sigmoid(2) - log sigmoid(-1) - log sigmoid(0) - log sigmoid(3) - log sigmoid(1)"""
-    expected = sum(math.log(1 + math.exp(-one)) for one in (2, -1, 0, 3, 1))
-    assert float(pointwise(SCORES, LISTS)) == pytest.approx(expected, rel=1e-6)
+# -log(e^2 / (e^2 + e^1 + e^0)) - log(e^3 / (e^3 + e^-1)), and the sum of -log sigmoid of +2, -1, -0, +3, -(-1).
+BY_HAND = {
+    listwise: math.log(1 + math.exp(-1) + math.exp(-2)) + math.log(1 + math.exp(-4)),
+    pointwise: sum(math.log(1 + math.exp(-one)) for one in (2, -1, 0, 3, 1)),
+}
 
 
 @pytest.mark.parametrize("loss", [listwise, pointwise])
-def test_places_without_a_pair_have_no_gradient(loss):
+def test_the_loss_by_hand_where_places_without_a_pair_have_no_gradient(loss):
+    assert float(loss(SCORES, LISTS)) == pytest.approx(BY_HAND[loss], rel=1e-6)
     scores = SCORES.clone().requires_grad_()
     padded = torch.cat([LISTS, torch.full((2, 3), -1)], dim=1)
     assert torch.equal(loss(scores, padded), loss(scores, LISTS))
@@ -200,14 +196,13 @@ def test_a_reranker_learns(trained, euro, tiny_collection):
 
 def test_the_rank_counts_the_negatives_that_score_as_high(tiny_model, tiny_collection, euro):
     model = CrossEncoder.create(tiny_model).eval()
-    with torch.no_grad():
-        model.model.classifier.weight.zero_()
+    torch.nn.init.zeros_(model.model.classifier.weight)
     rows = read_examples(euro["dev"]).rows
     assert DevLists(rows, open_corpus(tiny_collection.corpus).get).average_rank(model, "fp32") == 5
 
 
-def test_the_folder_says_what_made_it(quick, tmp_path, euro, tiny_model):
-    returned = quick(tmp_path / "out", dev=euro["dev"])
+def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
+    returned = train(tmp_path / "out", dev=euro["dev"])
     manifest = artifacts.read_manifest(tmp_path / "out", "reranker")
     assert manifest == json.loads(json.dumps(returned))
     assert manifest["counts"] == {"examples": 11, "without_negatives": 0, "steps": 6}
@@ -221,7 +216,7 @@ def test_the_folder_says_what_made_it(quick, tmp_path, euro, tiny_model):
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, euro, monkeypatch):
+def test_the_best_state_on_the_dev_questions_is_kept(train, tmp_path, euro, monkeypatch):
     states, values = [], [3.0, 1.0, 2.0]
 
     def average_rank(self, model, precision):
@@ -229,7 +224,7 @@ def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, euro, monk
         return values[len(states) - 1]
 
     monkeypatch.setattr(DevLists, "average_rank", average_rank)
-    quick(tmp_path / "out", dev=euro["dev"], epochs=3)
+    train(tmp_path / "out", dev=euro["dev"], epochs=3)
     kept = CrossEncoder.create(tmp_path / "out").state_dict()
     same = [all(torch.equal(kept[name], tensor) for name, tensor in state.items()) for state in states]
     assert same == [False, True, False]
@@ -246,21 +241,17 @@ OTHERWISE = {
 
 
 @pytest.fixture(scope="module")
-def baseline(tiny_model, tiny_collection, euro, tmp_path_factory):
+def baseline(train, tmp_path_factory):
     output = tmp_path_factory.mktemp("baseline") / "out"
-    corpus = str(tiny_collection.corpus)
-    train_reranker(tiny_model, euro["train"], corpus=corpus, output=output, **QUICK)
+    train(output)
     return output
 
 
-def test_every_option_is_among_those_that_are_changed():
-    assert set(OTHERWISE) == {field.name for field in dataclasses.fields(RerankerOptions)}
-
-
 @pytest.mark.parametrize("option", OTHERWISE)
-def test_every_option_changes_something(quick, tmp_path, baseline, monkeypatch, option):
+def test_every_option_changes_something(train, tmp_path, baseline, monkeypatch, option):
+    assert set(OTHERWISE) == {field.name for field in dataclasses.fields(RerankerOptions)}
     saved = saved_states(monkeypatch)
-    manifest = quick(tmp_path / "out", **{option: OTHERWISE[option]})
+    manifest = train(tmp_path / "out", **{option: OTHERWISE[option]})
     same = manifest["fingerprint"] == artifacts.read_manifest(baseline)["fingerprint"]
     assert same == (option in ("save_steps", "logging_steps"))
     if option == "save_steps":
@@ -269,73 +260,39 @@ def test_every_option_changes_something(quick, tmp_path, baseline, monkeypatch, 
         assert len(log_of(tmp_path / "out")) > len(log_of(baseline))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epochs": -1}, "epochs.*-1.*greater than or equal to 0"),
-        ({"negatives": 0}, "negatives.*0.*greater than or equal to 1"),
-        ({"batch_size": 0}, "batch_size.*0"),
-        ({"learning_rate": math.nan}, "learning_rate.*nan"),
-        ({"warmup_ratio": 2}, "warmup_ratio.*less than or equal to 1"),
-    ],
-    ids=str,
-)
-def test_options_that_no_training_can_have_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        train_reranker("no-model", "no-examples", output="never", **options)
-
-
 # --- resuming ------------------------------------------------------------------------------------------------------
 
 RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4}
 
 
 MOMENTS = {
-    "before any state": (Loop, "compute_step", 2),
     "in the middle of an epoch": (Loop, "compute_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
-    "before the folder gets its name": (artifacts.outputs, "_replace_folder", 1),
 }
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tiny_model, tiny_collection, euro, tmp_path_factory):
+def uninterrupted(train, euro, tmp_path_factory):
     """The bytes of a training that was not killed."""
     output = tmp_path_factory.mktemp("uninterrupted") / "out"
-    places = {"corpus": str(tiny_collection.corpus), "examples": euro["train"], "dev": euro["dev"]}
-    train_reranker(tiny_model, **places, output=output, **QUICK | RESUMED)
+    train(output, dev=euro["dev"], **RESUMED)
     return bytes_of(output)
 
 
 @forks
 @pytest.mark.parametrize("moment", first_fast(MOMENTS))
-def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path, euro, uninterrupted, moment):
+def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(train, tmp_path, euro, uninterrupted, moment):
     output = tmp_path / "out"
 
     def killed():
         kill_at_call(*MOMENTS[moment])
-        quick(output, dev=euro["dev"], **RESUMED)
+        train(output, dev=euro["dev"], **RESUMED)
 
     assert in_another_process(killed) == -signal.SIGKILL
     assert not output.exists()
-    quick(output, dev=euro["dev"], resume=True, **RESUMED)
+    train(output, dev=euro["dev"], resume=True, **RESUMED)
     assert bytes_of(output) == uninterrupted
     assert list(tmp_path.iterdir()) == [output]
-
-
-def test_a_finished_training_is_not_done_again(quick, tmp_path, monkeypatch):
-    returned = quick(tmp_path / "out")
-    monkeypatch.setattr(Loop, "compute_step", None)
-    assert quick(tmp_path / "out", resume=True) == json.loads(json.dumps(returned))
-    with pytest.raises(ArtifactError, match="exists already"):
-        quick(tmp_path / "out", resume=True, seed=1)
-
-
-def test_an_interrupted_training_without_a_state_leaves_nothing(quick, tmp_path, monkeypatch):
-    interrupt_at(monkeypatch, 1)
-    with pytest.raises(KeyboardInterrupt):
-        quick(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- applying ------------------------------------------------------------------------------------------------------
@@ -350,32 +307,33 @@ def run(tiny_collection, tmp_path_factory):
     return path
 
 
-def run_pairs(run, collection, k):
-    """(query id, document id) -> the texts of the best k of each query."""
-    corpus = open_corpus(collection.corpus)
-    texts = {}
-    for line in collection.queries.read_text().splitlines():
-        texts[json.loads(line)["_id"]] = json.loads(line)["text"]
-    pairs = {}
-    for query, hits in read_run(run).items():
-        for document, _ in hits[:k]:
-            passage = corpus.get(document)
-            pairs[query, document] = (texts[query], f"{passage.title} {passage.text}")
-    return pairs
+@pytest.fixture
+def apply(trained, run, euro, tiny_collection, tmp_path, monkeypatch):
+    """Scores the run, or the examples, to a file of a name, in windows of five pairs."""
+    monkeypatch.setattr(scoring, "WINDOW", 5)
 
+    def apply(name, *, of="run", reranker=trained, **options):
+        given = {"examples": euro["train"]} if of == "examples" else {"run": run, "queries": tiny_collection.queries}
+        return rk.rerank(reranker, corpus=tiny_collection.corpus, output=tmp_path / name, **given, **options)
 
-def apply_to_run(trained, run, collection, output, **options):
-    return rerank_run(trained, run=run, queries=collection.queries, corpus=collection.corpus, output=output, **options)
+    return apply
 
 
 @pytest.mark.parametrize("k", [100, 7])
-def test_a_run_comes_out_in_the_order_of_the_scores(trained, run, tiny_collection, tmp_path, k):
-    settings = Settings(precision="fp32", window=5, batch_tokens=100)
-    counts = apply_to_run(trained, run, tiny_collection, tmp_path / "out.trec", k=k, settings=settings)
-    pairs = run_pairs(run, tiny_collection, k)
+def test_a_run_comes_out_in_the_order_of_the_scores(trained, apply, run, tiny_collection, tmp_path, k):
+    found = apply("out.trec", k=k, batch_tokens=100)
+    corpus, texts = (
+        open_corpus(tiny_collection.corpus),
+        {one.id: one.text for one in read_queries(tiny_collection.queries)},
+    )
+    pairs = {
+        (query, document): (texts[query], f"{corpus.get(document).title} {corpus.get(document).text}")
+        for query, hits in read_run(run).items()
+        for document, _ in hits[:k]
+    }
     expected = dict(zip(pairs, plain_scores(trained, pairs.values()), strict=True))
-    found = read_run(tmp_path / "out.trec")
-    assert counts["pairs"] == len(pairs) == sum(map(len, found.values()))
+    assert found.report["pairs"] == len(pairs) == sum(map(len, found.values()))
+    assert found == rk.Run.load(tmp_path / "out.trec", ties="run")
     for query, hits in found.items():
         assert [score for _, score in hits] == sorted((score for _, score in hits), reverse=True)
         for document, score in hits:
@@ -383,24 +341,20 @@ def test_a_run_comes_out_in_the_order_of_the_scores(trained, run, tiny_collectio
     assert list(tmp_path.iterdir()) == [tmp_path / "out.trec"]
 
 
-def test_equal_scores_stay_in_their_order(trained, run, tiny_collection, tmp_path, monkeypatch):
+def test_equal_scores_stay_in_their_order(apply, run, monkeypatch):
     monkeypatch.setattr(CrossEncoder, "score", lambda self, pairs, **_: np.zeros(len(pairs), dtype=np.float32))
-    apply_to_run(trained, run, tiny_collection, tmp_path / "out.trec")
-    documents = [line.split()[2] for line in (tmp_path / "out.trec").read_text().splitlines()]
-    assert documents == [document for hits in read_run(run).values() for document, _ in hits]
+    found = apply("out.trec")
+    assert [document for hits in found.values() for document, _ in hits] == [
+        document for hits in read_run(run).values() for document, _ in hits
+    ]
 
 
-def test_examples_come_out_with_a_score_for_each_document(trained, euro, tiny_collection, tmp_path):
-    settings = Settings(precision="fp32", window=4)
-    corpus = open_corpus(tiny_collection.corpus)
-    score_examples(
-        trained,
-        examples=euro["train"],
-        corpus=tiny_collection.corpus,
-        output=tmp_path / "scored.jsonl",
-        settings=settings,
+def test_examples_come_out_with_a_score_for_each_document(trained, apply, euro, tiny_collection):
+    corpus, before, after = (
+        open_corpus(tiny_collection.corpus),
+        read_examples(euro["train"]).rows,
+        apply("o", of="examples"),
     )
-    before, after = read_examples(euro["train"]).rows, read_examples(tmp_path / "scored.jsonl").rows
     assert [dataclasses.replace(row, teacher=None) for row in after] == before
     for row in after[:3]:
         documents = list(dict.fromkeys((*row.positives, *row.negatives)))
@@ -410,97 +364,76 @@ def test_examples_come_out_with_a_score_for_each_document(trained, euro, tiny_co
         assert list(row.teacher.values()) == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_size_of_windows_and_batches_changes_nothing_but_the_last_digits(trained, euro, tiny_collection, tmp_path):
+def test_the_size_of_windows_and_batches_changes_nothing_but_the_last_digits(apply, monkeypatch):
     found = []
-    for settings in (Settings(precision="fp32"), Settings(precision="fp32", window=3, batch_tokens=40)):
-        arguments = {"examples": euro["train"], "corpus": tiny_collection.corpus, "output": tmp_path / "scored.jsonl"}
-        score_examples(trained, **arguments, settings=settings)
-        rows = read_examples(tmp_path / "scored.jsonl").rows
+    for window, tokens in ((4096, None), (3, 40)):
+        monkeypatch.setattr(scoring, "WINDOW", window)
+        rows = apply("scored.jsonl", of="examples", batch_tokens=tokens)
         found.append([score for row in rows for score in row.teacher.values()])
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
-@forks
-@pytest.mark.parametrize("count", [1, 4])
-def test_a_killed_scoring_goes_on_and_ends_with_the_same_bytes(trained, euro, tiny_collection, tmp_path, count):
-    settings = Settings(precision="fp32", window=8)
-
-    def score(name):
-        arguments = {"examples": euro["train"], "corpus": tiny_collection.corpus, "output": tmp_path / name}
-        score_examples(trained, **arguments, settings=settings)
-
-    def killed():
-        kill_at_call(CrossEncoder, "score", count)
-        score("killed.jsonl")
-
-    score("whole.jsonl")
-    assert in_another_process(killed) == -signal.SIGKILL
-    work = artifacts.partial_folder(tmp_path / "killed.jsonl")
-    assert (work / "scores.f32").stat().st_size == 4 * 8 * (count - 1)
-    # A window that was cut off is scored again.
-    with (work / "scores.f32").open("ab") as stream:
-        stream.write(b"cut off")
-    scored = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = CrossEncoder.score
-        patch.setattr(
-            CrossEncoder, "score", lambda self, pairs, **more: scored.append(1) or original(self, pairs, **more)
-        )
-        score("killed.jsonl")
-    windows = math.ceil(sum(len(row.teacher) for row in read_examples(tmp_path / "whole.jsonl").rows) / 8)
-    assert len(scored) == windows - count + 1
-    assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert not work.exists()
-
-
 def flip(path):
     data = bytearray(path.read_bytes())
-    data[4 * 8 + 5] ^= 1
+    data[4 * 5 + 5] ^= 1
     path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def add(path):
+    path.write_bytes(path.read_bytes() + b"cut off")
 
 
 @forks
 @pytest.mark.parametrize(
-    ("name", "change", "told"),
+    ("name", "change", "count", "again", "told"),
     [
-        ("scores.f32", flip, "were changed after they were written: from pair 9 on they are scored again"),
-        ("scores.f32", lambda path: path.write_bytes(path.read_bytes()[:-9]), ""),
-        ("scores.f32", Path.unlink, ""),
-        ("checksums.txt", lambda path: path.write_bytes(path.read_bytes()[:-9]), ""),
-        ("checksums.txt", flip, "from pair 9 on they are scored again"),
+        ("scores.f32", add, 1, 0, ""),
+        ("scores.f32", add, 4, 0, ""),
+        ("scores.f32", flip, 4, 2, "were changed after they were written: from pair 6 on they are scored again"),
+        ("scores.f32", cut, 4, 1, ""),
+        ("scores.f32", Path.unlink, 4, 3, ""),
+        ("checksums.txt", cut, 4, 1, ""),
+        ("checksums.txt", flip, 4, 3, "from pair 1 on they are scored again"),
     ],
 )
-def test_scores_that_were_changed_after_a_kill_are_computed_again(
-    trained, euro, tiny_collection, tmp_path, capsys, name, change, told
+def test_a_killed_scoring_resumes_with_its_whole_windows(
+    apply, tmp_path, monkeypatch, capsys, name, change, count, again, told
 ):
-    def score(name):
-        arguments = {"examples": euro["train"], "corpus": tiny_collection.corpus, "output": tmp_path / name}
-        score_examples(trained, **arguments, settings=Settings(precision="fp32", window=8))
+    """Windows that were cut off or changed since are scored again; it ends with the same bytes."""
 
     def killed():
-        kill_at_call(CrossEncoder, "score", 4)
-        score("killed.jsonl")
+        kill_at_call(CrossEncoder, "score", count)
+        apply("killed.jsonl", of="examples")
 
-    score("whole.jsonl")
+    whole = apply("whole.jsonl", of="examples")
     assert in_another_process(killed) == -signal.SIGKILL
-    change(artifacts.partial_folder(tmp_path / "killed.jsonl") / name)
-    score("killed.jsonl")
+    work = artifacts.partial_folder(tmp_path / "killed.jsonl")
+    assert (work / "scores.f32").stat().st_size == 4 * 5 * (count - 1)
+    change(work / name)
+    scored, score = [], CrossEncoder.score
+    monkeypatch.setattr(
+        CrossEncoder, "score", lambda self, *args, **more: scored.append(1) or score(self, *args, **more)
+    )
+    apply("killed.jsonl", of="examples")
+    assert len(scored) == math.ceil(whole.report["pairs"] / 5) - (count - 1) + again
     assert told in capsys.readouterr().err
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not work.exists()
 
 
 @forks
-def test_scores_of_something_else_are_not_used(trained, euro, run, tiny_collection, tmp_path):
-    output = tmp_path / "out"
-
+def test_scores_of_something_else_are_not_used(apply, tmp_path):
     def killed():
-        kill_at_call(rerank, "write_run", 1)
-        apply_to_run(trained, run, tiny_collection, output)
+        kill_at_call(scoring, "write_run", 1)
+        apply("out")
 
     assert in_another_process(killed) == -signal.SIGKILL
-    score_examples(trained, examples=euro["train"], corpus=tiny_collection.corpus, output=output)
-    assert len(read_examples(output).rows) == 11
-    assert list(tmp_path.iterdir()) == [output]
+    assert len(apply("out", of="examples")) == 11
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
 # --- the command line ----------------------------------------------------------------------------------------------
@@ -531,20 +464,20 @@ def test_from_a_reranker_to_a_distilled_retriever(tmp_path, tiny_model, tiny_col
     succeed(*distilled, "--loss", "distill_kl", "--negatives", 3, "--output", tmp_path / "retriever")
 
 
-def test_examples_without_negatives_are_dropped_and_counted(quick, tmp_path, euro):
+def test_examples_without_negatives_are_dropped_and_counted(train, tmp_path, euro):
     rows = read_examples(euro["train"]).rows
     rows[1] = dataclasses.replace(rows[1], negatives=())
     write_examples(tmp_path / "some.jsonl", rows)
-    manifest = quick(tmp_path / "out", examples=str(tmp_path / "some.jsonl"), epochs=0)
+    manifest = train(tmp_path / "out", examples=str(tmp_path / "some.jsonl"), epochs=0)
     assert manifest["counts"] == {"examples": 10, "without_negatives": 1, "steps": 0}
 
 
 @pytest.mark.parametrize("role", ["examples", "dev"])
-def test_without_any_negative_nothing_is_trained(quick, tmp_path, euro, role):
+def test_without_any_negative_nothing_is_trained(train, tmp_path, euro, role):
     path = tmp_path / "none.jsonl"
     write_examples(path, [dataclasses.replace(row, negatives=()) for row in read_examples(euro["train"]).rows])
     with pytest.raises(InputError, match=r"none of the 11 examples .* has negatives.*rkit mine-negatives"):
-        quick(tmp_path / "out", **{role: str(path)})
+        train(tmp_path / "out", **{role: str(path)})
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -556,108 +489,69 @@ def test_without_any_negative_nothing_is_trained(quick, tmp_path, euro, role):
         ({"corpus": None}, "--corpus"),
         ({"max_length": 1000}, "max_length is 1000"),
         ({"precision": "fp16"}, "fp16 needs a GPU"),
+        ({"epochs": -1}, "epochs"),
+        ({"negatives": 0}, "negatives"),
         ({"batch_size": 0}, "batch_size"),
+        ({"learning_rate": math.nan}, "learning_rate"),
+        ({"warmup_ratio": 2}, "less than or equal to 1"),
     ],
     ids=str,
 )
-def test_wrong_input_of_a_training_leaves_nothing(quick, tmp_path, changes, message):
+def test_wrong_input_of_a_training_leaves_nothing(train, tmp_path, changes, message):
     with pytest.raises(InputError, match=re.escape(message)):
-        quick(tmp_path / "out", **changes)
+        train(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
 
 
-@dataclasses.dataclass
-class Place:
-    """What wrong commands are made of."""
-
-    folder: Path
-    reranker: Path
-    encoder: str
-    run: Path
-    examples: str
-    collection: Any
-
-    def write(self, text):
-        (self.folder / "given").write_text(text)
-        return self.folder / "given"
-
-    def apply(self, *words, reranker=None, output="out"):
-        corpus = ("--corpus", self.collection.corpus)
-        return ("rerank", "apply", reranker or self.reranker, *corpus, "--output", self.folder / output, *words)
-
-    def to_run(self, *words, **changes):
-        return self.apply("--run", self.run, "--queries", self.collection.queries, *words, **changes)
-
-    def to_examples(self, examples, *words):
-        return self.apply("--examples", examples, *words)
-
-
-@pytest.fixture
-def place(tmp_path, trained, tiny_model, run, euro, tiny_collection):
-    return Place(tmp_path, trained, tiny_model, run, euro["train"], tiny_collection)
-
-
 ROW = '{"query_id": "q0-1", "query": "lima", "positives": ["c0"], "negatives": ["c1"]}\n'
-# What is wrong: the command, and what it says.
-WRONG = {
-    "queries are missing": (
-        lambda at: at.apply("--run", at.run, "--queries", at.write("q0-2\tlima\n")),
-        "3 of its 3 queries, such as 'q0-1', are not among the 1 query",
-    ),
-    "an unknown document of a run": (
-        lambda at: (
-            *at.apply("--run", at.write("q0-1 Q0 c1 1 2 x\nq0-1 Q0 c99 2 1 x\n")),
-            *("--queries", at.collection.queries),
-        ),
-        "given:2: unknown document id 'c99'; did you mean 'c",
-    ),
-    "an unknown document of examples": (
-        lambda at: at.to_examples(at.write(ROW.replace("c1", "d1"))),
-        "given:1: unknown document id 'd1'",
-    ),
-    "a file cut short": (lambda at: at.to_examples(at.write(ROW + ROW[:40])), "given:2: "),
-    "examples without negatives": (lambda at: at.to_examples(at.collection.folder), "none of the 84 examples"),
-    "an encoder": (lambda at: at.to_run(reranker=at.encoder), "is not a re-ranker"),
-    "a length for ours": (lambda at: at.to_run("--max-length", 20), "drop --max-length"),
-    "no run and no examples": (lambda at: at.apply(), "give either --run RUN"),
-    "a run and examples": (lambda at: at.to_run("--examples", at.examples), "give either --run RUN"),
-    "a run without queries": (lambda at: at.apply("--run", at.run), "--queries QUERIES"),
-    "a depth of examples": (lambda at: at.to_examples(at.examples, "--k", 3), "--k goes with --run"),
-    "queries of examples": (
-        lambda at: at.to_examples(at.examples, "--queries", at.collection.queries),
-        "--queries goes with --run",
-    ),
-    "an output that is read": (lambda at: at.to_run(output=at.run), "is the input too"),
-    "an output that is a folder": (lambda at: at.to_run(output=""), "is a folder"),
-    "an unknown option": (
-        lambda at: (
-            *("rerank", "train", "--model", at.encoder, "--examples", at.examples, "--output", at.folder / "out"),
-            *("--set", "batchsize=3"),
-        ),
-        "did you mean 'batch_size'",
-    ),
-    "an unknown command": (lambda at: ("rerank", "aply"), "Did you mean 'apply'?"),
-}
+HITS = "q0-1 Q0 c1 1 2 x\nq0-1 Q0 c99 2 1 x\n"
+RUN = "--run RUN --queries QUERIES"
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_input_is_one_message_and_leaves_nothing(place, case):
-    words, message = WRONG[case]
-    result = rkit(*words(place))
+@pytest.mark.parametrize(
+    ("words", "given", "message"),
+    [
+        ("--run RUN --queries GIVEN", "q0-2\tlima\n", "3 of its 3 queries, such as 'q0-1', are not among the 1 query"),
+        ("--run GIVEN --queries QUERIES", HITS, "given:2: unknown document id 'c99'; did you mean 'c"),
+        ("--examples GIVEN", ROW.replace("c1", "d1"), "given:1: unknown document id 'd1'"),
+        ("--examples GIVEN", ROW + ROW[:40], "given:2: "),
+        ("--examples FOLDER", "", "none of the 84 examples"),
+        (f"{RUN} --max-length 20", "", "drop --max-length"),
+        (f"{RUN} --precision int8", "", "int8"),
+        ("", "", "give either a run"),
+        (f"{RUN} --examples EXAMPLES", "", "give either a run"),
+        ("--run RUN", "", "queries"),
+        ("--examples EXAMPLES --k 3", "", "k goes with a run"),
+        ("--examples EXAMPLES --queries QUERIES", "", "queries goes with a run"),
+        (f"{RUN} --output RUN", "", "is the input too"),
+        (f"{RUN} --output .", "", "is a folder"),
+    ],
+)
+def test_wrong_input_is_one_message_and_leaves_nothing(
+    trained, run, euro, tiny_collection, tmp_path, monkeypatch, words, given, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given").write_text(given)
+    places = {"RUN": run, "QUERIES": tiny_collection.queries, "EXAMPLES": euro["train"], "GIVEN": "given"}
+    places |= {"FOLDER": tiny_collection.folder}
+    output = () if "--output" in words else ("--output", "out")
+    shown = [places.get(word, word) for word in words.split()]
+    result = rkit("rerank", "apply", trained, "--corpus", tiny_collection.corpus, *output, *shown)
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert "Traceback" not in result.output
-    assert {path.name for path in place.folder.iterdir()} <= {"given"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "given"]
 
 
-def test_a_folder_of_another_kind_is_no_reranker(tmp_path, run, tiny_collection):
+def test_another_model_or_folder_is_no_reranker(apply, tiny_model, tmp_path):
+    with pytest.raises(InputError, match="is not a re-ranker"):
+        apply("out.trec", reranker=tiny_model)
     (tmp_path / "vectors").mkdir()
     artifacts.write_manifest(tmp_path / "vectors", "vectors", command="encode", options={})
-    with pytest.raises(
-        ArtifactError, match="is of the kind vectors, and should be a Hugging Face model or a re-ranker"
-    ):
-        apply_to_run(tmp_path / "vectors", run, tiny_collection, tmp_path / "out.trec")
+    with pytest.raises(ArtifactError, match="is of the kind vectors, and should be"):
+        apply("out.trec", reranker=tmp_path / "vectors")
     assert list(tmp_path.iterdir()) == [tmp_path / "vectors"]
+    assert "Did you mean 'apply'?" in rkit("rerank", "aply").stderr
 
 
 # --- recipes -------------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from retrievalkit import oddities
 from retrievalkit.api.index import Index
-from retrievalkit.api.runs import Run
 from retrievalkit.api.searching import Searching
 from retrievalkit.data import inputs as given
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.declarations import Reads, method
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.evaluate.run import Run
 from retrievalkit.report import notebook
 from retrievalkit.search.encoders import JoinedEncoders
 from retrievalkit.search.fusion import Fusion
@@ -143,12 +143,19 @@ class Hybrid(Searching):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of its fusion, as `rk.mine_negatives` takes them too."""
+        """The options of its fusion."""
         fusion = self.fusion or Fusion()
         values: dict[str, Any] = {"fusion": fusion.method, "normalization": fusion.normalization}
         values["weights"] = None if fusion.weights is None else list(fusion.weights)
         values |= {"missing": fusion.missing, "rrf_k": fusion.rrf_k}
         return {name: value for name, value in values.items() if value is not None}
+
+    def mining_options(self) -> dict[str, Any]:
+        """The options of `rk.mine_negatives` that find what the hybrid finds."""
+        opened = self.options | {"source": self.parts}
+        for one in self.parts:
+            opened |= one.mining_options() if isinstance(one, Index) else {}
+        return opened
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())

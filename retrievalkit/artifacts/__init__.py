@@ -47,6 +47,7 @@ from retrievalkit.artifacts.outputs import (
     write_json,
 )
 from retrievalkit.artifacts.places import absolute, check_output_file, is_address, is_stream, named, place_of
+from retrievalkit.artifacts.scratch import scratch
 from retrievalkit.artifacts.stores import Store
 
 __all__ = [
@@ -56,8 +57,8 @@ __all__ = [
     "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held",
     "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named",
     "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
-    "replaced_folder", "restore", "sent", "store_of", "verifying", "was_written", "work_folder", "write_file",
-    "write_folder", "write_json", "write_manifest",
+    "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
+    "write_file", "write_folder", "write_json", "write_manifest",
 ]  # fmt: skip
 
 NEGATIVES = "negatives"

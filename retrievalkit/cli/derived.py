@@ -19,13 +19,13 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import artifacts, oddities, registry
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
 from retrievalkit.cli.options import Function, sends_to_stores
 from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
-from retrievalkit.errors import OptionError
-from retrievalkit.options import Option, convert, options
+from retrievalkit.errors import InputError
+from retrievalkit.options import NAMED_WITH_OPTIONS, Option, convert, options, read_call
 from retrievalkit.report.terminal import say
 
 
@@ -38,8 +38,12 @@ class _Value(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return convert(self.option.name, self.option.annotation, value)
-        except OptionError as error:
+            converted = convert(self.option.name, self.option.annotation, value)
+            named = mark(self.option.annotation, Named)
+            if named and named.kind in NAMED_WITH_OPTIONS:
+                registry.component(named.kind, read_call(converted)[0])
+            return converted
+        except InputError as error:
             self.fail(str(error), param, ctx)
 
 
@@ -133,7 +137,7 @@ def _parameter(option: Option) -> click.Parameter:
         nargs, metavar = -1 if argument.several else 1, flag and flag.metavar
         return click.Argument([option.name], required=option.required, nargs=nargs, metavar=metavar)
     names = list(flag.names) if flag and flag.names else [f"--{option.name.replace('_', '-')}"]
-    shared: dict[str, Any] = {"help": option.description, "required": option.required}
+    shared: dict[str, Any] = {"help": option.description, "required": option.required or bool(flag and flag.required)}
     if not option.required:
         shared |= {"default": option.default, "show_default": bool(option.default)}
     kinds = _kinds(option.annotation)

@@ -7,20 +7,21 @@ import click
 from retrievalkit import __version__
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
-from retrievalkit.cli.group import RootGroup
-from retrievalkit.cli.mine import mine_negatives
+from retrievalkit.cli.group import RkitGroup, RootGroup
 from retrievalkit.cli.plugins import plugins
 from retrievalkit.cli.quickstart import quickstart
-from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.conversion import convert
 from retrievalkit.evaluate.compare.compare import compare
 from retrievalkit.evaluate.evaluate import evaluate
 from retrievalkit.indexing.encode import encode
 from retrievalkit.indexing.index import index
+from retrievalkit.mine.mine import mine_negatives
+from retrievalkit.reranking.rerank import rerank as rerank_apply
 from retrievalkit.search.search import search
 from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.train import train
+from retrievalkit.training.train_reranker import train_reranker
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -32,8 +33,16 @@ def main() -> None:
     """
 
 
+@click.group(cls=RkitGroup)
+def rerank() -> None:
+    """Train a cross-encoder, and apply it to a run or to training examples."""
+
+
+rerank.add_command(DerivedCommand(train_reranker))
+rerank.add_command(DerivedCommand(rerank_apply))
+
 main.add_section("recipes", quickstart, run)
-main.add_section("data", DerivedCommand(convert), mine_negatives)
+main.add_section("data", DerivedCommand(convert), DerivedCommand(mine_negatives))
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search))
 main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))

@@ -15,7 +15,7 @@ from retrievalkit.artifacts.folder import Folder
 from retrievalkit.cluster.options import RayOptions
 from retrievalkit.data import inputs
 from retrievalkit.data.sources import InMemory
-from retrievalkit.declarations import Argument, Flag, Named, Others, Place, ReadingOptions, Reads, command
+from retrievalkit.declarations import Argument, Flag, Named, Place, ReadingOptions, Reads, Rest, command
 from retrievalkit.errors import ArtifactError, OptionError
 from retrievalkit.indexing.options import Count, Precision
 from retrievalkit.report.counts import counted
@@ -63,7 +63,7 @@ class IndexOptions(RayOptions, ReadingOptions):
     check_k: Count | None = None
     model: Annotated[Any, Reads()] = None
     precision: Precision | None = None
-    indexer_options: Annotated[Mapping[str, Any], Others()] = field(default_factory=dict)
+    indexer_options: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
 
 
 class IndexFolder(Folder):

@@ -11,10 +11,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from itertools import pairwise, zip_longest
+from typing import Any, Literal, get_args
 
-from retrievalkit.contracts import Filter
+from retrievalkit.contracts import Filter, Found
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import shortlist
 from retrievalkit.mine.filters import Filtered
@@ -28,14 +28,15 @@ NEGATIVES_SHOWN = 3
 _SCORES = 1_000  # most scores of a sampled question, spread evenly over its negatives
 _SNIPPET = 300
 _BINS = 30
+Count = Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"]
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
 _FIRST_RANKS = 3
-_COUNTS = ("questions", "hits", "without_hits", "positives_found", "left", "compared", "above")
+_COUNTS: tuple[Count, ...] = get_args(Count)
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """The form of a dropped hit."""
+class Shown:
+    """A dropped hit."""
 
     query_id: str
     query: str
@@ -47,8 +48,8 @@ class _Shown:
 
 
 @dataclass(frozen=True)
-class _Sampled:
-    """The form of a sampled question; hits are (rank, score, id)."""
+class Sampled:
+    """A question to check by hand; hits are (rank, score, id)."""
 
     key: float
     query_id: str
@@ -61,77 +62,84 @@ class _Sampled:
     scores: list[float]
 
 
-@dataclass(frozen=True)
-class AuditState:
-    """The form of an audit that was written with a part."""
+@dataclass
+class Audit:
+    """Counts of a mining run, or of a part of it, with which they are written.
 
-    counts: dict[Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"], int]
+    Attributes:
+        counts: Of questions, hits, and what became of them.
+        dropped: Filter -> how many hits it dropped, in the order of the filters.
+        shown: Filter -> some of these.
+        sample: A seeded sample of the questions.
+        ranks: Rank (from 0) -> how many negatives have it.
+        positive_ranks: The same of the best positives.
+    """
+
+    counts: dict[Count, int]
     dropped: dict[str, int]
-    shown: dict[str, list[_Shown]]
-    sample: list[_Sampled]
+    shown: dict[str, list[Shown]]
+    sample: list[Sampled]
     ranks: list[int]
     positive_ranks: list[int]
 
+    @classmethod
+    def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
+        """The audit of a part, before the filters see the next: they remember the reasons of one part only.
 
-class Audit:
-    """Counts of a mining run, or of a part of it.
-
-    Args:
-        filters: Names of the filters, in order.
-        questions: How many questions there are in all parts.
-        seed: Seed of the sample of questions.
-    """
-
-    def __init__(self, filters: Sequence[str], *, questions: int, seed: int = 0) -> None:
-        self.seed = seed
-        self.share = SAMPLED_SCORES / max(1, questions)
-        self.filters = list(filters)
-        self.counts = dict.fromkeys(_COUNTS, 0)
-        self.dropped = dict.fromkeys(filters, 0)
-        self.shown: dict[str, list[dict[str, Any]]] = {name: [] for name in filters}
-        self.ranks: Counter[int] = Counter()
-        self.positive_ranks: Counter[int] = Counter()
-        self.sample: list[dict[str, Any]] = []
-
-    def count(self, outcomes: Sequence[Filtered], filters: Sequence[Filter]) -> None:
-        """Count the outcomes of a part, before the filters see the next: they remember the reasons of one part only."""
+        Args:
+            outcomes: Those of the part.
+            filters: The filters, in order.
+            questions: How many questions there are in all parts.
+            seed: Seed of the sample of questions.
+        """
+        names = [step.name for step in filters]
+        audit = cls(dict.fromkeys(_COUNTS, 0), dict.fromkeys(names, 0), {name: [] for name in names}, [], [], [])
+        ranks: Counter[int] = Counter()
+        positive_ranks: Counter[int] = Counter()
         for outcome in outcomes:
-            found = outcome.found
-            self.counts["questions"] += 1
-            self.counts["hits"] += len(found.ids)
-            self.counts["without_hits"] += not found.ids
-            self.counts["left"] += len(found.ids) - sum(map(len, outcome.dropped))
+            found, query, negatives = outcome.found, outcome.found.question.query, outcome.negatives
+            audit.counts["questions"] += 1
+            audit.counts["hits"] += len(found.ids)
+            audit.counts["without_hits"] += not found.ids
+            audit.counts["left"] += len(found.ids) - sum(map(len, outcome.dropped))
             places = found.positive_places
             if places:
-                self.counts["positives_found"] += 1
-                self.positive_ranks[places[0]] += 1
-                self.counts["compared"] += len(outcome.negatives)
+                audit.counts["positives_found"] += 1
+                positive_ranks[places[0]] += 1
+                audit.counts["compared"] += len(negatives)
                 highest = found.scores[places[0]]
-                self.counts["above"] += sum(found.scores[place] > highest for place in outcome.negatives)
-            self.ranks.update(outcome.negatives)
+                audit.counts["above"] += sum(found.scores[place] > highest for place in negatives)
+            ranks.update(negatives)
             for step, dropped in zip(filters, outcome.dropped, strict=True):
-                self.dropped[step.name] += len(dropped)
-                if dropped and len(self.shown[step.name]) < SHOWN:
-                    example = {**_hit(outcome, dropped[0]), "reason": step.reason(found, dropped[0])}
-                    self.shown[step.name].append(example)
-            if (key := self._key(outcome)) < self.share:
-                self.sample.append(_sampled(outcome, key))
+                audit.dropped[step.name] += len(dropped)
+                if dropped and len(audit.shown[step.name]) < SHOWN:
+                    positive, (rank, score, document) = min(found.positives, default=None), _hits(found, dropped[:1])[0]
+                    reason = step.reason(found, dropped[0])
+                    shown = Shown(query.id, query.text, positive, document, rank, score, reason)
+                    audit.shown[step.name].append(shown)
+            # It depends on the question only: the order of questions does not change the sample.
+            digest = hashlib.blake2b(f"audit {seed} {query.text}".encode(), digest_size=6).digest()
+            key = int.from_bytes(digest) / (1 << 48)
+            if key < SAMPLED_SCORES / max(1, questions):
+                texts = key, query.id, query.text, list(query.answers), sorted(found.positives)
+                first = _hits(found, negatives[:NEGATIVES_SHOWN])
+                scores = [found.scores[place] for place in negatives[:: -(-len(negatives) // _SCORES) or 1]]
+                audit.sample.append(Sampled(*texts, _hits(found, places), first, len(negatives), scores))
+        audit.ranks, audit.positive_ranks = (
+            [counts[place] for place in range(max(counts, default=-1) + 1)] for counts in (ranks, positive_ranks)
+        )
+        return audit
 
-    def add(self, state: Mapping[str, Any]) -> None:
-        """Add the counts of a later part, from its `as_dict`."""
-        for name, value in state["counts"].items():
+    def add(self, other: Audit) -> None:
+        """Add the counts of a later part."""
+        for name, value in other.counts.items():
             self.counts[name] += value
-        for name, value in state["dropped"].items():
-            self.dropped[name] += value
-            self.shown[name] = [*self.shown[name], *state["shown"][name]][:SHOWN]
-        for name in ("ranks", "positive_ranks"):
-            getattr(self, name).update(dict(enumerate(state[name])))
-        self.sample += state["sample"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """All counts as JSON values."""
-        lists = {"ranks": _listed(self.ranks), "positive_ranks": _listed(self.positive_ranks)}
-        return {**{name: getattr(self, name) for name in ("counts", "dropped", "shown", "sample")}, **lists}
+        for step, count in other.dropped.items():
+            self.dropped[step] += count
+            self.shown[step] = [*self.shown[step], *other.shown[step]][:SHOWN]
+        self.ranks = list(map(sum, zip_longest(self.ranks, other.ranks, fillvalue=0)))
+        self.positive_ranks = list(map(sum, zip_longest(self.positive_ranks, other.positive_ranks, fillvalue=0)))
+        self.sample += other.sample
 
     def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
         """The audit for the file and the page: counts, examples with their texts, and warnings.
@@ -141,7 +149,7 @@ class Audit:
             without: How many examples lack negatives.
             examples: How many examples there are.
         """
-        sample = sorted(self.sample, key=lambda row: float(row["key"]))
+        sample = sorted(self.sample, key=lambda row: row.key)
         report = {
             "hits": self.counts["hits"],
             "left": self.counts["left"],
@@ -151,8 +159,8 @@ class Audit:
                 {"name": name, "dropped": count, "examples": [self._described(hit, corpus) for hit in self.shown[name]]}
                 for name, count in self.dropped.items()
             ],
-            "ranks_of_negatives": _buckets(_listed(self.ranks)),
-            "ranks_of_positives": _buckets(_listed(self.positive_ranks)),
+            "ranks_of_negatives": _buckets(self.ranks),
+            "ranks_of_positives": _buckets(self.positive_ranks),
             "negatives_with_a_positive_to_compare": self.counts["compared"],
             "negatives_that_score_above_the_positive": self.counts["above"],
             "scores": _scores(sample),
@@ -167,17 +175,12 @@ class Audit:
         counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
         return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or filter less."
 
-    def _key(self, outcome: Filtered) -> float:
-        """A number from 0 to 1 that depends on the question only: the order of questions does not change the sample."""
-        text = f"audit {self.seed} {outcome.found.question.query.text}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest()) / (1 << 48)
-
-    def _described(self, shown: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
-        positive = None if shown["positive"] is None else _passage(corpus.get(shown["positive"]))
-        return {**shown, "positive": positive, **_passage(corpus.get(shown["document_id"]))}
+    def _described(self, shown: Shown, corpus: Corpus) -> dict[str, Any]:
+        positive = None if shown.positive is None else _passage(corpus.get(shown.positive))
+        return {**vars(shown), "positive": positive, **_passage(corpus.get(shown.document_id))}
 
     def _warnings(self, without: int, examples: int) -> Iterable[str]:
-        questions, hits, negatives = self.counts["questions"], self.counts["hits"], self.ranks.total()
+        questions, hits, negatives = self.counts["questions"], self.counts["hits"], sum(self.ranks)
         missing = questions - self.counts["positives_found"]
         if missing >= 0.3 * questions:
             yield (
@@ -186,7 +189,7 @@ class Audit:
             )
         if without >= 0.01 * examples:
             yield f"{without / examples:.0%} of the examples have no negatives. Raise --depth, or filter less."
-        first = sum(self.ranks[place] for place in range(_FIRST_RANKS))
+        first = sum(self.ranks[:_FIRST_RANKS])
         if negatives and first > 0.5 * negatives:
             yield (
                 f"{first / negatives:.0%} of the negatives are from the first {_FIRST_RANKS} ranks, where unlabelled "
@@ -202,55 +205,27 @@ class Audit:
             yield f"More than half of all hits were dropped by: {shortlist(heavy)}."
 
 
-def _listed(counts: Counter[int]) -> list[int]:
-    """A list of the counts by place."""
-    return [counts[place] for place in range(max(counts, default=-1) + 1)]
+def _hits(found: Found, places: Sequence[int]) -> list[tuple[int, float, str]]:
+    return [(place + 1, found.scores[place], found.ids[place]) for place in places]
 
 
-def _hit(outcome: Filtered, place: int) -> dict[str, Any]:
-    found = outcome.found
-    return {
-        "query_id": found.question.query.id,
-        "query": found.question.query.text,
-        "positive": min(found.positives, default=None),
-        "document_id": found.ids[place],
-        "rank": place + 1,
-        "score": found.scores[place],
-    }
-
-
-def _sampled(outcome: Filtered, key: float) -> dict[str, Any]:
-    found = outcome.found
-    return {
-        "key": key,
-        "query_id": found.question.query.id,
-        "query": found.question.query.text,
-        "answers": list(found.question.query.answers),
-        "positives": sorted(found.positives),
-        "found": [[place + 1, found.scores[place], found.ids[place]] for place in found.positive_places],
-        "first": [[place + 1, found.scores[place], found.ids[place]] for place in outcome.negatives[:NEGATIVES_SHOWN]],
-        "negatives": len(outcome.negatives),
-        "scores": [found.scores[place] for place in outcome.negatives[:: -(-len(outcome.negatives) // _SCORES) or 1]],
-    }
-
-
-def _sampled_question(row: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
+def _sampled_question(row: Sampled, corpus: Corpus) -> dict[str, Any]:
     """A question of the sample, with the texts needed to check it by hand."""
-    ranks = {document: (rank, score) for rank, score, document in row["found"]}
+    ranks = {document: (rank, score) for rank, score, document in row.found}
     unranked = (len(ranks) + 1_000_000,)
-    main = min(row["positives"], key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
+    main = min(row.positives, key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
     positive = None
     if main is not None:
         rank, score = ranks.get(main, (None, None))
         positive = {"rank": rank, "score": score, **_passage(corpus.get(main))}
     return {
-        "query_id": row["query_id"],
-        "query": row["query"],
-        "answers": row["answers"],
+        "query_id": row.query_id,
+        "query": row.query,
+        "answers": row.answers,
         "positive": positive,
-        "negatives": row["negatives"],
+        "negatives": row.negatives,
         "first_negatives": [
-            {"rank": rank, "score": score, **_passage(corpus.get(document))} for rank, score, document in row["first"]
+            {"rank": rank, "score": score, **_passage(corpus.get(document))} for rank, score, document in row.first
         ],
     }
 
@@ -271,29 +246,22 @@ def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
     ]
 
 
-def _scores(sample: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _scores(sample: Sequence[Sampled]) -> dict[str, Any]:
     """The distribution of the scores of retrieved positives, and of negatives."""
-    positives = [score for row in sample for _, score, _ in row["found"]]
-    negatives = [score for row in sample for score in row["scores"]]
+    positives = [score for row in sample for _, score, _ in row.found]
+    negatives = [score for row in sample for score in row.scores]
     values = [*positives, *negatives]
     if not values:
         return {}
     low, high = min(values), max(values)
     width = (high - low) / _BINS or 1.0
-    return {
-        "questions": len(sample),
-        "from": low,
-        "bin": width,
-        "positives": {"count": len(positives), **_quartiles(positives), "bins": _histogram(positives, low, width)},
-        "negatives": {"count": len(negatives), **_quartiles(negatives), "bins": _histogram(negatives, low, width)},
-    }
-
-
-def _histogram(values: Sequence[float], low: float, width: float) -> list[int]:
-    bins = [0] * _BINS
-    for value in values:
-        bins[min(int((value - low) / width), _BINS - 1)] += 1
-    return bins
+    report: dict[str, Any] = {"questions": len(sample), "from": low, "bin": width}
+    for name, scores in (("positives", positives), ("negatives", negatives)):
+        bins = [0] * _BINS
+        for score in scores:
+            bins[min(int((score - low) / width), _BINS - 1)] += 1
+        report[name] = {"count": len(scores), **_quartiles(scores), "bins": bins}
+    return report
 
 
 def _quartiles(values: Sequence[float]) -> dict[str, float]:

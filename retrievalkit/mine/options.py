@@ -8,16 +8,18 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from retrievalkit import registry
 from retrievalkit.contracts import Filter
+from retrievalkit.declarations import Flag, Named, Reads
 from retrievalkit.errors import OptionError
 from retrievalkit.options import read_call
 
-Sample = Literal["top", "random"]
-Positives = Literal["keep", "retrieved"]
+Share = Annotated[float, Gt(0), Le(1)]
 Merge = Literal["concatenate", "pool"]
 
 TITLE = "title"
@@ -57,23 +59,23 @@ class MiningOptions:
             per question, with the negatives of both.
     """
 
-    depth: int = 200
-    negatives: int = 100
-    skip_top: int = 0
+    depth: Annotated[int, Ge(1)] = 200
+    negatives: Annotated[int, Ge(1)] = 100
+    skip_top: Annotated[int, Ge(0)] = 0
     drop_answers: bool = False
     drop_positives: bool = True
-    same_document: str | None = None
-    near_duplicates: float | None = None
+    same_document: Annotated[str | None, Flag(metavar="title|REGEX")] = None
+    near_duplicates: Share | None = None
     margin_absolute: float | None = None
-    margin_relative: float | None = None
-    reranker: str | None = None
+    margin_relative: Share | None = None
+    reranker: Annotated[str | None, Reads()] = None
     reranker_above: float | None = None
     reranker_margin: float | None = None
-    filters: tuple[str, ...] = ()
-    sample: Sample = "top"
+    filters: Annotated[tuple[Annotated[str, Named("filter")], ...], Flag(("--filter",), metavar="NAME")] = ()
+    sample: Literal["top", "random"] = "top"
     seed: int = 42
-    positives: Positives = "keep"
-    keep: int | None = None
+    positives: Literal["keep", "retrieved"] = "keep"
+    keep: Annotated[int, Ge(1)] | None = None
     merge: Merge = "concatenate"
 
     @property
@@ -84,54 +86,35 @@ class MiningOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """The options for the audit; filters of plugins if there are some."""
-        return {name: value for name, value in asdict(self).items() if name != "filters" or value}
+        values = {one.name: getattr(self, one.name) for one in fields(MiningOptions)}
+        return {name: value for name, value in values.items() if name != "filters" or value}
 
     def check(self, *, merging: bool) -> None:
-        """Refuse invalid values and combinations.
+        """Refuse combinations that make no sense.
 
         Args:
             merging: Whether there is another set to merge with.
 
         Raises:
-            OptionError: An option is invalid; the message names it.
+            OptionError: An option contradicts another, or has no effect; the message names it.
         """
-        least = {"depth": 1, "negatives": 1, "skip_top": 0} | ({"keep": 1} if self.keep is not None else {})
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                msg = f"{name} is {getattr(self, name)}, but must be at least {low}."
-                raise OptionError(msg)
-        for name, choices in {"sample": Sample, "positives": Positives, "merge": Merge}.items():
-            if getattr(self, name) not in get_args(choices):
-                msg = f"{name} is '{getattr(self, name)}', but must be one of {', '.join(get_args(choices))}."
-                raise OptionError(msg)
         if self.skip_top >= self.depth:
-            msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise --depth, or skip less."
+            msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise depth, or skip less."
             raise OptionError(msg)
-        self._check_thresholds()
-        if not merging and (self.keep is not None or self.merge != "concatenate"):
-            msg = "keep and merge say how sets are merged, but there is no other set. Give it with --merge-with."
-            raise OptionError(msg)
-
-    def _check_thresholds(self) -> None:
-        for name, usual in {"margin_relative": 0.95, "near_duplicates": 0.8}.items():
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                msg = f"{name} is {value}, but must be above 0 and at most 1, such as {usual}."
-                raise OptionError(msg)
-        for name in ("margin_absolute", "reranker_above", "reranker_margin"):
-            value = getattr(self, name)
-            if value is not None and not abs(value) < float("inf"):
-                msg = f"{name} is {value}, but must be a finite number."
-                raise OptionError(msg)
         thresholds = self.reranker_above is not None or self.reranker_margin is not None
         if self.reranker is not None and not thresholds:
             msg = f"the re-ranker '{self.reranker}' drops nothing by itself. Set reranker_above or reranker_margin too."
             raise OptionError(msg)
         if self.reranker is None and thresholds:
-            msg = "reranker_above and reranker_margin need a re-ranker's scores. Give a re-ranker with --reranker DIR."
+            msg = "reranker_above and reranker_margin need a re-ranker's scores. Name one by the option reranker."
             raise OptionError(msg)
         if self.same_document is not None:
             document_pattern(self.same_document)
+        for text in self.filters:
+            filter_class(text)
+        if not merging and (self.keep is not None or self.merge != "concatenate"):
+            msg = "keep and merge say how sets are merged, but there is no other set. Give it as merge_with."
+            raise OptionError(msg)
 
 
 def filter_class(text: str) -> type[Filter]:

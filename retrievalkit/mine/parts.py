@@ -9,16 +9,16 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.contracts import Filter, Found, PairScores, Question
+from retrievalkit.contracts import Found, PairScores, Question
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.evaluate.answers import answer_hits
-from retrievalkit.mine.audit import Audit, AuditState
+from retrievalkit.mine.audit import Audit
 from retrievalkit.mine.filters import Filtered, make_filters, mine_part
 from retrievalkit.mine.options import Mined, MiningOptions
 from retrievalkit.mine.sources import Hits, Search
@@ -75,19 +75,16 @@ class Mining:
         folder.mkdir(parents=True, exist_ok=True)
         filters = make_filters(self.options, self.corpus.get, self.scores)
         size = part_size(self.options.depth)
-        mined = MinedParts(folder, self.questions, self._audit(filters), size)
+        mined = MinedParts(folder, self.questions, Audit.of([], filters, questions=0), size)
         done = mined.complete()
         with ProgressBar("mine", len(self.questions), unit="questions", done=done * size) as bar:
             for number, part in self._parts(search, done, bar):
                 outcomes = mine_part(part, self.options, filters)
-                audit = self._audit(filters)
-                audit.count(outcomes, filters)
+                seed = self.options.seed
+                audit = Audit.of(outcomes, filters, questions=len(self.questions), seed=seed)
                 mined.write(number, outcomes, audit)
                 bar.advance(len(part))
         return mined
-
-    def _audit(self, filters: Sequence[Filter]) -> Audit:
-        return Audit([step.name for step in filters], questions=len(self.questions), seed=self.options.seed)
 
     def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
         """The parts after the first `done`, with their numbers and hits; several parts are searched at once."""
@@ -150,7 +147,7 @@ class MinedParts:
     def __getitem__(self, text: str) -> Mined:
         number, place = divmod(self._places[text], self.size)
         if number not in self._cached:
-            self._cached[number] = [_mined(row) for row in self._read(number)["mined"]]
+            self._cached[number] = [Mined(tuple(ids), one, lost) for ids, one, lost in self._read(number).mined]
             held = sum(len(mined.negatives) for part in self._cached.values() for mined in part)
             while len(self._cached) > 1 and (len(self._cached) > _CACHED_PARTS or held > HITS_AT_ONCE):
                 _, oldest = self._cached.popitem(last=False)
@@ -161,21 +158,20 @@ class MinedParts:
         """Count the consecutive parts that already exist as they were written, and add them to the audit."""
         number = 0
         while self._whole(number):
-            self.audit.add(self._read(number)["audit"])
+            self.audit.add(self._read(number).audit)
             number += 1
         return number
 
     def write(self, number: int, outcomes: Sequence[Filtered], audit: Audit) -> None:
         """Write a part and add it to the audit."""
         mined = [(outcome.mined.negatives, outcome.mined.positive, outcome.mined.dropped) for outcome in outcomes]
-        state = audit.as_dict()
-        part = {"mined": mined, "audit": state}
+        part: dict[str, Any] = {"mined": mined, "audit": asdict(audit)}
         part["fingerprint"] = artifacts.fingerprint_value(part)
         if self._file(number).is_symlink():
             # Nobody else puts links here, and what is behind one is not ours to write.
             self._file(number).unlink()
         artifacts.write_json(self._file(number), part, indent=None)
-        self.audit.add(state)
+        self.audit.add(audit)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06}.json"
@@ -187,11 +183,11 @@ class MinedParts:
             return False
         return isinstance(part, dict) and part.pop("fingerprint", "") == artifacts.fingerprint_value(part)
 
-    def _read(self, number: int) -> dict[str, Any]:
-        part: dict[str, Any] = artifacts.read_json(self._file(number), do=_DO, most=_PART_BYTES)
-        found = artifacts.check_document(part, _Part, file=self._file(number), do=_DO).audit
-        if not found.dropped.keys() == found.shown.keys() == self.audit.dropped.keys():
-            msg = f"'{self._file(number)}' is damaged: it was mined with other filters. {_DO}"
+    def _read(self, number: int) -> _Part:
+        file = self._file(number)
+        part = artifacts.read_document(file, _Part, do=_DO, most=_PART_BYTES)
+        if not part.audit.dropped.keys() == part.audit.shown.keys() == self.audit.dropped.keys():
+            msg = f"'{file}' is damaged: it was mined with other filters. {_DO}"
             raise ArtifactError(msg)
         return part
 
@@ -201,7 +197,7 @@ class _Part:
     """The form of a part's file."""
 
     mined: list[tuple[list[str], str | None, bool]]
-    audit: AuditState
+    audit: Audit
 
 
 def part_size(depth: int) -> int:
@@ -220,8 +216,3 @@ def _halved(questions: int, depth: int, most: int) -> int:
     while questions > 1 and questions * depth > most:
         questions //= 2
     return questions
-
-
-def _mined(row: Sequence[Any]) -> Mined:
-    negatives, positive, dropped = row
-    return Mined(tuple(negatives), positive, dropped=dropped)

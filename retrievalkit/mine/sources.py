@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Question
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
-from retrievalkit.data.sources import fingerprint
+from retrievalkit.data.runs import write_run
+from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
 from retrievalkit.report.terminal import say
 from retrievalkit.search.options import FusionOptions
@@ -35,7 +36,7 @@ Hits = tuple[Sequence[str], Sequence[float]]
 Search = Callable[[Sequence[Question], int, int], Iterator[Hits]]
 """(questions, depth, at once) -> the best `depth` hits of each, of so many questions at once at most."""
 
-_KNOWN = "--from takes bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
+_KNOWN = "Hits come from bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,17 @@ class Sources:
             raise InputError(msg)
         kinds = self.kinds
         if self.indexer_options and "bm25" not in kinds:
-            msg = f"indexer options are for --from bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
+            msg = f"indexer options are for bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
             raise OptionError(msg)
         if self.model is not None and "index" not in kinds:
             msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
         self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:
-            msg = f"--ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
+            msg = f"ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
             raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
-            msg = f"a source is given twice ({self.title}). Give each once; --weights sets its influence."
+            msg = f"a source is given twice ({self.title}). Give each once; weights set its influence."
             raise OptionError(msg)
 
     def fingerprint(self) -> str:
@@ -129,7 +130,7 @@ class Sources:
         from retrievalkit.search.sources import OpenRun
 
         named = dict(zip(self.names, self.kinds, strict=True))
-        places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]
+        places = [self._built(name, kind, corpus, work) for name, kind in named.items()]
         searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=oddities.note)
         check_queries([question.query for question in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
@@ -144,8 +145,8 @@ class Sources:
                 found: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
             else:
                 here = [artifacts.absolute(place) for place in places]
-                moved = replace(self, model=None if self.model is None else str(artifacts.absolute(self.model)))
-                make = partial(_Worker, here, moved, searcher.identities, fusion, depth)
+                model = None if self.model is None else str(artifacts.absolute(self.model))
+                make = partial(_Worker, here, model, self.precision or "fp32", searcher.identities, fusion, depth)
                 found = spread_map(make, partial(list, batches), self.cluster)
             for hits in found:
                 yield from hits
@@ -154,7 +155,11 @@ class Sources:
         return search
 
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
-        if kind == "index":
+        if kind == "run" and isinstance(name, InMemory):
+            written = work / f"run-{self._fingerprint(name, kind)[:12]}.trec"
+            write_run(written, name.run)
+            return written
+        if kind in ("index", "run"):
             return Path(name)
         from retrievalkit.indexing.build import build_index
         from retrievalkit.indexing.encoding import encode
@@ -181,8 +186,9 @@ class _Worker:
 
     Args:
         places: The indexes and runs.
-        sources: What they are.
-        identities: Their fingerprints where the command runs.
+        model: The new path of an index's checkpoint.
+        precision: The number format of questions.
+        identities: The fingerprints of the places where the command runs.
         fusion: How their hits are fused.
         depth: Hits of each question.
     """
@@ -190,7 +196,8 @@ class _Worker:
     def __init__(
         self,
         places: Sequence[str | Path],
-        sources: Sources,
+        model: str | None,
+        precision: Precision,
         identities: Sequence[str],
         fusion: Fusion | None,
         depth: int,
@@ -201,11 +208,10 @@ class _Worker:
             if not Path(place).exists():
                 msg = (
                     f"on {socket.gethostname()}, '{place}' does not exist. Workers search where the command does: "
-                    "choose places on a shared disk, and with bm25 or a checkpoint the --output too."
+                    "choose places on a shared disk, and with bm25 or a checkpoint the output too."
                 )
                 raise ArtifactError(msg)
-        precision = sources.precision or "fp32"
-        self._searcher = Searcher(places, model=sources.model, precision=precision, note=oddities.note)
+        self._searcher = Searcher(places, model=model, precision=precision, note=oddities.note)
         for place, found, expected in zip(places, self._searcher.identities, identities, strict=True):
             check_same("index", place, found, expected)
         self._fusion, self._depth = fusion, depth
@@ -257,7 +263,7 @@ def source_kind(source: str | Path) -> str:
     path = Path(source)
     if str(source) == "bm25":
         return "bm25"
-    if path.is_file():
+    if path.is_file() or isinstance(source, InMemory):
         return "run"
     kind = artifacts.kind_of(path)
     if kind in ("checkpoint", "index"):

@@ -48,8 +48,6 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
     declared = getattr(command, "declared", None)
     if declared is not None:
         _named(step, "set", lambda: declared.settings(settings))
-    elif settings and step.command == "mine-negatives":
-        _named(step, "set", lambda: _check_mining(settings))
 
 
 def _named(step: Step, option: str, check: Any) -> None:
@@ -74,12 +72,6 @@ def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:
     parts = options_by_loss(name, options) if kind == "loss" else {name: options}
     for part, own in parts.items():
         registry.check_options(f"{kind} '{part}'", registry.get(kind, part), own)
-
-
-def _check_mining(settings: Mapping[str, Any]) -> None:
-    from retrievalkit.mine.program import parse_settings
-
-    parse_settings([], settings)
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

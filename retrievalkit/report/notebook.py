@@ -16,7 +16,7 @@ def lines(title: str, texts: Sequence[str]) -> str:
 
 
 def hits(title: str, found: Sequence[Any]) -> str:
-    """Hits (`retrievalkit.api.hits.Hit`) with the matching words marked, and the reasons for their scores."""
+    """Hits (`rk.Hit`) with the matching words marked, and the reasons for their scores."""
     return render(_PAGE, title=title, hits=found, texts=[])
 
 

@@ -23,7 +23,7 @@ from annotated_types import Ge
 from retrievalkit import artifacts, oddities
 from retrievalkit.data import inputs, sources
 from retrievalkit.data.runs import Hits, write_run
-from retrievalkit.declarations import Argument, Flag, Place, Reads, Sections, command
+from retrievalkit.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import printable, printable_json, say
@@ -69,7 +69,7 @@ class SearchOptions(HybridOptions, OpenOptions):
     explain: Annotated[bool | None, Flag(("--explain/--no-explain",))] = None
     output: Annotated[Place | None, Flag(("--output", "-o"))] = None
     as_json: Annotated[bool, Flag(("--json",))] = False
-    named_options: Annotated[Mapping[str, Any], Sections()] = field(default_factory=dict)
+    named_options: Annotated[Mapping[str, Any], Rest(sections=True)] = field(default_factory=dict)
 
     @property
     def shows_hits(self) -> bool:

@@ -1,4 +1,4 @@
-"""What Python gives is what the command line writes: the same vectors, runs, figures and examples."""
+"""Objects of Python find what the command line writes: the same vectors, runs, hits and weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ MODEL = ("--pooler", "mean")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, command, tiny_model, tiny_collection):
-    """Vectors, an index, a run and mined examples of the command line."""
+    """Vectors, an index and a run of the command line."""
     folder = tmp_path_factory.mktemp("commands")
     command("encode", tiny_model, tiny_collection.corpus, *MODEL, "--output", folder / "vectors")
     command("index", folder / "vectors", "--output", folder / "dense")
     command("search", folder / "dense", "--queries", tiny_collection.queries, "--k", 20, "--output", folder / "a.trec")
-    words = ("--from", folder / "a.trec", "--corpus", tiny_collection.corpus, "--negatives", 3)
-    command("mine-negatives", *words, "--examples", tiny_collection.folder, "--output", folder / "mined.jsonl")
     return folder
 
 
@@ -93,75 +91,3 @@ def test_tuned_weights(dense, late, command, tiny_collection, tmp_path):
     again = rk.Hybrid([dense.folder, late.folder], weights=tmp_path / "there.json")
     assert again.fusion == tuned.fusion
     assert again.search("peru", k=3) == tuned.search("peru", k=3)
-
-
-def test_figures(made, command, tiny_collection, queries):
-    """By judgements and by answers, with conventions; compared too."""
-    run = rk.Run.load(made / "a.trec")
-    words = ("evaluate", made / "a.trec", "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10 R@5", "--over", "run")
-    there = json.loads(command(*words, "--per-query", "--json"))
-    here = run.evaluate(tiny_collection.qrels, ["nDCG@10", "R@5"], over="run")
-    assert (dict(here), here.per_query) == (there["metrics"], there["per_query"])
-    words = ("evaluate", made / "a.trec", "--answers", tiny_collection.queries, "--corpus", tiny_collection.corpus)
-    there = json.loads(command(*words, "--top", "1 5", "--json"))
-    rows = [json.loads(line) for line in tiny_collection.queries.read_text().splitlines()]
-    here = run.evaluate(answers=rows, corpus=tiny_collection.corpus, top=[1, 5])
-    assert dict(here) == there["metrics"]
-    other = rk.Run({query: dict(hits[1:]) for query, hits in run.items()}, "b")
-    other.save(made / "b.trec")
-    words = ("compare", made / "a.trec", made / "b.trec", "--qrels", tiny_collection.qrels, "--seed", 3, "--json")
-    there = json.loads(command(*words))
-    here = rk.compare([run, other], tiny_collection.qrels, seed=3)
-    assert json.loads(json.dumps(here.as_json())) == there
-
-
-def test_mined_examples(made, tiny_collection, passages, tmp_path):
-    """Of a run in memory, into a file or into memory."""
-    run = rk.Run.load(made / "a.trec")
-    place = tmp_path / "mined.jsonl"
-    found = rk.mine_negatives(run, tiny_collection.folder, corpus=passages, negatives=3, output=place)
-    assert place.read_bytes() == (made / "mined.jsonl").read_bytes()
-    assert (tmp_path / "mined.jsonl.audit.html").is_file()
-    again = rk.mine_negatives(run, tiny_collection.folder, corpus=tiny_collection.corpus, negatives=3)
-    assert list(again) == list(found)
-    assert again.report["counts"] == found.report["counts"]
-
-
-def test_checkpoints_and_scores(made, command, tiny_model, tiny_collection, passages, tmp_path):
-    """A training, a re-ranker, and its scores of a run and of examples, of data in memory."""
-    examples = rk.Examples(made / "mined.jsonl", tiny_collection.corpus)
-    train = {"epochs": 1, "batch_size": 16, "pooler": "cls", "warmup_ratio": 0.2}
-    here = rk.train(tiny_model, list(examples), corpus=passages, output=tmp_path / "here", **train)
-    words = ("--model", tiny_model, "--examples", made / "mined.jsonl", "--corpus", tiny_collection.corpus)
-    flags = ("--epochs", 1, "--batch-size", 16, "--pooler", "cls", "--set", "warmup_ratio=0.2")
-    command("train", *words, *flags, "--output", tmp_path / "there")
-    for name in ("encoder/model.safetensors", "retrievalkit.json"):
-        assert (here.path / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
-    reranker = rk.train_reranker(tiny_model, examples, output=tmp_path / "reranker", epochs=0.2, batch_size=16)
-    command("rerank", "train", *words, "--epochs", 0.2, "--batch-size", 16, "--output", tmp_path / "reranker2")
-    assert (reranker.path / "model.safetensors").read_bytes() == (tmp_path / "reranker2/model.safetensors").read_bytes()
-    run = rk.Run.load(made / "a.trec")
-    rk.rerank(reranker, run, tiny_collection.queries, passages, k=2).save(tmp_path / "here.trec")
-    reads = ("--corpus", tiny_collection.corpus, "--output")
-    words = ("--run", made / "a.trec", "--queries", tiny_collection.queries, "--k", 2, *reads, tmp_path / "there.trec")
-    command("rerank", "apply", reranker, *words)
-    assert (tmp_path / "here.trec").read_bytes() == (tmp_path / "there.trec").read_bytes()
-    rk.rerank(reranker, examples=examples).save(tmp_path / "here.jsonl")
-    command("rerank", "apply", reranker, "--examples", made / "mined.jsonl", *reads, tmp_path / "there.jsonl")
-    assert (tmp_path / "here.jsonl").read_bytes() == (tmp_path / "there.jsonl").read_bytes()
-
-
-def test_pretraining_conversion_and_recipes(tiny_model, tiny_collection, passages, command, tmp_path):
-    """The rest of the commands."""
-    made = rk.pretrain(tiny_model, passages, pretrainer="mlm", steps=1, batch_size=8, output=tmp_path / "pretrained")
-    assert made.manifest["counts"]["steps"] == 1
-    assert rk.convert(passages, tmp_path / "corpus.jsonl", kind="corpus") == {"passages": 42}
-    assert rk.convert(tiny_collection.qrels, tmp_path / "qrels.trec", form="trec") == {"judgements": 42}
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        "name: tiny\nvalues: {corpus: null}\nsteps:\n- name: all\n  command: convert\n  output: all.jsonl\n"
-        "  with: {source: '${corpus}', kind: corpus}\n"
-    )
-    steps = rk.run(recipe, tmp_path / "out", set={"corpus": str(tiny_collection.corpus)})
-    assert [step["name"] for step in steps] == ["all"]
-    assert (tmp_path / "out" / "all.jsonl").is_file()

@@ -190,10 +190,10 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         ),
         (lambda index, folder: rk.Index.build(["a"], None, folder / "x", indexer="flta"), RetrievalkitError, "'flat'"),
         (lambda index, folder: rk.Retriever.load(folder), RetrievalkitError, "config.json"),
-        (lambda index, _: rk.mine_negatives(5, [{}], corpus=["a"]), InputError, "hits cannot come from int"),
+        (lambda index, _: rk.mine_negatives(5, [{}], corpus=["a"]), InputError, "run of the type int are unknown"),
         (lambda index, _: rk.train("m", [{"x": 1}]), OptionError, "train needs the option 'output'"),
-        (lambda index, _: rk.rerank("m", output="o"), OptionError, "rerank apply needs 'corpus'"),
-        (lambda index, _: rk.rerank("m", corpus=["a"]), OptionError, "give either run=RUN with queries=QUERIES"),
+        (lambda index, _: rk.mine_negatives("bm25", [{}]), InputError, "the passages to mine are not known"),
+        (lambda index, _: rk.rerank("m", corpus=["a"]), OptionError, "give either a run"),
         (
             lambda index, _: index.search({"q": "peru"}, k=1).evaluate({"x": {"d": 1}}),
             InputError,

@@ -10,9 +10,10 @@ import sys
 import pytest
 
 import retrievalkit as rk
-from retrievalkit.api import options
-from retrievalkit.api.words import reworded
-from retrievalkit.errors import OptionError
+from places import ROOT
+from retrievalkit.api.command import command_names
+from retrievalkit.errors import OptionError, UnknownNameError
+from retrievalkit.search.search import search
 
 HEAVY = {"click", "datasets", "faiss", "jinja2", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "torch"}
 
@@ -46,62 +47,31 @@ def test_every_name_is_there_and_documented():
         _ = rk.Retreiver
 
 
-def test_a_package_of_the_same_name_can_be_called_too():
-    """Python makes the submodule an attribute once it is imported, as the function itself does."""
-    __import__("retrievalkit.rerank")
-    assert inspect.ismodule(rk.rerank)
+def test_functions_show_their_options():
     assert "batch_tokens" in inspect.signature(rk.rerank).parameters
     assert "learning_rate" in inspect.signature(rk.train).parameters
     with pytest.raises(OptionError, match="has no option 'corpsu'; did you mean 'corpus'"):
         rk.rerank("model", "examples", corpsu="x", output="out")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"fusoin": "rrf"}, "search has no option 'fusoin'; did you mean 'fusion'?"),
-        ({"k": 2.5}, "should be a valid integer"),
-        ({"k": True}, "should be a valid integer"),
-        ({"verify": "yes"}, "'verify' is 'yes', and should be True or False"),
-        ({"set": "a=b"}, "'set' is 'a=b', and should be a dict"),
-        ({"indexes": None}, "search needs 'indexes', and it was not given"),
-    ],
-)
-def test_a_wrong_option_is_one_error(given, message):
-    """Never SystemExit, nor an exception of click."""
-    with (
-        pytest.raises(OptionError, match=message.replace("?", r"\?")),
-        options.settled("search", {"indexes": ["a"]} | given),
-    ):
-        pass
+WITHOUT = {"output", "tune_queries", "tune_metric", "interactive", "as_json", "set", "named_options"}
+"""Options of `search` that have another form in Python: Run.save, and arguments of Hybrid.tune."""
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        (
-            "'x' exists. Choose another --output, or replace it with --overwrite.",
-            "another output=..., or replace it with overwrite=True.",
-        ),
-        ("Give --run RUN.", "Give run=RUN."),
-        ("Invalid value for '--k': 'x'", "Invalid value for 'k': 'x'"),
-        ("Set it: --set encoder.document_length=512.", 'Set it: set={"encoder.document_length": 512}.'),
-        ("Type rkit index a.b --output c. Or give --model.", "Type rkit index a.b --output c. Or give model=..."),
-        ("--set indexer.blok is not an option of", "set indexer.blok is not an option of"),
-        ("a --strange-thing of others", "a --strange-thing of others"),
-    ],
-)
-def test_messages_name_options_as_python_does(message, words):
-    """Commands to type stay as they are."""
-    assert words in reworded(message)
+def test_the_options_of_search_are_those_of_indexes_and_hybrids():
+    functions = (rk.Index.open, rk.Index.search, rk.Hybrid, rk.Hybrid.tune)
+    shown = {name for function in functions for name in inspect.signature(function).parameters}
+    assert set(inspect.signature(search).parameters) - shown == WITHOUT - {"set"} | {"tune"}
 
 
-def test_values_reach_the_program_as_they_are():
-    """Texts that look like numbers or patterns, lists, None, floats; and what a command line would split."""
-    given = {"pooler": {"layers": [4, 6], "name": "12"}, "warmup_ratio": 1e-5, "same_document": "(.+)#", "x": None}
-    with options.settled("search", {"indexes": ["-a", "b c"], "weights": (0.25, 1), "set": given}) as values:
-        assert values["indexes"] == ("-a", "b c")
-        assert values["weights"] == "0.25,1"
-        from retrievalkit.cli.options import parse
+def test_the_docs_name_a_counterpart_for_each_command():
+    table = (ROOT / "docs" / "how-to" / "from-python.md").read_text()
+    assert not [name for name in command_names() if f"rkit {name}`" not in table]
 
-        assert parse(values["settings"]) == given
+
+def test_a_command_of_a_plugin_is_called_by_its_name(tiny_model, tiny_collection, tmp_path):
+    places = {"queries": tiny_collection.queries, "qrels": tiny_collection.qrels, "corpus": tiny_collection.corpus}
+    options = {"model": tiny_model, "pooler": "viewers", "limit": 4, "plot": False, "output": tmp_path / "views"}
+    assert rk.command("analyse-views", **options, **places).documents == 4
+    with pytest.raises(UnknownNameError, match="did you mean 'analyse-views'"):
+        rk.command("analyze-views")

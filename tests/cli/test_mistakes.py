@@ -68,7 +68,7 @@ MISTAKES = {
     "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
     "search run.trec other.trec --queries {queries} --split test -o out": "it goes with a folder of queries",
     "mine-negatives --from {corpus} --examples examples.jsonl --corpus {corpus} -o out": "is a corpus, and --from",
-    "mine-negatives --from {model} --examples examples.jsonl --corpus {corpus} -o out": "--from takes bm25",
+    "mine-negatives --from {model} --examples examples.jsonl --corpus {corpus} -o out": "Hits come from bm25",
     "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion combines",
     "export out checkpoint --to onnx": "and OUTPUT 'checkpoint' is a checkpoint. Swap them",
     "evaluate run.trec --qrels run.trec": "'run.trec' is a run, and --qrels takes a file of judgements",

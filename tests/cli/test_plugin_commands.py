@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit import hookspecs, registry
 from retrievalkit.cli import main
-from retrievalkit.errors import MissingDependencyError
+from retrievalkit.errors import MissingDependencyError, OptionError
 
 COMMAND = """
     import click
@@ -74,6 +74,48 @@ def test_a_plugins_command_runs_like_a_built_in(use):
     missing = rkit("greet-me")
     assert missing.exit_code == 2
     assert "Missing argument 'NAME'" in missing.stderr
+    assert rk.command("greet-me", name="Ada") is None
+    for given, message in (({}, "greet-me needs 'name'"), ({"nmae": "Ada"}, "did you mean 'name'")):
+        with pytest.raises(OptionError, match=message):
+            rk.command("greet-me", **given)
+
+
+DECLARED = """
+    from dataclasses import dataclass
+    from retrievalkit import hookimpl
+    from retrievalkit.commands import CommandOptions, command
+
+    @hookimpl
+    def register_commands(register):
+        register("greet-me", "acme:greet", help="Greet somebody.", group="judge")
+
+    @dataclass(frozen=True)
+    class GreetOptions(CommandOptions):
+        name: str
+        times: int = 1
+
+    class Greeting:
+        def __init__(self, options):
+            self.summary = " ".join([f"Hello {options.name}"] * options.times)
+        def as_json(self):
+            return {"said": self.summary}
+
+    @command("greet-me", GreetOptions)
+    def greet(options):
+        return Greeting(options)
+"""
+
+
+def test_a_plugin_declares_a_command_by_a_dataclass(use):
+    """Flags, --set, --json and the function follow, as of a built-in one."""
+    use(acme=DECLARED)
+    assert rkit("greet-me", "--name", "Ada", "--times", "2").output == "Hello Ada Hello Ada\n"
+    said = rkit("greet-me", "--name", "Ada", "--set", "times=2", "--json").output
+    assert json.loads(said) == {"said": "Hello Ada Hello Ada"}
+    assert rkit("greet-me", "--name", "Ada", "--times", "x").exit_code == 2
+    assert rk.command("greet-me", name="Ada").summary == "Hello Ada"
+    with pytest.raises(OptionError, match="did you mean 'times'"):
+        rk.command("greet-me", name="Ada", tmies=2)
 
 
 def test_the_help_lists_the_command_in_its_section_without_importing_it(use):

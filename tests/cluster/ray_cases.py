@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from mining_by_name import mine_by_name
+import retrievalkit as rk
 from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
 from retrievalkit.cluster import ClusterOptions, spread_map
 from retrievalkit.data.corpus import open_corpus
@@ -23,9 +23,8 @@ from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.mine import sources as mining_sources
-from retrievalkit.mine.program import audit_file
 from retrievalkit.model.cross_encoder import CrossEncoder
-from retrievalkit.rerank import Settings, rerank_run
+from retrievalkit.reranking import scoring
 from retrievalkit.search import searcher
 from retrievalkit.search.sources import open_index
 from sharded import KINDS, asked, assert_same, write
@@ -117,7 +116,7 @@ encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!
     assert differing(tmp_path / "one", output) == []
 
 
-def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collection, tmp_path):
+def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collection, tmp_path, monkeypatch):
     model = CrossEncoder.create(tiny_model, seed=1)
     with write_folder(tmp_path / "reranker") as staging:
         model.save(staging)
@@ -130,10 +129,10 @@ def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collectio
         "run": tmp_path / "run.trec",
         "queries": tiny_collection.queries,
         "corpus": tiny_collection.corpus,
-        "settings": Settings(window=100),
     }
-    rerank_run(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
-    rerank_run(tmp_path / "reranker", output=tmp_path / "cluster.trec", cluster=on(cluster), **given)
+    monkeypatch.setattr(scoring, "WINDOW", 100)
+    rk.rerank(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
+    rk.rerank(tmp_path / "reranker", output=tmp_path / "cluster.trec", ray=cluster.address, **given)
     assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()
 
 
@@ -174,12 +173,11 @@ def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, ti
 
     monkeypatch.setattr(mining_sources, "spread_map", losing)
     places = {"corpus": many, "examples": tmp_path / "train.jsonl", "depth": 20, "negatives": 5}
-    mine_by_name(tmp_path / "index", output=tmp_path / "one.jsonl", **places)
-    mine_by_name(tmp_path / "index", output=tmp_path / "cluster.jsonl", cluster=on(cluster), **places)
+    one = rk.mine_negatives(tmp_path / "index", output=tmp_path / "one.jsonl", **places)
+    other = rk.mine_negatives(tmp_path / "index", output=tmp_path / "cluster.jsonl", ray=cluster.address, **places)
     cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
     assert (tmp_path / "cluster.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    audits = [json.loads(audit_file(tmp_path / name).read_text()) for name in ("one.jsonl", "cluster.jsonl")]
-    assert audits[0] == audits[1]
+    assert one.report == other.report
 
 
 def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):

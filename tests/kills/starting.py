@@ -38,7 +38,7 @@ def preload() -> None:
     import retrievalkit.indexing.encoding
     import retrievalkit.mine.program
     import retrievalkit.recipe.run
-    import retrievalkit.rerank
+    import retrievalkit.reranking.scoring
     import retrievalkit.search.tuning
     import retrievalkit.training.pretrain
     import retrievalkit.training.reranker

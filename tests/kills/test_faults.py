@@ -13,12 +13,13 @@ from click.testing import CliRunner
 
 from forked_commands import content
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, rerank
+from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
 from retrievalkit.indexing import build
 from retrievalkit.mine.parts import MinedParts
+from retrievalkit.reranking import scoring
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.training import loop
 
@@ -156,7 +157,7 @@ RUN = "--run run.trec --queries data --corpus data"
 @pytest.mark.parametrize(
     ("line", "moment", "changed"),
     [
-        (f"rerank apply reranker {RUN} --output {{}}", (rerank, "write_run", 1), "run.trec"),
+        (f"rerank apply reranker {RUN} --output {{}}", (scoring, "write_run", 1), "run.trec"),
         (
             "mine-negatives --from run.trec --corpus data --examples train.jsonl --output {}",
             (MinedParts, "write", 1),

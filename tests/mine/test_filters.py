@@ -1,13 +1,18 @@
-"""The filters of mined hits that look further than at ids and ranks: by hand, one by one, and in a row."""
+"""The filters of mined hits by hand, one by one and in a row; the choice of negatives; the merging of two sets."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrievalkit.contracts import Found, Question
-from retrievalkit.data.corpus import Passage
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.examples import Example
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import OptionError
+from retrievalkit.errors import DataError
 from retrievalkit.mine.filters import make_filters, mine_part
-from retrievalkit.mine.options import MiningOptions, document_of, document_pattern
+from retrievalkit.mine.merge import merge_examples
+from retrievalkit.mine.options import MiningOptions, choose, document_of, document_pattern
+from retrievalkit.mine.questions import find_copies, group_questions
 
 COMMON = "the cat sat on the mat all day long and then went home"
 PASSAGES = {
@@ -18,97 +23,142 @@ PASSAGES = {
     "d3#0": ("", "dogs bark at night when the moon is out and new"),
     "d4#0": ("Birds", "birds fly"),
 }
-HITS = [("d1#1", 9.0), ("d1#0", 8.0), ("d2#0", 7.0), ("d2#1", 6.0), ("d3#0", 5.0), ("d4#0", 4.0)]
+TEXTS = [("d1#1", 9.0), ("d1#0", 8.0), ("d2#0", 7.0), ("d2#1", 6.0), ("d3#0", 5.0), ("d4#0", 4.0)]
+HITS = [("p1", 10.0), ("p2", 9.0), ("p3", 8.0), ("p4", 6.0), ("p5", 5.0)]
+BELOW_0 = [("p1", -9.0), ("p2", -10.0), ("p3", -10.5), ("p4", -11.0), ("p5", -12.0)]
 
 
-def passage(one):
-    return Passage(one, *PASSAGES[one])
-
-
-def mined(positives=("d1#0",), scores=None, holds=None, **options):
-    """The outcome for one question, and its filters."""
+def outcome_of(hits, positives, copies=(), holds=None, scores=None, **options):
+    """The outcome for one question, and its filters by their names."""
     chosen = MiningOptions(**options)
-    question = Question(Query("q", "a question", ("yes",)), ("q",), frozenset(positives))
-    filters = make_filters(chosen, passage, scores)
-    (outcome,) = mine_part([Found.of(question, HITS, holds)], chosen, filters)
+    question = Question(Query("q", "a question", ("yes",)), ("q",), frozenset(positives), frozenset(copies))
+    filters = make_filters(chosen, lambda one: Passage(one, *PASSAGES[one]), scores)
+    (outcome,) = mine_part([Found.of(question, hits, holds)], chosen, filters)
     return outcome, {one.name: one for one in filters}
 
 
-def negatives(**options):
-    return mined(**options)[0].mined.negatives
+def ranks(negatives):
+    return "".join(one[1:] for one in negatives)
 
 
-def given(**scores):
-    """A re-ranker that gives these scores, and none to other passages."""
-    return lambda pairs: [scores.get(one.replace("#", "_")) for _, one in pairs]
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, "1345"),
+        ({"drop_positives": False}, "12345"),
+        ({"copies": ["p4"]}, "135"),
+        ({"holds": [True, True, False, True, False]}, "1345"),
+        ({"holds": [True, True, False, True, False], "drop_answers": True}, "35"),
+        # Ranks count from the top of the run, positives included.
+        ({"skip_top": 1}, "345"),
+        ({"skip_top": 2}, "345"),
+        ({"skip_top": 3}, "45"),
+        # The positive p2 has 9: a margin of 1 keeps scores up to 8, of 1.5 up to 7.5.
+        ({"margin_absolute": 0.0}, "345"),
+        ({"margin_absolute": 1.0}, "345"),
+        ({"margin_absolute": 1.5}, "45"),
+        ({"margin_absolute": -1.0}, "1345"),
+        # 0.8 of 9 is 7.2, and 0.6 is 5.4.
+        ({"margin_relative": 0.8}, "45"),
+        ({"margin_relative": 0.6}, "5"),
+        # Of -10, a share of 0.9 keeps hits up to -11.
+        ({"hits": BELOW_0, "margin_relative": 0.9}, "45"),
+        # The lowest positive counts; one that is not among the hits scores 5 at most.
+        ({"positives": ["p1", "p4"], "margin_absolute": 0.5}, "5"),
+        ({"positives": ["absent"], "margin_absolute": 0.0}, "5"),
+        ({"positives": ["absent"], "margin_absolute": 0.1}, ""),
+        ({"negatives": 2}, "13"),
+        ({"hits": [], "negatives": 2}, ""),
+    ],
+    ids=str,
+)
+def test_filters_of_ids_ranks_and_scores(options, left):
+    outcome, _ = outcome_of(**{"hits": HITS, "positives": ["p2"], **options})
+    assert ranks(outcome.mined.negatives) == left
 
 
-def test_the_same_title_is_the_same_document():
-    """Whatever its case and white space; a passage without a title is of no document."""
-    assert negatives(same_document="title") == ("d2#1", "d3#0", "d4#0")
-    assert negatives(same_document="title", positives=["d2#1"]) == ("d1#1", "d1#0", "d2#0", "d3#0", "d4#0")
-    outcome, filters = mined(same_document="title")
-    assert filters["document of a positive"].reason(outcome.found, 0) == "document 'cats'"
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=30), st.integers(0, 5), st.floats(0, 5), st.integers(1, 40))
+def test_negatives_are_hits_in_rank_order_and_never_positives(scores, skip, margin, wanted):
+    hits = [(f"p{rank}", score) for rank, score in enumerate(sorted(scores, reverse=True))]
+    outcome, _ = outcome_of(hits, ["p1"], skip_top=skip, margin_absolute=margin, negatives=wanted)
+    found = [int(one[1:]) for one in outcome.mined.negatives]
+    assert found == sorted(set(found))
+    assert len(found) <= wanted
+    assert 1 not in found
+    assert all(rank >= skip for rank in found)
 
 
-def test_a_pattern_tells_the_document_by_the_id():
-    """Its first group, or all that it finds, is the document's name."""
-    assert negatives(same_document="(.+)#") == ("d2#0", "d2#1", "d3#0", "d4#0")
-    assert negatives(same_document=r"d\d+", positives=["d2#1"]) == ("d1#1", "d1#0", "d3#0", "d4#0")
+def test_a_random_sample_depends_on_the_seed_and_the_question_alone():
+    places = list(range(100))
+    options = MiningOptions(negatives=10, sample="random", seed=1)
+    chosen = choose(places, options, "q")
+    assert chosen == choose(places, options, "q") == sorted(set(chosen))
+    assert len(chosen) == 10
+    assert max(chosen) > 10
+    assert chosen != choose(places, options, "r")
+    assert chosen != choose(places, MiningOptions(negatives=10, sample="random", seed=2), "q")
+
+
+def scored(**scores):
+    """A re-ranker with these scores, and none for other passages."""
+    return {"reranker": "R", "scores": lambda pairs: [scores.get(one.replace("#", "_")) for _, one in pairs]}
+
+
+ABOVE = scored(d1_1=3.0, d2_0=1.0, d2_1=1.1, d4_0=-2.0)
+NEAR = scored(d1_0=4.0, d1_1=3.0, d2_0=1.0, d2_1=1.1, d3_0=3.5, d4_0=-2.0)
+TWO = scored(d1_0=4.0, d4_0=2.0, d1_1=3.0, d2_0=2.0, d2_1=0.0, d3_0=0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "left", "reasons"),
+    [
+        # Titles are compared without case and white space; a passage without a title is of no document.
+        ({"same_document": "title"}, "d2#1 d3#0 d4#0", {("document of a positive", 0): "document 'cats'"}),
+        ({"same_document": "title", "positives": ["d2#1"]}, "d1#1 d1#0 d2#0 d3#0 d4#0", {}),
+        ({"same_document": "(.+)#"}, "d2#0 d2#1 d3#0 d4#0", {}),
+        ({"same_document": r"d\d+", "positives": ["d2#1"]}, "d1#1 d1#0 d3#0 d4#0", {}),
+        # d2#0 and the positive share nine of ten 5-grams, d3#0 and d2#1 six of eight.
+        ({"near_duplicates": 0.8}, "d1#1 d2#1 d3#0 d4#0", {}),
+        (
+            {"near_duplicates": 0.7},
+            "d1#1 d2#1 d4#0",
+            {
+                ("near duplicate of a positive", 2): "shares 90% of its 5-grams with 'd1#0'",
+                ("near duplicate of a better negative", 4): "shares 75% of its 5-grams with 'd2#1'",
+            },
+        ),
+        ({"near_duplicates": 0.95}, "d1#1 d2#0 d2#1 d3#0 d4#0", {}),
+        # d2#1 holds the answer and goes; d3#0, which is like it, stays.
+        ({"near_duplicates": 0.7, "drop_answers": True, "holds": [place == 3 for place in range(6)]},
+         "d1#1 d3#0 d4#0", {}),
+        # Hits at the limit stay, and hits without a score.
+        (
+            {**ABOVE, "reranker_above": 1.0},
+            "d2#0 d3#0 d4#0",
+            {("re-ranker", 0): "the re-ranker gives it 3, and the limit is 1"},
+        ),
+        ({**ABOVE, "reranker_above": -3.0}, "d3#0", {}),
+        # The positive has 4: with a margin of 1, scores above 3 go; with 3, above 1. The lower limit counts.
+        ({**NEAR, "reranker_margin": 1.0}, "d1#1 d2#0 d2#1 d4#0", {}),
+        ({**NEAR, "reranker_margin": 3.0}, "d2#0 d4#0", {}),
+        ({**NEAR, "reranker_margin": 1.0, "reranker_above": 0.0}, "d4#0", {}),
+        ({**TWO, "reranker_margin": 0.0, "positives": ["d1#0", "d4#0"]}, "d2#0 d2#1 d3#0", {}),
+        # Without a scored positive there is no margin.
+        ({**scored(d1_1=9.0), "reranker_margin": 0.0}, "d1#1 d2#0 d2#1 d3#0 d4#0", {}),
+    ],
+)  # fmt: skip
+def test_filters_of_documents_texts_and_a_rerankers_scores(options, left, reasons):
+    outcome, filters = outcome_of(**{"hits": TEXTS, "positives": ["d1#0"], **options})
+    assert outcome.mined.negatives == tuple(left.split())
+    for (name, place), reason in reasons.items():
+        assert filters[name].reason(outcome.found, place) == reason
+
+
+def test_an_id_without_the_pattern_is_of_no_document():
     assert document_of(document_pattern("(.+)#"), "no mark") is None
 
 
-@pytest.mark.parametrize(("way", "problem"), [("(", "nor a regular expression"), (".*", "which matches every id")])
-def test_a_pattern_that_tells_nothing_is_refused(way, problem):
-    with pytest.raises(OptionError, match=problem):
-        MiningOptions(same_document=way).check(merging=False)
-
-
-def test_near_duplicates_of_a_positive_and_of_a_better_hit_are_dropped():
-    """Nine of ten 5-grams are in both d2#0 and the positive, d3#0 6 of 8 with d2#1."""
-    assert negatives(near_duplicates=0.8) == ("d1#1", "d2#1", "d3#0", "d4#0")
-    assert negatives(near_duplicates=0.7) == ("d1#1", "d2#1", "d4#0")
-    assert negatives(near_duplicates=0.95) == ("d1#1", "d2#0", "d2#1", "d3#0", "d4#0")
-    outcome, filters = mined(near_duplicates=0.7)
-    name = "near duplicate of a positive"
-    assert filters[name].reason(outcome.found, 2) == "shares 90% of its 5-grams with 'd1#0'"
-    name = "near duplicate of a better negative"
-    assert filters[name].reason(outcome.found, 4) == "shares 75% of its 5-grams with 'd2#1'"
-
-
-def test_what_was_dropped_before_drops_no_near_duplicate():
-    """d2#1 holds the answer and goes; d3#0, which is like it, stays."""
-    holds = [False, False, False, True, False, False]
-    assert negatives(near_duplicates=0.7, drop_answers=True, holds=holds) == ("d1#1", "d3#0", "d4#0")
-
-
-def test_hits_that_a_reranker_scores_above_a_limit_are_dropped():
-    """Those at the limit stay, and those without a score."""
-    scores = given(d1_1=3.0, d2_0=1.0, d2_1=1.1, d4_0=-2.0)
-    options = {"reranker": "R", "scores": scores}
-    assert negatives(**options, reranker_above=1.0) == ("d2#0", "d3#0", "d4#0")
-    assert negatives(**options, reranker_above=-3.0) == ("d3#0",)
-    outcome, filters = mined(**options, reranker_above=1.0)
-    assert filters["re-ranker"].reason(outcome.found, 0) == "the re-ranker gives it 3, and the limit is 1"
-
-
-def test_hits_that_a_reranker_scores_near_the_positive_are_dropped():
-    """The positive has 4: with a margin of 1, what has more than 3 goes; with 3, more than 1. The lower one counts."""
-    options = {"reranker": "R", "scores": given(d1_0=4.0, d1_1=3.0, d2_0=1.0, d2_1=1.1, d3_0=3.5, d4_0=-2.0)}
-    assert negatives(**options, reranker_margin=1.0) == ("d1#1", "d2#0", "d2#1", "d4#0")
-    assert negatives(**options, reranker_margin=3.0) == ("d2#0", "d4#0")
-    assert negatives(**options, reranker_margin=1.0, reranker_above=0.0) == ("d4#0",)
-
-
-def test_the_positive_of_the_lowest_score_sets_the_margin():
-    """And a question without a scored positive has no margin."""
-    options = {"reranker": "R", "reranker_margin": 0.0}
-    scores = given(d1_0=4.0, d4_0=2.0, d1_1=3.0, d2_0=2.0, d2_1=0.0, d3_0=0.0)
-    assert negatives(**options, scores=scores, positives=["d1#0", "d4#0"]) == ("d2#0", "d2#1", "d3#0")
-    assert negatives(**options, scores=given(d1_1=9.0)) == ("d1#1", "d2#0", "d2#1", "d3#0", "d4#0")
-
-
-def test_the_reranker_is_asked_once_for_what_the_others_left():
+def test_the_reranker_is_called_once_for_what_the_others_left():
     """One call for many questions, with the positives only where a margin needs them."""
     asked = []
 
@@ -118,24 +168,15 @@ def test_the_reranker_is_asked_once_for_what_the_others_left():
 
     options = MiningOptions(skip_top=4, reranker="R", reranker_above=1.0)
     questions = [Question(Query(one, one), (one,), frozenset(["d1#0"])) for one in "ab"]
-    part = [Found.of(questions[0], HITS), Found.of(questions[1], HITS[:5])]
-    mine_part(part, options, make_filters(options, passage, scores))
+    part = [Found.of(questions[0], TEXTS), Found.of(questions[1], TEXTS[:5])]
+    mine_part(part, options, make_filters(options, None, scores))
     assert asked == [[("a", "d3#0"), ("a", "d4#0"), ("b", "d3#0")]]
 
 
 def test_each_filter_drops_what_the_ones_before_it_left():
-    """In the order stated: every hit is dropped once."""
-    holds = [False, False, False, True, False, False]
-    outcome, filters = mined(
-        holds=holds,
-        drop_answers=True,
-        same_document="(.+)#",
-        near_duplicates=0.7,
-        skip_top=5,
-        reranker="R",
-        reranker_above=0.0,
-        scores=given(d4_0=1.0),
-    )
+    options = {"drop_answers": True, "same_document": "(.+)#", "near_duplicates": 0.7, "skip_top": 5}
+    holds = [place == 3 for place in range(6)]
+    outcome, filters = outcome_of(TEXTS, ["d1#0"], holds=holds, **options, **scored(d4_0=1.0), reranker_above=0.0)
     assert dict(zip(filters, outcome.dropped, strict=True)) == {
         "known positive": [1],
         "copy of a positive": [],
@@ -148,18 +189,44 @@ def test_each_filter_drops_what_the_ones_before_it_left():
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"near_duplicates": 0.0}, "near_duplicates is 0.0, but must be above 0 and at most 1, such as 0.8"),
-        ({"near_duplicates": 80.0}, "near_duplicates is 80.0"),
-        ({"margin_relative": -1.0}, "margin_relative is -1.0"),
-        ({"margin_absolute": float("nan")}, "margin_absolute is nan, but must be a finite number"),
-        ({"reranker": "R"}, "drops nothing by itself. Set reranker_above or reranker_margin"),
-        ({"reranker_above": 1.0}, "need a re-ranker's scores. Give a re-ranker"),
-        ({"reranker": "R", "reranker_margin": float("inf")}, "reranker_margin is inf"),
-    ],
-)
-def test_thresholds_out_of_range_are_refused(options, problem):
-    with pytest.raises(OptionError, match=problem):
-        MiningOptions(**options).check(merging=False)
+def test_copies_have_the_same_text_whatever_the_title_and_white_space():
+    """Where there is no text, the title counts. Questions without copies share one set, for their memory."""
+    texts = {"a": ("A", "one  text"), "b": ("B", "one text "), "c": ("A", "another"), "d": ("T", ""), "e": ("T", " ")}
+    corpus = Corpus.of(Passage(one, title, text) for one, (title, text) in texts.items())
+    assert find_copies({"a", "c"}, corpus) == {"a": {"a", "b"}}
+    assert find_copies({"d"}, corpus) == {"d": {"d", "e"}}
+    corpus = Corpus.of([Passage(one, "", f"text {one}") for one in "abc"])
+    questions = group_questions([Example(one, f"question {one}", (one,)) for one in "abc"], corpus)
+    assert [question.copies for question in questions] == [frozenset()] * 3
+    assert len({id(question.copies) for question in questions}) == 1
+
+
+def test_merging_puts_the_other_set_first_and_cuts_both():
+    first = [Example("1", "x", ("p",), ("a", "b", "c")), Example("2", "y", ("p",), ("a",))]
+    mined = [Example("1", "x", ("p",), ("d", "a", "e"))]
+    assert list(merge_examples(first, mined, keep=2)) == [
+        Example("1", "x", ("p",), ("a", "b")),
+        Example("2", "y", ("p",), ("a",)),
+        Example("1", "x", ("p",), ("d", "a")),
+    ]
+    assert list(merge_examples(first, mined)) == [*first, *mined]
+    with pytest.raises(DataError, match="'1' stands for 'x' in one set, and for 'z' in the other"):
+        list(merge_examples(first, [Example("1", "z", ("p",))]))
+
+
+def test_merging_into_a_pool_makes_one_example_a_question():
+    """The first set's negatives, then the second's, without repeats and without the positives of either."""
+    first = [Example("1", "x", ("p",), ("a", "m", "c"), ("yes",)), Example("2", "y", ("p",), ("a",))]
+    mined = [Example("1", "x", ("m",), ("d", "a", "p"), ("no",)), Example("3", "z", ("p",), ("a", "b", "c"))]
+    assert list(merge_examples(first, mined, keep=2, merge="pool")) == [
+        Example("1", "x", ("p", "m"), ("a", "d"), ("yes", "no")),
+        Example("2", "y", ("p",), ("a",)),
+        Example("3", "z", ("p",), ("a", "b")),
+    ]
+
+
+@pytest.mark.parametrize("merge", ["concatenate", "pool"])
+def test_merging_keeps_the_teachers_scores_of_the_documents_kept(merge):
+    first = [Example("1", "x", ("p",), ("a", "b"), teacher={"p": 1.0, "a": 2.0, "b": 3.0})]
+    second = [Example("2", "y", ("p",), ("a", "b"), teacher={"b": 3.0})]
+    assert [row.teacher for row in merge_examples(first, second, keep=1, merge=merge)] == [{"p": 1.0, "a": 2.0}, None]

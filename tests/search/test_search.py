@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from fused_runs import fuse, search
 from places import ROOT
 from retrievalkit import artifacts, oddities, registry
-from retrievalkit.api.runs import Run
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
@@ -29,6 +28,7 @@ from retrievalkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from retrievalkit.evaluate.run import Run
 from retrievalkit.indexing.build import build_index
 from retrievalkit.model import retriever
 from retrievalkit.search import searcher, sources

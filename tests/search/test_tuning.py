@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fused_runs import fuse
-from retrievalkit.api.runs import Run
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.evaluate.run import Run
 from retrievalkit.search.encoders import Encoders
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.searcher import Searcher

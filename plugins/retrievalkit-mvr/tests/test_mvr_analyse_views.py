@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from retrievalkit_mvr.analyse_views import program
+from retrievalkit_mvr.analyse_views.command import analyse_views
 from retrievalkit_mvr.analyse_views.figures import local_variation, render
 from retrievalkit_mvr.analyse_views.plot import draw
 from rich.console import Console
@@ -63,7 +64,7 @@ def analyse(monkeypatch, tmp_path):
         (tmp_path / "qrels.txt").write_text("".join(rows))
         sources = {"corpus": "corpus.jsonl", "queries": "queries.tsv", "qrels": "qrels.txt"}
         paths = {name: tmp_path / file for name, file in sources.items()}
-        found = program.analyse_views("model", output=tmp_path / "out", plot=False, overwrite=True, **paths, **options)
+        found = analyse_views("model", output=tmp_path / "out", plot=False, overwrite=True, **paths, **options)
         return found, lines_of(tmp_path / "out" / "answers.jsonl")
 
     return run
@@ -301,8 +302,8 @@ class TestCommand:
         ("options", "message"),
         [
             (("--pooler", "cls", "--strict"), "Documents have one vector each"),
-            (("--temperature", "0.5"), "--temperature 0.5 has no effect on --scores cosine"),
-            (("--scores", "softmax", "--temperature", "0"), "--temperature is 0.0"),
+            (("--temperature", "0.5"), "temperature 0.5 has no effect on scores cosine"),
+            (("--scores", "softmax", "--temperature", "0"), "greater than 0"),
             (("--limit", "0"), "--limit"),
             (("--scores", "logits"), "'logits' is not one of"),
             (("--set", "indexer.nlist=3"), "no option 'indexer'"),
@@ -323,7 +324,7 @@ class TestCommand:
         options = ("--queries", tiny_collection.queries, "--qrels", tmp_path / "some.tsv", "--no-plot")
         result, _ = rkit(*self.LAYERS, *options, judged=[])
         assert result.exit_code == 0, result.output
-        shown = " ".join(result.stdout.split())
+        shown = " ".join(result.output.split())
         assert "1 pairs of 1 queries" in shown
         assert "1 judged documents are not in the corpus and are left out: none." in shown
         assert "1 judged queries are not in the queries and are left out: nobody." in shown

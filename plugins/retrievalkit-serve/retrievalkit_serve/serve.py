@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 
 from retrievalkit.commands import HybridOptions, OpenOptions
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Argument, Flag, Place, Reads, Sections, command
+from retrievalkit.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.errors import InputError, OptionError
 
 TOKEN = "RKIT_SERVE_TOKEN"
@@ -70,7 +70,7 @@ class ServeOptions(HybridOptions, OpenOptions):
     max_body: Annotated[int, Ge(1)] = 1 << 20
     max_query: Annotated[int, Ge(1)] = 4096
     max_k: Annotated[int, Ge(1)] = 1000
-    named_options: Annotated[Mapping[str, Any], Sections()] = field(default_factory=dict)
+    named_options: Annotated[Mapping[str, Any], Rest(sections=True)] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

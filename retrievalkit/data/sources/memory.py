@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sized
 from typing import Any
 
+from retrievalkit import artifacts
 from retrievalkit.data.sources.source import PARTS, Part, Row, Source
 
 
@@ -37,7 +38,7 @@ class Memory(Source):
 
     def __init__(self, address: InMemory) -> None:
         super().__init__(address)
-        self.address = address
+        self.address, self._run = address, address.run
         self._held = address.parts
 
     def parts(self) -> tuple[Part, ...]:
@@ -47,6 +48,10 @@ class Memory(Source):
     def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
         """The rows that were given."""
         return self._held[part]
+
+    def fingerprint(self) -> str:
+        """A fingerprint of the rows, or of the run."""
+        return super().fingerprint() if self._run is None else artifacts.fingerprint_value(self._run)
 
     def size(self) -> int | None:
         """The number of passages."""

@@ -1,66 +1,67 @@
-"""The command `rkit analyse-views`: options and hand-off."""
+"""The command `rkit analyse-views`: which vector of a document answers which query.
+
+rkit analyse-views CHECKPOINT --corpus CORPUS --queries QUERIES --qrels QRELS --output DIR
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
+from annotated_types import Ge, Gt
 
-from retrievalkit.commands import (
-    echo,
-    is_called,
-    json_option,
-    output_option,
-    overwrite_option,
-    parse,
-    precision_option,
-    refuse,
-    section,
-    set_option,
-    strict_option,
-)
+from retrievalkit.commands import Argument, Named, Precision, Reads, WritingOptions, command
+
+if TYPE_CHECKING:
+    from retrievalkit_mvr.analyse_views.figures import Analysis
 
 
-@click.command("analyse-views")
-@click.argument("model")
-@click.option("--corpus", help="The passages.")
-@click.option("--queries", help="The judged queries.")
-@click.option("--qrels", help="Judgements; documents judged above 0 are analysed.")
-@click.option("--examples", help="Training examples, instead of --queries and --qrels.")
-@output_option
-@click.option(
-    "--scores",
-    type=click.Choice(["cosine", "softmax", "raw"]),
-    default="cosine",
-    show_default=True,
-    help="The scores that Local Variation is computed on.",
-)
-@click.option("--temperature", type=float, help="Temperature of --scores softmax; default 1.")
-@click.option("--limit", type=click.IntRange(min=1), help="Analyse only this many documents, with all their queries.")
-@click.option("--encoder", help="For a pretrained model only; a checkpoint has its own.")
-@click.option("--pooler", help="For a pretrained model only; default: its own (modules.json), else cls.")
-@precision_option("texts are encoded in", "auto")
-@click.option("--plot/--no-plot", default=True, help="Draw views.png, which needs matplotlib.")
-@overwrite_option
-@strict_option
-@json_option
-@set_option
-def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class AnalyseViewsOptions(WritingOptions):
+    """Options of `analyse-views`.
+
+    Args:
+        model: A checkpoint, or a pretrained model with a pooler.
+        corpus: The passages; optional with examples that hold texts.
+        queries: The judged queries.
+        qrels: Judgements; documents judged above 0 are analysed.
+        examples: Training examples, instead of queries and qrels.
+        scores: The scores that Local Variation is computed on: the cosine of query and view, the softmax of a
+            document's inner products, or the inner products (raw). Figures of different kinds cannot be compared.
+        temperature: Temperature of the softmax; 1 by default.
+        limit: Number of documents to analyse, with all of their queries.
+        encoder: Encoder for a pretrained model; a checkpoint has its own.
+        pooler: Pooler for a pretrained model, by default its own (modules.json), else cls; a checkpoint has its own.
+        precision: Number format that texts are encoded in.
+        plot: Draw views.png, which needs matplotlib.
+        encoder_options: Options of that encoder.
+        pooler_options: Options of that pooler.
+    """
+
+    model: Annotated[str, Argument(), Reads()]
+    _: KW_ONLY
+    corpus: Annotated[str | None, Reads()] = None
+    queries: Annotated[str | None, Reads()] = None
+    qrels: Annotated[str | None, Reads()] = None
+    examples: Annotated[str | None, Reads()] = None
+    scores: Literal["cosine", "softmax", "raw"] = "cosine"
+    temperature: Annotated[float, Gt(0)] | None = None
+    limit: Annotated[int, Ge(1)] | None = None
+    encoder: Annotated[str | None, Named("encoder")] = None
+    pooler: Annotated[str | None, Named("pooler")] = None
+    precision: Precision = "auto"
+    plot: bool = True
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    pooler_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@command("analyse-views", AnalyseViewsOptions)
+def analyse_views(options: AnalyseViewsOptions) -> Analysis:
     """Show which of a document's vectors (viewers, layers, tokens) answers which query.
 
-    MODEL is a checkpoint, or a pretrained model with --pooler. Writes a table, a plot and a line for each pair.
+    Writes a table, a plot and a line for each pair.
     """
-    from rich.console import Console
+    from retrievalkit_mvr.analyse_views.program import analyse
 
-    from retrievalkit_mvr.analyse_views.figures import render
-    from retrievalkit_mvr.analyse_views.program import analyse_views as program
-
-    values = parse(settings)
-    encoder_options, pooler_options = section(values, "encoder"), section(values, "pooler")
-    refuse(values, "analyse-views", "encoder.OPTION and pooler.OPTION")
-    found = program(model, encoder_options=encoder_options, pooler_options=pooler_options, **flags)
-    if as_json:
-        return echo(as_json, found.to_json(), "")
-    if not is_called():
-        render(found, Console())
-    return found.to_json()
+    return analyse(options)

@@ -5,6 +5,7 @@ See `retrievalkit_mvr.analyse_views.program` for the definitions.
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -74,9 +75,19 @@ class Analysis:
     options: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """A value that `json.dumps` takes, without the figures of each pair and document."""
         return {name: value for name, value in asdict(self).items() if name not in ("local_variations", "perplexities")}
+
+    @property
+    def summary(self) -> str:
+        """A table of the views, then the figures in words."""
+        from rich.console import Console
+
+        console = Console(file=io.StringIO())
+        with console.capture() as captured:
+            render(self, console)
+        return captured.get().rstrip("\n")
 
 
 def local_variation(scores: Tensor) -> Tensor:
@@ -130,7 +141,7 @@ def render(analysis: Analysis, console: Console) -> None:
     hidden = len(analysis.views) - len(shown)
     answered = sum(view.answered for view in shown)
     rest = [f"{hidden} more views answer {analysis.compared - answered:,} queries."] if hidden else []
-    for line in [*rest, *_figures(analysis), *(f"Note: {note}" for note in analysis.notes)]:
+    for line in [*rest, *_figures(analysis)]:
         console.print(Text(line))
 
 

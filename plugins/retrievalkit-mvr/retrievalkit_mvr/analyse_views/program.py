@@ -1,7 +1,5 @@
 """Which of a document's vectors answers which query: the program behind `rkit analyse-views`.
 
-    rkit analyse-views CHECKPOINT --corpus CORPUS --queries QUERIES --qrels QRELS --output DIR
-
 For documents with several vectors (views): viewer tokens, layers, tokens. Each query is compared with its judged
 documents. f_i is the inner product of the query's vector and the document's i-th vector; the view with the largest
 f_i answers the query (the first of equal ones), as in search. Two figures of the MVR paper summarise the result:
@@ -15,10 +13,10 @@ If a query has several vectors (ColBERT), each counts as a query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -38,10 +36,11 @@ from retrievalkit.commands import (
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import vector_scores
+from retrievalkit_mvr.analyse_views.command import AnalyseViewsOptions
 from retrievalkit_mvr.analyse_views.figures import Analysis
 from retrievalkit_mvr.analyse_views.judged import Judged
 from retrievalkit_mvr.analyse_views.plot import check_matplotlib, draw
-from retrievalkit_mvr.analyse_views.tally import Compared, Normalisation, Scores, Tally
+from retrievalkit_mvr.analyse_views.tally import Compared, Normalisation, Tally
 
 if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
@@ -54,64 +53,34 @@ _SEVERAL = (
 ANSWERS, RESULT, PLOT = "answers.jsonl", "analysis.json", "views.png"
 
 
-def analyse_views(
-    model: str | Path,
-    *,
-    output: str | Path,
-    corpus: str | Path | None = None,
-    queries: str | Path | None = None,
-    qrels: str | Path | None = None,
-    examples: str | Path | None = None,
-    scores: Scores = "cosine",
-    temperature: float | None = None,
-    limit: int | None = None,
-    encoder: str | None = None,
-    pooler: str | None = None,
-    encoder_options: Mapping[str, Any] | None = None,
-    pooler_options: Mapping[str, Any] | None = None,
-    precision: Precision = "auto",
-    plot: bool = True,
-    overwrite: bool = False,
-) -> Analysis:
+def analyse(options: AnalyseViewsOptions) -> Analysis:
     """Find which view of each judged document answers its queries, and write the analysis to a folder.
 
-    Args:
-        model: A checkpoint folder, or the name or folder of a pretrained model.
-        output: The folder to write: answers.jsonl (one line a pair), analysis.json, views.png.
-        corpus: The passages.
-        queries: The judged queries.
-        qrels: Judgements; documents judged above 0 are analysed.
-        examples: Training examples, instead of queries and qrels; if they hold texts, the corpus is optional.
-        scores: The scores that Local Variation is computed on: the "cosine" of query and view, the "softmax" of a
-            document's inner products, or the inner products ("raw"). Figures of different kinds cannot be compared.
-        temperature: Temperature of the softmax; None = 1.
-        limit: Number of documents to analyse, with all of their queries; None = all.
-        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
-        pooler: Pooler for a pretrained model (None = its own, see `Retriever.create`); refused for a checkpoint.
-        encoder_options: Options of that encoder.
-        pooler_options: Options of that pooler.
-        precision: The number format to compute in.
-        plot: Whether to draw views.png, which needs matplotlib.
-        overwrite: Replace an existing output folder.
+    The folder holds answers.jsonl (a line for each pair), analysis.json and views.png.
 
     Raises:
         InputError: No judgements were given, none applies to the corpus, or texts have no vectors.
         MissingDependencyError: matplotlib is not installed.
     """
-    check_output(output, overwrite=overwrite)
-    if plot:
+    output = str(options.output)
+    check_output(output, overwrite=options.overwrite)
+    if options.plot:
         check_matplotlib()
-    normalise = Normalisation.of(scores, temperature)
-    judged = Judged.read(corpus, queries, qrels, examples, limit)
+    normalise = Normalisation.of(options.scores, options.temperature)
+    judged = Judged.read(options.corpus, options.queries, options.qrels, options.examples, options.limit)
     refuse_if_strict(*judged.notes)
     retriever = open_retriever(
-        model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
+        options.model,
+        encoder=options.encoder,
+        pooler=options.pooler,
+        encoder_options=options.encoder_options,
+        pooler_options=options.pooler_options,
     )
     if pooling := retriever.description.get("pooling"):
         judged.notes.append(f"{pooling}.")
-    definite = resolve_precision(precision)
-    options = asdict(normalise) | {"limit": limit, "precision": definite}
-    with write_folder(output, overwrite=overwrite) as staging:
+    definite = resolve_precision(options.precision)
+    recorded = asdict(normalise) | {"limit": options.limit, "precision": definite}
+    with write_folder(output, overwrite=options.overwrite) as staging:
         tally = Tally(retriever.pooler.view_names, normalise)
         with (staging / ANSWERS).open("w", encoding="utf-8") as stream:
             for document in _compared(retriever, judged, definite):
@@ -120,15 +89,15 @@ def analyse_views(
             said = f"Documents have one vector each, so there are no views to tell apart. {_SEVERAL}"
             refuse_if_strict(said)
             judged.notes.append(said)
-        found = tally.analysis(judged, options)
-        write_json(staging / RESULT, found.to_json())
-        if plot:
-            draw(found, staging / PLOT, title=Path(model).name)
+        found = tally.analysis(judged, recorded)
+        write_json(staging / RESULT, found.as_json())
+        if options.plot:
+            draw(found, staging / PLOT, title=Path(options.model).name)
         counts = {name: getattr(found, name) for name in ("pairs", "queries", "documents")} | {
             "views": len(found.views)
         }
-        inputs = {"checkpoint": describe_retriever(model, retriever), **judged.inputs}
-        write_manifest(staging, "analysis", command="analyse-views", options=options, inputs=inputs, counts=counts)
+        inputs = {"checkpoint": describe_retriever(options.model, retriever), **judged.inputs}
+        write_manifest(staging, "analysis", command="analyse-views", options=recorded, inputs=inputs, counts=counts)
     return found
 
 

@@ -29,12 +29,7 @@ class Normalisation:
     def of(cls, scores: Scores, temperature: float | None) -> Normalisation:
         """The normalisation by those options; refuses a temperature that would have no effect."""
         if temperature is not None and scores != "softmax":
-            msg = (
-                f"--temperature {temperature} has no effect on --scores {scores}. Choose --scores softmax, or drop it."
-            )
-            raise OptionError(msg)
-        if temperature is not None and not temperature > 0:
-            msg = f"--temperature is {temperature}, and must be above 0. Leave it out for 1."
+            msg = f"temperature {temperature} has no effect on scores {scores}. Choose softmax scores, or drop it."
             raise OptionError(msg)
         return cls(scores, (temperature or 1.0) if scores == "softmax" else None)
 

@@ -1,4 +1,4 @@
-"""Runs and their evaluation."""
+"""A run in memory: what a search found, saved, evaluated and shown as a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.data import inputs as given
+from retrievalkit.data import inputs
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory
 from retrievalkit.declarations import method
@@ -33,15 +33,19 @@ class Run(dict[str, Hits], Tabular):
 
     Attributes:
         path: The file that it was read from, if it was.
+        report: The counts of the command that wrote it, if one did.
+        summary: The same as a sentence.
 
     Raises:
         InputError: It is something else, or a query has a document twice.
     """
 
     def __init__(self, hits: Any = (), name: str = "run") -> None:
-        super().__init__(hits if isinstance(hits, Run) else given.hits(hits))
+        super().__init__(hits if isinstance(hits, Run) else inputs.hits(hits))
         self.name = name
         self.path: str | None = None
+        self.report: dict[str, Any] | None = None
+        self.summary = ""
 
     @classmethod
     def found(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
@@ -61,7 +65,7 @@ class Run(dict[str, Hits], Tabular):
         Raises:
             DataError: A line is damaged.
         """
-        place = given.place(path, "the run")
+        place = inputs.place(path, "the run")
         run = cls.found(read_run(place, ties).items(), run_names([place])[0])
         run.path = place
         return run
@@ -74,6 +78,10 @@ class Run(dict[str, Hits], Tabular):
             form: "trec", "msmarco" or "beir".
         """
         write_run(os.fspath(path), self, form=form)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """What `--json` prints of a command that wrote it."""
+        return self.report
 
     @method(EvaluationOptions)
     def evaluate(self, options: EvaluationOptions) -> Evaluation:

@@ -1,4 +1,4 @@
-"""Temporary folders for what Python keeps in memory."""
+"""Temporary folders for results that Python keeps in memory."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Re-ranking: a cross-encoder applied to runs and to training examples."""

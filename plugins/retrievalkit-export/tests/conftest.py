@@ -10,9 +10,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.model.retriever import Retriever
 

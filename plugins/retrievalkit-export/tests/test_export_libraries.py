@@ -346,7 +346,7 @@ def test_onnxruntime_gives_equal_vectors(runtime, checkpoint, export, pooler, op
 @pytest.mark.slow
 def test_quantisation_states_its_loss(runtime, checkpoint, export, tmp_path):
     """The cosine with the vectors of 32 bits, and what an exact search loses."""
-    from retrievalkit import testing
+    import retrievalkit_testing as testing
 
     data = testing.tiny_collection(tmp_path / "countries")
     texts = ["--texts", data.corpus, "--queries", data.queries, "--qrels", data.qrels]

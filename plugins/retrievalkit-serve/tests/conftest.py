@@ -11,10 +11,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+import retrievalkit_testing as testing
 from services import HOSTILE, service
 
 import retrievalkit as rk
-from retrievalkit import testing
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from retrievalkit_testing.kits import kit_of
+from retrievalkit_testing.conforming import kit_of
 
 from retrievalkit import registry
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 from retrievalkit import registry
-from retrievalkit.commands import is_called
 from retrievalkit.errors import UnknownNameError, UnsupportedError
 from retrievalkit_testing.packages import PACKAGES, same_name
 from retrievalkit_testing.properties import Kit, Outcome
@@ -160,7 +159,7 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 
 
 def check(
-    name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
+    name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float, exits: bool
 ) -> list[dict[str, Any]]:
     """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property.
 
@@ -170,9 +169,9 @@ def check(
         options: Of the component, or by kind.
         properties: Names of properties; none = all.
         seconds: Most time of a property.
+        exits: End the process where code that is not Python cannot be interrupted.
     """
-    # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
-    faulthandler.dump_traceback_later(10 * seconds, exit=not is_called(), file=2)
+    faulthandler.dump_traceback_later(10 * seconds, exit=exits, file=2)
     rows: list[dict[str, Any]] = []
     try:
         for one in tried_with(name, model=model, options=options):

@@ -32,13 +32,7 @@ _KITS = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A kit, and the component or distribution to try with it.
-
-    Attributes:
-        kit: The kit.
-        name: The name.
-        settings: Of the kit and the component.
-    """
+    """A kit, and the component or distribution to try with it."""
 
     kit: Kit[Any]
     name: str
@@ -59,16 +53,7 @@ def kit_of(kind: str) -> Kit[Any] | None:
 
 
 def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Tried]:
-    """What to try: a component of this name and the package that it comes with, or all of a distribution.
-
-    Args:
-        name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: the model to try them with instead of tiny ones.
-        options: Of the component, or by kind: {"pooler": {"layer": 1}}.
-
-    Raises:
-        UnknownNameError: There is neither.
-    """
+    """What to try: a component of this name and the package that it comes with, or all of a distribution."""
     registered = [component for plugin in registry.plugins() for component in plugin.components]
     named = [one for one in registered if one.name == name]
     found = named or [one for one in registered if same_name(one.distribution, name)]
@@ -109,12 +94,7 @@ class Conformance:
         return [(label, name) for label, one in self.tried.items() for name in one.kit.properties]
 
     def check(self, label: str, name: str) -> None:
-        """Try one property.
-
-        Raises:
-            PropertyError: It does not hold.
-            UnsupportedError: It cannot be tried.
-        """
+        """Try one property."""
         one = self.tried[label]
         if label not in self._cases:
             # What properties share, such as an index, is made once. A failure is told of by the report itself.
@@ -162,15 +142,7 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 def check(
     name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property.
-
-    Args:
-        name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: a model to try them with instead of tiny ones.
-        options: Of the component, or by kind.
-        properties: Names of properties; none = all.
-        seconds: Most time of a property.
-    """
+    """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property."""
     # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
     faulthandler.dump_traceback_later(10 * seconds, exit=not is_called(), file=2)
     rows: list[dict[str, Any]] = []

@@ -47,15 +47,7 @@ ODD_IDS = (
 
 @dataclass
 class Sample:
-    """Texts to index and queries to search them with.
-
-    Attributes:
-        form: What the texts are.
-        ids: Their ids.
-        texts: A Representation on the CPU; (title, text) of each where the form is "texts".
-        queries: A Representation, or strings.
-        cuts: Rows at which a new shard begins.
-    """
+    """Texts to index and queries to search them with."""
 
     form: Form
     ids: list[str]
@@ -187,16 +179,7 @@ Hits = tuple[list[list[str]], list[np.ndarray]]
 
 
 class Built:
-    """An index of a sample, built.
-
-    Attributes:
-        sample: The texts.
-        folder: A folder that holds the source and the index.
-        source: What the indexer was given.
-        index: The index folder.
-        indexer: The indexer that built it.
-        counts: What `build` returned.
-    """
+    """An index of a sample, built."""
 
     def __init__(self, indexer: Indexer, sample: Sample, folder: Path) -> None:
         self.sample, self.folder, self.index, self.indexer = sample, folder, folder / "index", indexer
@@ -206,15 +189,7 @@ class Built:
 
 
 class IndexerCase:
-    """An indexer with one form of texts.
-
-    Args:
-        name: Registered name.
-        form: Of the texts.
-        folder: For the files; a folder that does not exist.
-        options: Of the indexer.
-        recall: Least share of the best texts that it has to find; below 1, scores may be off by 5 %.
-    """
+    """An indexer with one form of texts."""
 
     def __init__(self, name: str, form: Form, folder: Path, options: dict[str, Any], recall: float = 1.0) -> None:
         self.name, self.form, self.folder, self.options, self.recall = name, form, folder, options, recall
@@ -305,14 +280,7 @@ class IndexerCase:
         return found
 
     def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search") -> None:
-        """Fail where two answers to the same queries differ.
-
-        Args:
-            found: One.
-            expected: The other.
-            when: What differs between the two, such as "after the index was copied".
-            method: Where to look.
-        """
+        """Fail where two answers to the same queries differ."""
         for row, (ids, known) in enumerate(zip(found[0], expected[0], strict=True)):
             if list(ids) != list(known):
                 fail(f"query {row} finds other texts {when}", expected=shown(known), found=shown(ids), method=method)
@@ -375,14 +343,7 @@ class _Temporary:
 def indexer_cases(
     name: str, *, folder: str | Path | None = None, recall: float = 1.0, **options: Any
 ) -> list[IndexerCase]:
-    """An indexer with each form of texts that it takes: it refuses others with UnsupportedError.
-
-    Args:
-        name: Registered name.
-        folder: For the files; None = a temporary one.
-        recall: Least share of the best texts that it has to find.
-        options: Of the indexer.
-    """
+    """An indexer with each form of texts that it takes: it refuses others with UnsupportedError."""
     own = _Temporary()
     root = own.path if folder is None else Path(folder)
     root.mkdir(parents=True, exist_ok=True)

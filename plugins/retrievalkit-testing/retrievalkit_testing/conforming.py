@@ -193,19 +193,13 @@ def table(checked: Sequence[dict[str, Any]], width: int) -> str:
         wide = max((len(row["property"]) for row in rows), default=0)
         for row in rows:
             start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
-            lines += _wrapped(start, _words(row), width)
+            texts = [row["measured"]]
+            if row["result"] == "failed":
+                numbers = f": {row['measured']}" if row["measured"] else ""
+                texts = [f"{row['problem']} [{row['case']}]{numbers}.", row["states"]]
+                texts += [f"look at {row['file']}:{row['line']}"] if row["file"] else []
+            for text in texts:
+                for line in textwrap.wrap(text, max(40, width - len(start)), break_long_words=False) or [""]:
+                    lines.append(start + line)
+                    start = " " * len(start)
     return "\n".join(lines)
-
-
-def _words(row: dict[str, Any]) -> list[str]:
-    if row["result"] != "failed":
-        return [row["measured"]]
-    numbers = f": {row['measured']}" if row["measured"] else ""
-    where = [f"look at {row['file']}:{row['line']}"] if row["file"] else []
-    return [f"{row['problem']} [{row['case']}]{numbers}.", row["states"], *where]
-
-
-def _wrapped(start: str, texts: Sequence[str], width: int) -> list[str]:
-    room = max(40, width - len(start))
-    lines = [line for text in texts for line in textwrap.wrap(text, room, break_long_words=False) or [""]]
-    return [(start if row == 0 else " " * len(start)) + line for row, line in enumerate(lines)]

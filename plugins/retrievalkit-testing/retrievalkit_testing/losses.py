@@ -155,7 +155,13 @@ class LossCase:
     def compares(self) -> bool:
         """Whether it depends on how queries and documents compare, unlike a regulariser of each side."""
         step = self.step()
-        turned = {name: _turned(one) for name, one in step.leaves().items() if name.endswith("documents")}
+        turned = {}
+        for name, one in step.leaves().items():
+            if name.endswith("documents"):
+                # Other columns, vectors with some signs changed, which keeps every norm of them.
+                turned[name] = one.detach().roll(1, dims=-1)
+                if one.dim() > 2:
+                    turned[name][..., ::2] *= -1
         with torch.no_grad():
             return not torch.isclose(self.total(step), self.total(step.with_leaves(turned)), rtol=1e-5)
 
@@ -200,16 +206,6 @@ def _drawn(
 ) -> Tensor:
     values = torch.randn(shape, generator=generator).to(dtype)
     return (values if least is None else values.clamp(min=least)).requires_grad_()
-
-
-def _turned(values: Tensor) -> Tensor:
-    """The values of each text in other columns, vectors with some signs changed, which keeps every norm of them."""
-    rolled = values.detach().roll(1, dims=-1)
-    if values.dim() == 2:
-        return rolled
-    signs = torch.ones(values.shape[-1], dtype=values.dtype)
-    signs[::2] = -1
-    return rolled * signs
 
 
 def expect_finite(where: str, case: LossCase, step: Step) -> None:
@@ -541,7 +537,8 @@ def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
     for form in (case.form, *FORMS.values()):
         for progress in (START, *_LATER):
             step = replace(replace(case, form=form).step(), progress=progress)
-            step.teacher = _missing_some(step.teacher)
+            if step.teacher is not None:
+                step.teacher[-1] = float("nan")
             try:
                 total = case.total(step, loss)
             except UnsupportedError as error:
@@ -550,12 +547,6 @@ def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
             backward(total)
             found += [total.detach(), *(one.grad for one in step.leaves().values())]
     return found
-
-
-def _missing_some(teacher: Tensor | None) -> Tensor | None:
-    if teacher is not None:
-        teacher[-1] = float("nan")
-    return teacher
 
 
 def _margin(step: Step) -> float:

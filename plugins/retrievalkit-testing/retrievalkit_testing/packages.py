@@ -142,12 +142,9 @@ def same_name(one: str, other: str) -> bool:
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
-def package_cases(name: str, *, root: str | Path | None = None) -> list[PackageCase]:
-    """A distribution as the one case."""
-    return [PackageCase(name, None if root is None else Path(root))]
-
-
-PACKAGES: Kit[PackageCase] = Kit("package", package_cases, find=lambda _: PackageCase)
+PACKAGES: Kit[PackageCase] = Kit(
+    "package", lambda name, root=None: [PackageCase(name, root and Path(root))], find=lambda _: PackageCase
+)
 """The properties of a distribution of plugins."""
 
 
@@ -316,7 +313,12 @@ def wheel(case: PackageCase) -> str:
         installed = Path(folder) / "installed"
         with zipfile.ZipFile(built) as archive:
             archive.extractall(installed)
-        _expect_modules(case, installed)
+        for module in sorted({*case.modules, *(one.target.partition(":")[0] for one in case.components)}):
+            path = installed.joinpath(*module.split("."))
+            if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
+                held = sorted(str(one.relative_to(installed)) for one in installed.rglob("*.py"))[:5]
+                place = case.metadata_line(r"^\[tool\.|^packages")
+                fail(f"its wheel lacks the module '{module}'", place, expected=module, found=held)
         listed = "".join(one.read_text() for one in installed.glob("*.dist-info/entry_points.txt"))
         if ENTRY_POINT_GROUP not in listed:
             msg = f"its wheel has no entry point of the group {ENTRY_POINT_GROUP}"
@@ -346,13 +348,3 @@ def _wheel(case: PackageCase, folder: Path) -> Path:
         reason = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
         fail(f"no wheel can be built of it: {reason[-300:].rstrip('.')}", case.metadata_line(r"^\[build-system\]"))
     return wheels[0]
-
-
-def _expect_modules(case: PackageCase, installed: Path) -> None:
-    wanted = {*case.modules, *(one.target.partition(":")[0] for one in case.components)}
-    for module in sorted(wanted):
-        path = installed.joinpath(*module.split("."))
-        if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
-            held = sorted(str(one.relative_to(installed)) for one in installed.rglob("*.py"))
-            msg = f"its wheel lacks the module '{module}'"
-            fail(msg, case.metadata_line(r"^\[tool\.|^packages"), expected=module, found=held[:5])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -560,7 +560,9 @@ def options_effective(case: PoolerCase) -> None:
 def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
     """All that a pooler does with some options: what it needs, asks for, returns, and the gradients of it."""
     asked: list[str] = []
-    with _recorded(registry.get("encoder", "transformer"), asked):
+    encoder: Any = registry.get("encoder", "transformer")
+    ask = encoder.file
+    with mock.patch.object(encoder, "file", lambda self, name: asked.append(name) or ask(self, name)):
         pooler, tower = case.parts(options)
     found: list[Any] = [tuple(asked), pooler.default_loss]
     for training in (False, True):
@@ -576,23 +578,6 @@ def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
             tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
             found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
     return [*found, *(one.grad for one in pooler.parameters())]
-
-
-@contextmanager
-def _recorded(encoder: Any, asked: list[str]) -> Iterator[None]:
-    """While this lasts, the files that a pooler asks its encoder for are noted."""
-    original = encoder.file
-
-    def file(self: Any, name: str) -> Path | None:
-        asked.append(name)
-        found: Path | None = original(self, name)
-        return found
-
-    encoder.file = file
-    try:
-        yield
-    finally:
-        encoder.file = original
 
 
 def _stirred(pooler: Pooler) -> Pooler:

@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -277,10 +276,8 @@ def mean_over_batch(case: PretrainerCase) -> None:
     """It is a mean: the same batch twice, and three times, does not make it grow in proportion."""
     made = case.pretrainer()
     values = case.batch(made)
-    seen, errors = zip(
-        *(case.mean_loss(made, _by_rows(values, partial(_repeated, times=times))) for times in (1, 2, 3)),
-        strict=True,
-    )
+    copies = [_by_rows(values, lambda rows, times=times: rows.repeat(times)) for times in (1, 2, 3)]  # type: ignore[misc]
+    seen, errors = zip(*(case.mean_loss(made, one) for one in copies), strict=True)
     growth = seen[1] - seen[0]
     evenly = abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth) + 8 * max(errors)
     if abs(growth) > 0.05 * abs(seen[0]) + 8 * max(errors) and evenly:
@@ -357,21 +354,12 @@ def _changed(values: Values, change: Callable[[str, Tensor], Tensor]) -> Values:
     return made
 
 
-def _rows(values: Values) -> int:
-    """The rows that all tensors of a batch have."""
+def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
+    """A batch with some of its rows, in an order."""
     rows = {one.shape[0] if one.dim() else 0 for one in tensors_of(values).values()}
     if len(rows) != 1 or 0 in rows:
         leave_out("the tensors of a batch do not have one row for each text.")
-    return rows.pop()
-
-
-def _repeated(rows: Tensor, times: int) -> Tensor:
-    return rows.repeat(times)
-
-
-def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
-    """A batch with some of its rows, in an order."""
-    index = choose(torch.arange(_rows(values)))
+    index = choose(torch.arange(rows.pop()))
     return _changed(values, lambda _, tensor: tensor[index])
 
 

@@ -145,5 +145,6 @@ def import_plugin(module: str, file: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     _name, _arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
-    _found = {"search": search, "build_and_die": build_and_die, "import_plugin": import_plugin}[_name](*_arguments)
+    _known: dict[str, Callable[..., Any]] = {one.__name__: one for one in (search, build_and_die, import_plugin)}
+    _found = _known[_name](*_arguments)
     Path(sys.argv[2]).write_bytes(pickle.dumps(_found))

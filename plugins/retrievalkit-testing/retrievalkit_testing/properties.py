@@ -75,21 +75,17 @@ def _methods(component: type, classes: Sequence[type], method: str) -> Iterator[
 
 def of_exception(component: type, error: BaseException) -> Place | None:
     """The deepest line of the component's own source that an exception went through; None if there is none."""
-    own = _file(component)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if own is not None and _belongs(one, component)]
-    if not frames:
-        return None
-    return Place(frames[-1].filename, frames[-1].lineno or 1, frames[-1].name)
-
-
-def _belongs(frame: traceback.FrameSummary, component: type) -> bool:
-    """Whether a frame is in the component's file, or for a plugin anywhere in its package."""
-    path, own = Path(frame.filename), Path(str(_file(component)))
     package = sys.modules.get(component.__module__.partition(".")[0])
     roots = [Path(one) for one in getattr(package, "__path__", ())]
     if component.__module__.startswith("retrievalkit.") or not roots:
-        return path == own
-    return any(path.is_relative_to(root) for root in roots)
+        # For a plugin anywhere in its package.
+        roots = [Path(str(_file(component)))]
+    frames = [
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if any(Path(one.filename).is_relative_to(root) for root in roots)
+    ]
+    return Place(frames[-1].filename, frames[-1].lineno or 1, frames[-1].name) if frames else None
 
 
 def _file(component: type) -> str | None:
@@ -172,17 +168,17 @@ class PropertyError(AssertionError):
     def numbers(self) -> str:
         """What was expected and found, and how far they are apart; "" if the problem is not one of numbers."""
         named = (("expected", self.expected), ("found", self.found), ("difference", self.difference))
-        return ", ".join(f"{name} {_shown(value)}" for name, value in named if value is not None)
+        return ", ".join(
+            f"{name} {f'{value:.6g}' if isinstance(value, float) else value}"
+            for name, value in named
+            if value is not None
+        )
 
     def __str__(self) -> str:
         parts = [f"{self.component} lacks the property '{self.property}': " if self.property else "", self.problem]
         parts += [f" [{self.case}]" if self.case else "", f": {self.numbers}" if self.numbers else "", "."]
         parts += [f" {self.statement}" if self.statement else "", f" Look at {self.place}." if self.place else ""]
         return "".join(parts)
-
-
-def _shown(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -407,7 +403,7 @@ def leave_out(reason: str) -> NoReturn:
     raise UnsupportedError(reason)
 
 
-def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: str) -> None:
+def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: Any) -> None:
     """Expect the same values, bit by bit. See `expect_close`."""
     expect_close(problem, found, expected, rtol=0.0, atol=0.0, **where)
 
@@ -419,7 +415,7 @@ def expect_close(
     *,
     rtol: float = 1e-4,
     atol: float = 1e-5,
-    **where: str,
+    **where: Any,
 ) -> None:
     """Expect values that are equal but for rounding."""
     if found.shape != expected.shape:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import retrievalkit_testing as testing
@@ -58,13 +56,6 @@ class TestGolden:
     def test_part_weight(self, weight):
         value = loss_of(represent(QUERIES), represent(DOCUMENTS), part_weight=weight)
         assert value.total.item() == pytest.approx(0.309513578 + weight * (0.9971308958 + 0.5333565368), abs=1e-8)
-
-    def test_order_of_the_parts_does_not_matter(self):
-        """agg in front of [CLS], as one of the two released codes has it."""
-        turned = [represent([row[2:] + row[:2] for row in rows]) for rows in (QUERIES, DOCUMENTS)]
-        parts = {"agg": slice(0, 3), "cls": slice(3, 5)}
-        value = loss_of(*(replace(one, parts=parts) for one in turned))
-        assert value.total.item() == pytest.approx(1.0747572943, abs=1e-9)
 
 
 def cross_entropy(scores, positives, ignore):

@@ -122,13 +122,6 @@ class TestGolden:
         """The released code's w as it is."""
         assert self.pooled(term_weight="signed", padding=padding, **options) == pytest.approx(expected, abs=1e-6)
 
-    def test_without_sep(self):
-        """max(2 softmax(t1), 0.5 softmax(t2)), worked out by hand."""
-        t1, t2 = (np.exp(self.LOGITS[token]) for token in (1, 2))
-        expected = np.maximum(2 * t1 / t1.sum(), 0.5 * t2 / t2.sum())
-        assert self.pooled(agg_dim="vocabulary", pooled_tokens="text") == pytest.approx(expected.tolist(), abs=1e-6)
-        assert expected[[0, 6]] == pytest.approx([0.3797911309, 0.0513991403], abs=1e-9)
-
     def test_negative_weights(self):
         """Signed: cut off at 0, in the released code only where the batch pads the text; abs: padding or not."""
         signed = {"weights": self.NEGATIVE, "agg_dim": "vocabulary", "term_weight": "signed"}
@@ -316,20 +309,6 @@ def test_terms_are_the_vector_before_pooling(info, make_states):
 
 class TestParts:
     """The columns of [CLS] and of the terms."""
-
-    @pytest.mark.parametrize(
-        ("options", "parts"),
-        [
-            ({}, {"cls": slice(0, 3), "agg": slice(3, 7)}),
-            ({"cls_dim": 0}, {"agg": slice(0, 4)}),
-            ({"agg_dim": 0}, {"cls": slice(0, 3)}),
-            ({"agg_dim": "vocabulary"}, {"cls": slice(0, 3), "agg": slice(3, 43)}),
-        ],
-    )
-    def test_columns(self, options, parts, info, make_states):
-        made = create(info, **options)(make_states([4, 6]), "document")
-        assert made.parts == parts
-        assert made.vectors.shape == (2, 1, max(part.stop for part in parts.values()))
 
     def test_defaults_are_the_papers(self):
         """[CLS] in 128 dimensions and agg* in 640, of BERT's vocabulary."""

@@ -257,17 +257,6 @@ class TestCommand:
         assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "viewers"
         assert manifest["counts"] == {"pairs": 9, "queries": 9, "documents": 9, "views": 3}
 
-    def test_viewers_by_examples(self, rkit):
-        """Every viewer is a view; a limit keeps all queries of the documents that are left."""
-        viewers = ("--pooler", "viewers", "--set", "pooler.viewers=4")
-        result, folder = rkit(*viewers, "--limit", 3, "--json", "--no-plot", judged=["--examples"])
-        assert result.exit_code == 0, result.output
-        found = json.loads(result.stdout)
-        assert (found["documents"], found["pairs"]) == (3, 6)
-        assert found["perplexity_bound"] == 2
-        assert [view["label"] for view in found["views"]] == ["viewer 0", "viewer 1", "viewer 2", "viewer 3"]
-        assert set(artifacts.read_manifest(folder)["inputs"]) == {"checkpoint", "corpus", "examples"}
-
     def test_late_interaction(self, rkit):
         """Each vector of a query is compared by itself."""
         result, folder = rkit("--pooler", "colbert", "--limit", 3, "--no-plot")
@@ -276,27 +265,6 @@ class TestCommand:
         assert len(lines) > 3
         assert [line["query_vector"] for line in lines][:3] == [0, 1, 2]
         assert f"3 pairs of 3 queries and 3 documents, {len(lines)} query vectors" in result.stdout
-
-    def test_a_checkpoint_has_its_own_pooler(self, rkit, bert, tmp_path, tiny_collection):
-        (tmp_path / "checkpoint").mkdir()
-        pooler = {"pooler": "viewers", "pooler_options": {**OPTIONS, "layers": (1, 2)}}
-        Retriever.create(bert, **pooler).save(tmp_path / "checkpoint")
-        arguments = ["analyse-views", tmp_path / "checkpoint", "--examples", tiny_collection.folder]
-        arguments += [
-            "--corpus",
-            tiny_collection.corpus,
-            "--output",
-            tmp_path / "out",
-            "--limit",
-            3,
-            "--json",
-            "--no-plot",
-        ]
-        result = CliRunner().invoke(main, list(map(str, arguments)))
-        assert [view["label"] for view in json.loads(result.stdout)["views"]] == ["layer 2", "layer 1"]
-        result = CliRunner().invoke(main, [*map(str, arguments), "--pooler", "cls", "--overwrite"])
-        assert result.exit_code == 2
-        assert "drop --pooler" in result.stderr
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -86,12 +86,6 @@ class TestGolden:
         loss = registry.create("loss", "global_local", annealing=annealing)
         assert loss.temperature(at(float(epoch))) == pytest.approx(expected, abs=1e-9)
 
-    @pytest.mark.parametrize(("annealing", "first"), [(0.1, 13), (0.3, 5), (0.03, 41)])
-    def test_first_epoch_at_the_floor(self, annealing, first):
-        loss = registry.create("loss", "global_local", annealing=annealing)
-        assert loss.temperature(at(first - 1.0)) > 0.3
-        assert loss.temperature(at(float(first))) == 0.3
-
     @pytest.mark.parametrize("weight", [0.0, 0.001, 0.05, 0.5, 1.0])
     def test_lambda_weighs_the_local_part(self, weight):
         _, global_part, local_part, _ = BY_EPOCH[0]

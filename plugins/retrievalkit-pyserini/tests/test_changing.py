@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import DataError, InputError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
 from retrievalkit.search.sources import open_index
@@ -126,16 +126,6 @@ def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
     build_index(vectors(tmp_path / "v", NAMES[:5], weights=True), indexer="impact", output=tmp_path / "index")
     with pytest.raises(UnsupportedError, match=r"cannot be added to: .*Index the whole collection again"):
         change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))
-
-
-def test_an_index_is_not_emptied(tmp_path):
-    """Neither of all its texts, nor of all that have a word."""
-    index = build(tmp_path / "index", {"p1": 0, "p2": 3})
-    with pytest.raises(InputError, match="no text would be left"):
-        change_index(index, delete=["p1", "p2"])
-    with pytest.raises(DataError, match="no text with a title or a text would be left"):
-        change_index(index, delete=["p1"])
-    assert open_index(index).indexer.search(["river engine violin candle glacier harbour"], 5)[0] == [["p1"]]
 
 
 def test_shards_joined_are_as_an_index_built_at_once(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import numpy as np
@@ -99,20 +98,6 @@ def test_splade_differs_by_rounding_alone(checkpoint, tmp_path):
     assert all(abs(found[token] - expected[token]) <= 1 for token in found)
 
 
-@pytest.mark.parametrize(
-    ("pooler", "encoder", "options", "reason"),
-    [
-        ("max", {}, {}, "its pooling is 'max'"),
-        ("cls", {"query_prefix": "q:"}, {}, "'q:', does not end with one space"),
-        ("projected", {}, {"dimensions": (8,)}, "a linear layer follows its pooling"),
-        ("multi_layer", {}, {"layers": (1, 2)}, "several vectors of a document"),
-    ],
-)
-def test_what_its_encoders_cannot_do_is_refused(checkpoint, tmp_path, pooler, encoder, options, reason):
-    source = checkpoint(pooler, encoder, **options)
-    assert reason in rkit("export", source, tmp_path / "exported", "--to", "pyserini", code=2).stderr
-
-
 @pytest.mark.parametrize("kind", ["vectors", "flat"])
 def test_vectors_open_in_the_faiss_searcher(store, tmp_path, kind):
     """The same hits with the same scores as `flat`."""
@@ -135,10 +120,3 @@ def test_vectors_open_in_the_faiss_searcher(store, tmp_path, kind):
     best = np.argsort(-scores)[:10]
     assert [hit.docid for hit in hits] == [f"d {row}" for row in best]
     np.testing.assert_allclose([hit.score for hit in hits], scores[best], rtol=1e-5)
-
-
-def test_an_index_of_lucene_needs_no_export(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "a", "title": "", "text": "red river"}) + "\n")
-    rkit("index", tmp_path / "corpus.jsonl", "--indexer", "bm25", "--output", tmp_path / "index")
-    refused = rkit("export", tmp_path / "index", tmp_path / "exported", "--to", "pyserini", code=2)
-    assert "which Pyserini opens as it is: --index" in refused.stderr

@@ -31,13 +31,7 @@ _KITS = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A kit, and the component or distribution to try with it.
-
-    Attributes:
-        kit: The kit.
-        name: The name.
-        settings: Of the kit and the component.
-    """
+    """A kit, and the component or distribution to try with it."""
 
     kit: Kit[Any]
     name: str
@@ -58,16 +52,7 @@ def kit_of(kind: str) -> Kit[Any] | None:
 
 
 def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Tried]:
-    """What to try: a component of this name and the package that it comes with, or all of a distribution.
-
-    Args:
-        name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: the model to try them with instead of tiny ones.
-        options: Of the component, or by kind: {"pooler": {"layer": 1}}.
-
-    Raises:
-        UnknownNameError: There is neither.
-    """
+    """What to try: a component of this name and the package that it comes with, or all of a distribution."""
     registered = [component for plugin in registry.plugins() for component in plugin.components]
     named = [one for one in registered if one.name == name]
     found = named or [one for one in registered if same_name(one.distribution, name)]
@@ -108,12 +93,7 @@ class Conformance:
         return [(label, name) for label, one in self.tried.items() for name in one.kit.properties]
 
     def check(self, label: str, name: str) -> None:
-        """Try one property.
-
-        Raises:
-            PropertyError: It does not hold.
-            UnsupportedError: It cannot be tried.
-        """
+        """Try one property."""
         one = self.tried[label]
         if label not in self._cases:
             # What properties share, such as an index, is made once. A failure is told of by the report itself.
@@ -161,16 +141,8 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 def check(
     name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float, exits: bool
 ) -> list[dict[str, Any]]:
-    """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property.
-
-    Args:
-        name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: a model to try them with instead of tiny ones.
-        options: Of the component, or by kind.
-        properties: Names of properties; none = all.
-        seconds: Most time of a property.
-        exits: End the process where code that is not Python cannot be interrupted.
-    """
+    """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property."""
+    # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
     faulthandler.dump_traceback_later(10 * seconds, exit=exits, file=2)
     rows: list[dict[str, Any]] = []
     try:
@@ -220,19 +192,13 @@ def table(checked: Sequence[dict[str, Any]], width: int) -> str:
         wide = max((len(row["property"]) for row in rows), default=0)
         for row in rows:
             start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
-            lines += _wrapped(start, _words(row), width)
+            texts = [row["measured"]]
+            if row["result"] == "failed":
+                numbers = f": {row['measured']}" if row["measured"] else ""
+                texts = [f"{row['problem']} [{row['case']}]{numbers}.", row["states"]]
+                texts += [f"look at {row['file']}:{row['line']}"] if row["file"] else []
+            for text in texts:
+                for line in textwrap.wrap(text, max(40, width - len(start)), break_long_words=False) or [""]:
+                    lines.append(start + line)
+                    start = " " * len(start)
     return "\n".join(lines)
-
-
-def _words(row: dict[str, Any]) -> list[str]:
-    if row["result"] != "failed":
-        return [row["measured"]]
-    numbers = f": {row['measured']}" if row["measured"] else ""
-    where = [f"look at {row['file']}:{row['line']}"] if row["file"] else []
-    return [f"{row['problem']} [{row['case']}]{numbers}.", row["states"], *where]
-
-
-def _wrapped(start: str, texts: Sequence[str], width: int) -> list[str]:
-    room = max(40, width - len(start))
-    lines = [line for text in texts for line in textwrap.wrap(text, room, break_long_words=False) or [""]]
-    return [(start if row == 0 else " " * len(start)) + line for row, line in enumerate(lines)]

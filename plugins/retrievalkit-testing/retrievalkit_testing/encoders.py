@@ -27,14 +27,7 @@ LONG: Text = ("", "the government people pay with currency and language " * 60)
 
 
 class EncoderCase:
-    """An encoder with a model.
-
-    Args:
-        name: Registered name.
-        label: What the model is.
-        model: Its folder or name.
-        options: Of the encoder.
-    """
+    """An encoder with a model."""
 
     def __init__(self, name: str, label: str, model: str, options: dict[str, Any]) -> None:
         self.name, self.label, self.model = name, label, model
@@ -86,16 +79,7 @@ class EncoderCase:
 
 
 def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> list[EncoderCase]:
-    """An encoder with each of the tiny models that it takes: a BERT, the encoder of a T5, a decoder.
-
-    Args:
-        name: Registered name.
-        model: A model to try it with instead.
-        options: Of the encoder.
-
-    Raises:
-        InputError: It takes none of the models.
-    """
+    """An encoder with each of the tiny models that it takes: a BERT, the encoder of a T5, a decoder."""
     if model is not None:
         return [EncoderCase(name, Path(model).name, model, options)]
     cases, refusals = [], []

@@ -47,15 +47,7 @@ ODD_IDS = (
 
 @dataclass
 class Sample:
-    """Texts to index and queries to search them with.
-
-    Attributes:
-        form: What the texts are.
-        ids: Their ids.
-        texts: A Representation on the CPU; (title, text) of each where the form is "texts".
-        queries: A Representation, or strings.
-        cuts: Rows at which a new shard begins.
-    """
+    """Texts to index and queries to search them with."""
 
     form: Form
     ids: list[str]
@@ -79,11 +71,14 @@ class Sample:
         """(queries, texts) float32: the scores of all texts by the scoring rule."""
         queries, texts = self.queries, self.texts
         if view != "all":
-            queries, texts = (replace(one, **{_OTHER[view]: None}) for one in (queries, texts))
+            other = "weights" if view == "vectors" else "vectors"
+            queries, texts = (replace(one, **{other: None}) for one in (queries, texts))
         return score.scores(queries, texts).numpy()
 
     def write(self, folder: Path) -> Path:
         """Write what an indexer is given, into a new folder: a vectors/ folder or a corpus file; returns its path."""
+        import scipy.sparse
+
         folder.mkdir(parents=True)
         if self.form == "texts":
             rows = zip(self.ids, self.texts, strict=True)
@@ -94,30 +89,16 @@ class Sample:
         edges = [0, *self.cuts, len(self.ids)]
         for shard, (start, end) in enumerate(itertools.pairwise(edges)):
             part = self.texts.rows(slice(start, end))
-            writer.write_shard(shard, self.ids[start:end], **_arrays(part))
+            vectors, mask, weights = part.vectors, part.vector_mask, part.weights
+            writer.write_shard(
+                shard,
+                self.ids[start:end],
+                None if vectors is None else (vectors if mask is None else vectors[mask]).numpy(),
+                counts=None if mask is None else mask.sum(1).numpy(),
+                weights=None if weights is None else scipy.sparse.csr_matrix(weights.numpy()),
+            )
         writer.finish()
         return folder
-
-
-_OTHER = {"vectors": "weights", "weights": "vectors"}
-
-
-def opened_source(path: Path) -> Any:
-    """The `VectorStore` or `Corpus` of what `Sample.write` wrote."""
-    return VectorStore(path) if path.is_dir() else open_corpus(path)
-
-
-def _arrays(part: Representation) -> dict[str, Any]:
-    import scipy.sparse
-
-    made: dict[str, Any] = {"vectors": None}
-    if part.vectors is not None and part.vector_mask is not None:
-        made = {"vectors": part.vectors[part.vector_mask].numpy(), "counts": part.vector_mask.sum(1).numpy()}
-    elif part.vectors is not None:
-        made = {"vectors": part.vectors.numpy()}
-    if part.weights is not None:
-        made["weights"] = scipy.sparse.csr_matrix(part.weights.numpy())
-    return made
 
 
 def drawn(form: Form, count: int, *, queries: int = 8, seed: int = 0) -> Sample:
@@ -167,16 +148,15 @@ def _padded(numbers: torch.Tensor, width: int) -> torch.Tensor:
     return torch.nn.functional.pad(numbers, (0, width - numbers.shape[1]))
 
 
-def countries(count: int = 42) -> Sample:
+def countries() -> Sample:
     """A passage about each country; the queries ask for capitals and currencies, in words that a passage has."""
     rows = [[word.replace("-", " ") for word in line.split()] for line in COUNTRIES.split("|")]
     texts = [
         (country, f"The seat of government is {capital}, people pay with the {currency}, and speak {language}.")
         for country, capital, currency, language in rows
     ]
-    queries = [f"which country has its government in {capital}" for _, capital, _, _ in rows[: min(count, 12)]]
-    sample = Sample("texts", [f"c{row}" for row in range(len(rows))], texts, queries)
-    return sample.first(count)
+    queries = [f"which country has its government in {capital}" for _, capital, _, _ in rows[:12]]
+    return Sample("texts", [f"c{row}" for row in range(len(rows))], texts, queries)
 
 
 TEXTS, HITS = 300, 10
@@ -187,50 +167,23 @@ Hits = tuple[list[list[str]], list[np.ndarray]]
 
 
 class Built:
-    """An index of a sample, built.
-
-    Attributes:
-        sample: The texts.
-        folder: A folder that holds the source and the index.
-        source: What the indexer was given.
-        index: The index folder.
-        indexer: The indexer that built it.
-        counts: What `build` returned.
-    """
+    """An index of a sample, built."""
 
     def __init__(self, indexer: Indexer, sample: Sample, folder: Path) -> None:
         self.sample, self.folder, self.index, self.indexer = sample, folder, folder / "index", indexer
         self.source = sample.write(folder / "source")
         self.index.mkdir()
-        self.counts = indexer.build(opened_source(self.source), self.index)
+        opened: Any = VectorStore(self.source) if self.source.is_dir() else open_corpus(self.source)
+        self.counts = indexer.build(opened, self.index)
 
 
 class IndexerCase:
-    """An indexer with one form of texts.
-
-    Args:
-        name: Registered name.
-        form: Of the texts.
-        folder: For the files; a folder that does not exist.
-        options: Of the indexer.
-        recall: Least share of the best texts that it has to find; below 1, scores may be off by 5 %.
-    """
+    """An indexer with one form of texts."""
 
     def __init__(self, name: str, form: Form, folder: Path, options: dict[str, Any], recall: float = 1.0) -> None:
         self.name, self.form, self.folder, self.options, self.recall = name, form, folder, options, recall
         self.label = form
-        self.own: Any = None  # a temporary folder, which is there as long as its cases are
         self._number = 0
-
-    def refusal(self) -> str:
-        """Why it does not take this form of texts; "" if it does."""
-        try:
-            self.build(self.sample().first(20))
-        except UnsupportedError as error:
-            return str(error)
-        except Exception:  # noqa: BLE001 - a property will say what it raises
-            return ""
-        return ""
 
     def created(self) -> Indexer:
         """A new indexer with the options."""
@@ -305,14 +258,7 @@ class IndexerCase:
         return found
 
     def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search") -> None:
-        """Fail where two answers to the same queries differ.
-
-        Args:
-            found: One.
-            expected: The other.
-            when: What differs between the two, such as "after the index was copied".
-            method: Where to look.
-        """
+        """Fail where two answers to the same queries differ."""
         for row, (ids, known) in enumerate(zip(found[0], expected[0], strict=True)):
             if list(ids) != list(known):
                 fail(f"query {row} finds other texts {when}", expected=shown(known), found=shown(ids), method=method)
@@ -364,27 +310,11 @@ class IndexerCase:
             hidden.rename(built.folder)
 
 
-class _Temporary:
-    """A folder that is removed with the last case that uses it."""
-
-    def __init__(self) -> None:
-        self.path = Path(mkdtemp(prefix="rkit-check-"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
 def indexer_cases(
     name: str, *, folder: str | Path | None = None, recall: float = 1.0, **options: Any
 ) -> list[IndexerCase]:
-    """An indexer with each form of texts that it takes: it refuses others with UnsupportedError.
-
-    Args:
-        name: Registered name.
-        folder: For the files; None = a temporary one.
-        recall: Least share of the best texts that it has to find.
-        options: Of the indexer.
-    """
-    own = _Temporary()
-    root = own.path if folder is None else Path(folder)
+    """An indexer with each form of texts that it takes: it refuses others with UnsupportedError."""
+    root = Path(mkdtemp(prefix="rkit-check-") if folder is None else folder)
     root.mkdir(parents=True, exist_ok=True)
     component: Any = registry.get("indexer", name)
     forms: tuple[Form, ...] = ("vectors", "several", "weights", "both")
@@ -393,11 +323,16 @@ def indexer_cases(
     cases, refusals = [], []
     for form in forms:
         case = IndexerCase(name, form, root / form, options, recall)
-        case.own = own
-        if refusal := case.refusal():
-            refusals.append(f"{form}: {refusal}")
-        else:
-            cases.append(case)
+        if folder is None:  # which goes with the last case that uses it
+            weakref.finalize(case, shutil.rmtree, case.folder, ignore_errors=True)
+        try:
+            case.build(case.sample().first(20))
+        except UnsupportedError as error:
+            refusals.append(f"{form}: {error}")
+            continue
+        except Exception:  # noqa: BLE001 - a property will say what it raises
+            pass
+        cases.append(case)
     if not cases:
         fail(f"it takes neither vectors nor weights. {' '.join(refusals)}", method="build")
     return cases
@@ -848,26 +783,20 @@ def check_damage(index: str | Path, other: str | Path, folder: str | Path, *, se
     Raises:
         AssertionError: Says which damage was not found.
     """
-    for kind in DAMAGES:
-        for seed in range(seeds):
-            copy = Path(folder) / f"{kind}-{seed}"
-            shutil.copytree(index, copy)
-            damaged = _damage(copy, Path(other), kind, random.Random(f"{kind}:{seed}"))
-            message = _refusal(copy)
-            where = f"{kind}, seed {seed}: '{damaged.relative_to(copy)}'"
-            assert message is not None, f"an index is opened whose files were damaged ({where})"
-            named = str(damaged) in message or (damaged.name == MANIFEST and str(copy) in message)
-            assert named, f"a message that does not name the file ({where}): {message}"
-            assert "\n" not in message, f"a message of several lines ({where}): {message}"
-
-
-def _refusal(index: Path) -> str | None:
-
-    try:
-        rk.Index.open(index, verify=True)
-    except InputError as error:
-        return str(error)
-    return None
+    for kind, seed in itertools.product(DAMAGES, range(seeds)):
+        copy = Path(folder) / f"{kind}-{seed}"
+        shutil.copytree(index, copy)
+        damaged = _damage(copy, Path(other), kind, random.Random(f"{kind}:{seed}"))
+        where = f"{kind}, seed {seed}: '{damaged.relative_to(copy)}'"
+        message = ""
+        try:
+            rk.Index.open(copy, verify=True)
+        except InputError as error:
+            message = str(error)
+        assert message, f"an index is opened whose files were damaged ({where})"
+        named = str(damaged) in message or (damaged.name == MANIFEST and str(copy) in message)
+        assert named, f"a message that does not name the file ({where}): {message}"
+        assert "\n" not in message, f"a message of several lines ({where}): {message}"
 
 
 def _damage(index: Path, other: Path, kind: Damage, draw: random.Random) -> Path:
@@ -885,31 +814,23 @@ def _damage(index: Path, other: Path, kind: Damage, draw: random.Random) -> Path
     path.unlink()
     match kind:
         case "bytes":
-            path.write_bytes(_altered(content, draw))
+            altered = bytearray(content or b"?")
+            for _ in range(64):
+                altered[draw.randrange(len(altered))] = draw.randrange(256)
+            path.write_bytes(altered if altered != content else content + b"?")
         case "cut":
             path.write_bytes(content[: draw.randrange(len(content))] if content else b"?")
         case "longer":
             path.write_bytes(content + draw.randbytes(draw.randint(1, 5000)))
         case "other":
-            path.write_bytes(_of(other, path.relative_to(index), content, draw))
+            named = other / path.relative_to(index)
+            files = [named] if named.is_file() else sorted(one for one in other.rglob("*") if one.is_file())
+            found = draw.choice(files).read_bytes()
+            path.write_bytes(found if found != content else content + b"?")
         case "link":
             (index.parent / f"{index.name}.moved").write_bytes(content)
             path.symlink_to(index.parent / f"{index.name}.moved")
     return path
-
-
-def _altered(content: bytes, draw: random.Random) -> bytes:
-    altered = bytearray(content or b"?")
-    for _ in range(64):
-        altered[draw.randrange(len(altered))] = draw.randrange(256)
-    return bytes(altered) if altered != content else content + b"?"
-
-
-def _of(other: Path, name: Path, content: bytes, draw: random.Random) -> bytes:
-    """Of the other index, the file of this name, or some file, but for the same bytes."""
-    files = [other / name] if (other / name).is_file() else sorted(path for path in other.rglob("*") if path.is_file())
-    found = draw.choice(files).read_bytes()
-    return found if found != content else content + b"?"
 
 
 def check_indexer(name: str, folder: str | Path | None = None, *, recall: float = 1.0, **options: Any) -> None:

@@ -17,7 +17,16 @@ from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.score import scores
 from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
-from retrievalkit_testing.properties import Kit, expect_close, expect_equal, fail, leave_out
+from retrievalkit_testing.properties import (
+    Kit,
+    backward,
+    expect_close,
+    expect_equal,
+    expect_scalars,
+    fail,
+    leave_out,
+    trained,
+)
 
 QUERIES, DOCUMENTS, DIMENSIONS, TERMS = 4, 8, 8, 12
 START = Progress(0, 0.0, 10)
@@ -25,15 +34,7 @@ START = Progress(0, 0.0, 10)
 
 @dataclass(frozen=True)
 class Form:
-    """A form of representations.
-
-    Attributes:
-        query_vectors: Vectors of a query; 0 = none.
-        document_vectors: Vectors of a document; 0 = none.
-        weights: Whether both sides have weights over a vocabulary.
-        kept: `Representation.kept` of documents.
-        parts: `Representation.parts` of both sides.
-    """
+    """A form of representations."""
 
     query_vectors: int = 1
     document_vectors: int = 1
@@ -139,13 +140,7 @@ class LossCase:
         return Step(queries, documents, positives, teacher=teacher if self._made.needs_teacher else None)
 
     def value(self, step: Step, loss: Loss | None = None, *, rank: int = 0) -> LossValue:
-        """The loss of a step; what it draws is the same each time.
-
-        Args:
-            step: The step.
-            loss: The loss; None = as it was made.
-            rank: Number of a process: in another one, only what is drawn by torch is the same.
-        """
+        """The loss of a step; what it draws is the same each time."""
         torch.manual_seed(0)
         random.seed(rank)
         np.random.seed(rank)
@@ -160,16 +155,18 @@ class LossCase:
     def compares(self) -> bool:
         """Whether it depends on how queries and documents compare, unlike a regulariser of each side."""
         step = self.step()
-        turned = {name: _turned(one) for name, one in step.leaves().items() if name.endswith("documents")}
+        turned = {}
+        for name, one in step.leaves().items():
+            if name.endswith("documents"):
+                # Other columns, vectors with some signs changed, which keeps every norm of them.
+                turned[name] = one.detach().roll(1, dims=-1)
+                if one.dim() > 2:
+                    turned[name][..., ::2] *= -1
         with torch.no_grad():
             return not torch.isclose(self.total(step), self.total(step.with_leaves(turned)), rtol=1e-5)
 
     def check_compares(self) -> None:
-        """Leave a property out that only losses have which compare queries with documents.
-
-        Raises:
-            UnsupportedError: It does not.
-        """
+        """Leave a property out that only losses have which compare queries with documents."""
         if not self.compares():
             leave_out("it does not depend on how queries and documents compare.")
 
@@ -177,11 +174,7 @@ class LossCase:
 def loss_cases(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any
 ) -> Iterator[LossCase]:
-    """The loss on representations of the form that is given, or of each form that it takes.
-
-    Raises:
-        UnsupportedError: It takes none of them.
-    """
+    """The loss on representations of the form that is given, or of each form that it takes."""
     options = {**required_values(registry.get("loss", name), options), **options}
     forms = FORMS
     if kept is not None or parts is not None:
@@ -215,24 +208,13 @@ def _drawn(
     return (values if least is None else values.clamp(min=least)).requires_grad_()
 
 
-def _turned(values: Tensor) -> Tensor:
-    """The values of each text in other columns, vectors with some signs changed, which keeps every norm of them."""
-    rolled = values.detach().roll(1, dims=-1)
-    if values.dim() == 2:
-        return rolled
-    signs = torch.ones(values.shape[-1], dtype=values.dtype)
-    signs[::2] = -1
-    return rolled * signs
-
-
 def expect_finite(where: str, case: LossCase, step: Step) -> None:
     """Expect that the loss of a step and its gradients are finite; `where` says in a message what the step is."""
     step = step.scaled(1.0)
     total = case.total(step)
     if not torch.isfinite(total):
         fail(f"{where} the loss is {total.item()}", expected="a number", found=total.item())
-    if total.requires_grad:
-        torch.autograd.backward(total)
+    backward(total)
     for name, one in step.leaves().items():
         if one.grad is not None and not one.grad.isfinite().all():
             wrong = float(one.grad[~one.grad.isfinite()][0])
@@ -255,12 +237,7 @@ def value(case: LossCase) -> None:
     found: object = case.value(case.step())
     if not isinstance(found, LossValue):
         fail("it returns no LossValue", expected="LossValue", found=type(found).__name__)
-    for name, number in {"total": found.total, **found.terms}.items():
-        if number.dim():
-            problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
-            fail(problem, expected="()", found=tuple(number.shape))
-        if not torch.isfinite(number):
-            fail(f"the {name} is {number.item()}", expected="a number", found=number.item())
+    expect_scalars({"total": found.total, **found.terms})
 
 
 @LOSSES.property(after=("value",))
@@ -414,8 +391,7 @@ def gradient(case: LossCase) -> None:
     """Gradients reach both sides, if the loss depends on them."""
     step = case.step()
     total = case.total(step)
-    if total.requires_grad:
-        torch.autograd.backward(total)
+    backward(total)
     for name, one in step.leaves().items():
         if one.grad is not None and one.grad.any():
             continue
@@ -434,7 +410,7 @@ def finite_differences(case: LossCase) -> None:
     total = case.total(step)
     if not total.requires_grad:
         fail("no gradient reaches the representations", expected="a gradient", found="none")
-    torch.autograd.backward(total)
+    backward(total)
     exact = total.dtype == torch.float64
     size, tolerance = (1e-5, 1e-4) if exact else (1e-2, 3e-2)
     for name, one in step.leaves().items():
@@ -478,7 +454,7 @@ def temperature(case: LossCase) -> None:
         except InputError as error:
             raise UnsupportedError(str(error)) from error
         step = case.step()
-        torch.autograd.backward(case.total(step, made))
+        backward(case.total(step, made))
         gradients = [one.grad for one in step.leaves().values() if one.grad is not None]
         sizes.append(float(torch.cat([one.reshape(-1) for one in gradients]).norm()))
     if sizes[1] >= sizes[0]:
@@ -512,7 +488,7 @@ def falls_under_training(case: LossCase) -> None:
     before, margin_before = case.total(step, loss).item(), _margin(step)
     for _ in range(_STEPS):
         optimizer.zero_grad()
-        torch.autograd.backward(case.total(_rectified(step, leaves), loss))
+        backward(case.total(_rectified(step, leaves), loss))
         optimizer.step()
     after, margin_after = case.total(_rectified(step, leaves), loss).item(), _margin(_rectified(step, leaves))
     if not after < before:
@@ -528,13 +504,13 @@ def falls_under_training(case: LossCase) -> None:
 def two_processes(case: LossCase) -> None:
     """Two processes, each of which has the graph of its own texts alone, have the gradient of one."""
     alone, shared = case.step(), case.step()
-    torch.autograd.backward(case.total(alone))
+    backward(case.total(alone))
     for rank in range(2):
         attached = {}
         for name, one in shared.leaves().items():
             own = torch.arange(len(one)) % 2 == rank
             attached[name] = torch.where(own.view(-1, *([1] * (one.dim() - 1))), one, one.detach())
-        torch.autograd.backward(case.value(shared.with_leaves(attached), rank=rank).total)
+        backward(case.value(shared.with_leaves(attached), rank=rank).total)
     for (name, one), other in zip(shared.leaves().items(), alone.leaves().values(), strict=True):
         found, expected = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in (one, other))
         expect_close(f"the gradients of the {name} in two processes do not add up to that of one", found, expected)
@@ -544,14 +520,8 @@ def two_processes(case: LossCase) -> None:
 def parameters_trained(case: LossCase) -> None:
     """Every parameter of its own gets a gradient."""
     loss = case.loss()
-    parameters = dict(loss.named_parameters())
-    if not parameters:
-        leave_out("it has no parameters.")
-    torch.autograd.backward(case.total(case.step(), loss))
-    for name, one in parameters.items():
-        if one.requires_grad and (one.grad is None or not one.grad.any()):
-            problem = f"the parameter '{name}' gets no gradient, and is never trained"
-            fail(problem, expected="a gradient", found="none", source=rf"self\.{name.partition('.')[0]}\b.*=")
+    with trained(dict(loss.named_parameters())):
+        backward(case.total(case.step(), loss))
 
 
 @LOSSES.property(after=("value",), once=True)
@@ -567,22 +537,16 @@ def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
     for form in (case.form, *FORMS.values()):
         for progress in (START, *_LATER):
             step = replace(replace(case, form=form).step(), progress=progress)
-            step.teacher = _missing_some(step.teacher)
+            if step.teacher is not None:
+                step.teacher[-1] = float("nan")
             try:
                 total = case.total(step, loss)
             except UnsupportedError as error:
                 found.append(str(error))
                 continue
-            if total.requires_grad:
-                torch.autograd.backward(total)
+            backward(total)
             found += [total.detach(), *(one.grad for one in step.leaves().values())]
     return found
-
-
-def _missing_some(teacher: Tensor | None) -> Tensor | None:
-    if teacher is not None:
-        teacher[-1] = float("nan")
-    return teacher
 
 
 def _margin(step: Step) -> float:

@@ -25,15 +25,7 @@ _TRIED_TOGETHER = 3
 
 
 def expect_typed_keywords(component: type, positional: int) -> None:
-    """Expect that every option is a keyword-only argument with a type that its default fits.
-
-    Args:
-        component: The class.
-        positional: How many arguments of the constructor are not options.
-
-    Raises:
-        PropertyError: One is not.
-    """
+    """Expect that every option is a keyword-only argument with a type that its default fits."""
     constructor = component.__init__  # type: ignore[misc]
     if constructor is torch.nn.Module.__init__:
         return  # it has none of its own, and so no option
@@ -124,14 +116,6 @@ def expect_effects(
     """Expect that each option changes the behaviour, by itself or together with one other.
 
     A value that is refused (InputError) counts for nothing, and so does an option of which every value is.
-
-    Args:
-        component: The class.
-        given: The options of the component.
-        behaviour_of: Options -> all that the component does with them: tensors, and values that can be compared.
-
-    Raises:
-        PropertyError: One changes nothing; says which, and what was tried.
     """
     known: dict[str, Sequence[Any] | None] = {}
 

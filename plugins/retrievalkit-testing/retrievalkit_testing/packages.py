@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import unquote, urlparse
 
-from retrievalkit import contracts, hookspecs, registry
+from retrievalkit import contracts, registry
 from retrievalkit.errors import RetrievalkitError, UnknownNameError, UnsupportedError
 from retrievalkit_testing.option_effects import expect_typed_keywords
 from retrievalkit_testing.processes import started
-from retrievalkit_testing.properties import Kit, Place, PropertyError, of_component
+from retrievalkit_testing.properties import Kit, Place, PropertyError, fail, leave_out, of_component
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 _SECONDS = 120.0
@@ -30,16 +29,7 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Started:
-    """What a start of a module in a process of its own showed; see `processes.import_plugin`.
-
-    Attributes:
-        printed: What it wrote to the terminal.
-        error: The exception it raised, "" if none.
-        heavy: The first heavy module that it imports, "" if none.
-        file: Where.
-        line: Where.
-        seconds: Processor time of the import.
-    """
+    """What a start of a module in a process of its own showed; see `processes.import_plugin`."""
 
     printed: str
     error: str
@@ -50,12 +40,7 @@ class Started:
 
 
 class PackageCase:
-    """A distribution whose plugins are registered.
-
-    Args:
-        name: Name of the distribution; of a plugin of a single file, its path.
-        root: Its source folder, if not that of an editable install.
-    """
+    """A distribution whose plugins are registered."""
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         self.name = self.label = name
@@ -80,8 +65,7 @@ class PackageCase:
     def metadata(self) -> importlib.metadata.Distribution:
         """What is installed of it."""
         if self.is_file:
-            msg = "it is a single file; `rkit plugins new` starts a package."
-            raise UnsupportedError(msg)
+            leave_out("it is a single file; `rkit plugins new` starts a package.")
         return importlib.metadata.distribution(self.name)
 
     @property
@@ -106,8 +90,7 @@ class PackageCase:
         direct = json.loads(self.metadata.read_text("direct_url.json") or "{}")
         folder = Path(unquote(urlparse(direct.get("url", "")).path))
         if not direct.get("dir_info", {}).get("editable") or not (folder / "pyproject.toml").is_file():
-            msg = "it is not installed from a source folder (pip install -e FOLDER)."
-            raise UnsupportedError(msg)
+            leave_out("it is not installed from a source folder (pip install -e FOLDER).")
         return folder
 
     def file_of(self, module: str) -> str:
@@ -159,17 +142,9 @@ def same_name(one: str, other: str) -> bool:
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
-def package_cases(name: str, *, root: str | Path | None = None) -> list[PackageCase]:
-    """A distribution as the one case.
-
-    Args:
-        name: Its name; of a plugin of a single file, its path.
-        root: Its source folder, if not that of an editable install.
-    """
-    return [PackageCase(name, None if root is None else Path(root))]
-
-
-PACKAGES: Kit[PackageCase] = Kit("package", package_cases, find=lambda _: PackageCase)
+PACKAGES: Kit[PackageCase] = Kit(
+    "package", lambda name, root=None: [PackageCase(name, root and Path(root))], find=lambda _: PackageCase
+)
 """The properties of a distribution of plugins."""
 
 
@@ -194,12 +169,6 @@ def check_package(name: str, *, root: str | Path | None = None) -> None:
     PACKAGES.check(name, root=root)
 
 
-def _fail(problem: str, place: Place | None, **values: Any) -> None:
-    failure = PropertyError(problem, **values)
-    failure.place = place
-    raise failure
-
-
 @PACKAGES.property()
 def registered(case: PackageCase) -> str:
     """Its plugins are registered: names in snake_case that no other plugin has, on hooks that exist."""
@@ -207,13 +176,13 @@ def registered(case: PackageCase) -> str:
         if plugin.error:
             start = case.starts[0] if case.starts else None
             place = Place(start.file, start.line) if start is not None and start.error else case.top
-            _fail(f"the plugin '{plugin.name}' could not be loaded: {plugin.error.rstrip('.')}", place)
+            fail(f"the plugin '{plugin.name}' could not be loaded: {plugin.error.rstrip('.')}", place)
     for component in case.components:
         registered = [other for plugin in registry.plugins() for other in plugin.components]
         rivals = [one for one in registered if (one.kind, one.name) == (component.kind, component.name)]
         if len(rivals) > 1:
             owners = " and ".join(f"{one.distribution} {one.version}" for one in rivals)
-            _fail(f"the {component.kind} '{component.name}' is registered by {owners}", case.hook(component))
+            fail(f"the {component.kind} '{component.name}' is registered by {owners}", case.hook(component))
     return ", ".join(f"{one.kind} {one.name}" for one in case.components) or "nothing"
 
 
@@ -222,14 +191,14 @@ def cold_import(case: PackageCase) -> str:
     """Its modules are imported at every start of rkit: they import nothing heavy, and take no time."""
     for module, start in zip(case.modules, case.starts, strict=True):
         if start.error:
-            _fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
+            fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
         # A file in RKIT_PLUGIN_FILES is its author's own, who may wait for what it imports.
         if start.heavy and Path(case.name).suffix != ".py":
             msg = f"'{module}' imports {start.heavy}, which every `rkit --help` waits for: import it where it is used"
-            _fail(msg, Place(start.file, start.line), found=f"{start.seconds:.2f} s")
+            fail(msg, Place(start.file, start.line), found=f"{start.seconds:.2f} s")
         if start.seconds > _MOST_SECONDS and not start.heavy:
             place, most = Place(case.file_of(module), 1), f"at most {_MOST_SECONDS} s"
-            _fail(f"'{module}' takes long to import", place, expected=most, found=f"{start.seconds:.2f} s")
+            fail(f"'{module}' takes long to import", place, expected=most, found=f"{start.seconds:.2f} s")
     return f"{1000 * sum(one.seconds for one in case.starts):.0f} ms"
 
 
@@ -241,7 +210,7 @@ def quiet_import(case: PackageCase) -> None:
             pattern, file = r"\bprint\(|std(out|err)\.write|warn\(", case.file_of(module)
             lines = Path(file).read_text(encoding="utf-8").splitlines() if Path(file).is_file() else []
             line = next((row for row, one in enumerate(lines, 1) if re.search(pattern, one)), 1)
-            _fail(f"importing '{module}' prints", Place(file, line), expected="nothing", found=text[:80])
+            fail(f"importing '{module}' prints", Place(file, line), expected="nothing", found=text[:80])
 
 
 @PACKAGES.property(after=["registered"])
@@ -251,15 +220,15 @@ def targets(case: PackageCase) -> None:
         try:
             loaded = component.load()
         except RetrievalkitError as error:
-            _fail(str(error).rstrip("."), case.hook(component))
+            fail(str(error).rstrip("."), case.hook(component))
         if component.kind not in CONTRACTS:
             continue
         base = getattr(contracts, CONTRACTS[component.kind])
         if not issubclass(loaded, base):
             msg = f"{component.kind} '{component.name}' is not derived from {base.__name__} of retrievalkit.contracts"
-            _fail(msg, of_component(loaded))
+            fail(msg, of_component(loaded))
         if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
-            _fail(f"{component.kind} '{component.name}' lacks {', '.join(missing)}", of_component(loaded))
+            fail(f"{component.kind} '{component.name}' lacks {', '.join(missing)}", of_component(loaded))
 
 
 @PACKAGES.property(after=["registered", "targets"])
@@ -284,11 +253,11 @@ def documented(case: PackageCase) -> None:
     for component, loaded in _classes(case):
         if not (vars(loaded).get("__doc__") or component.help).strip():
             msg = f"{component.kind} '{component.name}' lacks a docstring: `rkit plugins list` shows its first sentence"
-            _fail(msg, of_component(loaded))
+            fail(msg, of_component(loaded))
         for option in registry.options(loaded).values():
             if not option.description:
                 msg = f"the option '{option.name}' of {component.kind} '{component.name}' is not in its `Args:`"
-                _fail(msg, of_component(loaded, source=rf"(^|[\s(,*]){option.name}\s*[:=,)]"))
+                fail(msg, of_component(loaded, source=rf"(^|[\s(,*]){option.name}\s*[:=,)]"))
 
 
 def _classes(case: PackageCase) -> list[tuple[registry.Component, type]]:
@@ -300,15 +269,15 @@ def versions(case: PackageCase) -> str:
     """Its version is one that pip can compare, the same in its module, and it requires retrievalkit."""
     own = case.metadata.version
     if not re.fullmatch(_VERSION, own):
-        _fail("its version is none that pip can compare", case.metadata_line(r"^version|^dynamic"), found=own)
+        fail("its version is none that pip can compare", case.metadata_line(r"^version|^dynamic"), found=own)
     for module in case.modules:
         said = _assigned(Path(case.file_of(module)), "__version__")
         if said is not None and said[0] != own:
             msg = f"'{module}' says another version than what is installed"
-            _fail(msg, Place(case.file_of(module), said[1]), expected=own, found=said[0])
+            fail(msg, Place(case.file_of(module), said[1]), expected=own, found=said[0])
     needed = [re.split(r"[^\w.-]", one)[0] for one in case.metadata.requires or []]
     if not same_name(case.name, "retrievalkit") and not any(same_name(one, "retrievalkit") for one in needed):
-        _fail("it does not require retrievalkit", case.metadata_line(r"^dependencies"), found=needed)
+        fail("it does not require retrievalkit", case.metadata_line(r"^dependencies"), found=needed)
     python = case.metadata.metadata["Requires-Python"]
     return f"{own}, Python {python or 'any'}"
 
@@ -321,61 +290,44 @@ def _assigned(file: Path, name: str) -> tuple[str, int] | None:
     return None
 
 
-@PACKAGES.property(after=["registered"])
-def contract(case: PackageCase) -> str:
-    """It is for the contract that retrievalkit has: a plugin of another one is refused with both versions in words."""
-    ours = getattr(hookspecs, "VERSION", None)
-    declared = {
-        module: said for module in case.modules if (said := _assigned(Path(case.file_of(module)), _DECLARATION))
-    }
-    if ours is None or not declared:
-        msg = f"no module of it says by {_DECLARATION} for which contract it was written."
-        raise UnsupportedError(msg)
-    for module, (version, line) in declared.items():
-        if version.split(".")[0] != str(ours).split(".")[0]:
-            _fail(
-                f"'{module}' is for another contract", Place(case.file_of(module), line), expected=ours, found=version
-            )
-    return f"for {', '.join(dict.fromkeys(one for one, _ in declared.values()))}, and retrievalkit has {ours}"
-
-
-_DECLARATION = "retrievalkit_contract"
-
-
 @PACKAGES.property(after=["cold_import"])
 def entry_points(case: PackageCase) -> None:
     """The names of its entry points are snake_case, and its modules are named after the distribution."""
     for one in case.entry_points:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", one.name):
-            _fail(
+            fail(
                 "the name of its entry point is not snake_case", case.metadata_line(re.escape(one.name)), found=one.name
             )
         if ":" in one.value:
             msg = "its entry point names something inside of a module, and has to name the module with the hooks"
-            _fail(msg, case.metadata_line(re.escape(one.value)), found=one.value)
+            fail(msg, case.metadata_line(re.escape(one.value)), found=one.value)
 
 
 @PACKAGES.property(after=["registered", "cold_import"])
 def wheel(case: PackageCase) -> str:
     """A wheel is built of it that holds all of its modules and its entry points, and can be imported by itself."""
     if same_name(case.name, "retrievalkit"):
-        msg = "it is retrievalkit itself."
-        raise UnsupportedError(msg)
+        leave_out("it is retrievalkit itself.")
     with TemporaryDirectory(prefix="rkit-check-") as folder:
         built = _wheel(case, Path(folder))
         installed = Path(folder) / "installed"
         with zipfile.ZipFile(built) as archive:
             archive.extractall(installed)
-        _expect_modules(case, installed)
+        for module in sorted({*case.modules, *(one.target.partition(":")[0] for one in case.components)}):
+            path = installed.joinpath(*module.split("."))
+            if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
+                held = sorted(str(one.relative_to(installed)) for one in installed.rglob("*.py"))[:5]
+                place = case.metadata_line(r"^\[tool\.|^packages")
+                fail(f"its wheel lacks the module '{module}'", place, expected=module, found=held)
         listed = "".join(one.read_text() for one in installed.glob("*.dist-info/entry_points.txt"))
         if ENTRY_POINT_GROUP not in listed:
             msg = f"its wheel has no entry point of the group {ENTRY_POINT_GROUP}"
-            _fail(msg, case.metadata_line(r"entry-points"))
+            fail(msg, case.metadata_line(r"entry-points"))
         for module in case.modules:
             start = case.start(module, installed)
             if start.error:
                 msg = f"installed by its wheel alone, '{module}' cannot be imported: {start.error.rstrip('.')}"
-                _fail(msg, case.metadata_line(r"^\[tool\.|^packages"))
+                fail(msg, case.metadata_line(r"^\[tool\.|^packages"))
         return f"{built.stat().st_size:,} bytes"
 
 
@@ -385,8 +337,7 @@ def _wheel(case: PackageCase, folder: Path) -> Path:
     needed = [re.split(r"[^\w.-]", one)[0] for one in project.get("build-system", {}).get("requires", ["setuptools"])]
     for one in (*needed, "pip"):
         if importlib.util.find_spec(one.replace("-", "_").lower()) is None:
-            msg = f"it is built with {one}, which is not installed here."
-            raise UnsupportedError(msg)
+            leave_out(f"it is built with {one}, which is not installed here.")
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__")
     shutil.copytree(case.root, folder / "source", ignore=ignored)
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
@@ -395,15 +346,5 @@ def _wheel(case: PackageCase, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reason = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
-        _fail(f"no wheel can be built of it: {reason[-300:].rstrip('.')}", case.metadata_line(r"^\[build-system\]"))
+        fail(f"no wheel can be built of it: {reason[-300:].rstrip('.')}", case.metadata_line(r"^\[build-system\]"))
     return wheels[0]
-
-
-def _expect_modules(case: PackageCase, installed: Path) -> None:
-    wanted = {*case.modules, *(one.target.partition(":")[0] for one in case.components)}
-    for module in sorted(wanted):
-        path = installed.joinpath(*module.split("."))
-        if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
-            held = sorted(str(one.relative_to(installed)) for one in installed.rglob("*.py"))
-            msg = f"its wheel lacks the module '{module}'"
-            _fail(msg, case.metadata_line(r"^\[tool\.|^packages"), expected=module, found=held[:5])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,15 @@ from retrievalkit.commands import Retriever
 from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
 from retrievalkit.errors import UnsupportedError
 from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
-from retrievalkit_testing.properties import Kit, expect_close, expect_equal, fail, leave_out
+from retrievalkit_testing.properties import (
+    Kit,
+    backward,
+    expect_close,
+    expect_equal,
+    fail,
+    leave_out,
+    trained,
+)
 from retrievalkit_testing.samples import kit_models
 
 _SIZE = 100.0
@@ -108,14 +116,7 @@ LONG: Text = ("Peru", "the seat of government is the city of lima , and people p
 
 
 class PoolerCase:
-    """A pooler on one encoder.
-
-    Args:
-        name: Registered name of the pooler.
-        model: The encoder's model.
-        label: Names the model in messages.
-        options: Of the pooler.
-    """
+    """A pooler on one encoder."""
 
     def __init__(self, name: str, model: str, label: str, options: Mapping[str, Any]) -> None:
         self.name = name
@@ -181,11 +182,7 @@ class PoolerCase:
         return copied(self._states[key])
 
     def padded_sides(self) -> Iterator[Side]:
-        """The sides whose texts are padded: not those that are filled up with [MASK]-like tokens, which count.
-
-        Raises:
-            UnsupportedError: There are none.
-        """
+        """The sides whose texts are padded: not those that are filled up with [MASK]-like tokens, which count."""
         sides = [side for side in SIDES if side not in self._made.needs.mask_filled]
         if not sides:
             leave_out("no side is padded.")
@@ -348,12 +345,7 @@ def sides_agree(case: PoolerCase) -> None:
             sizes = {side: 0 if one is None else one.shape[-1] for side, one in tensors.items()}
             if sizes["query"] != sizes["document"]:
                 problem = f"{what} of queries and documents differ in size, so that no two can be compared"
-                fail(
-                    problem,
-                    expected=f"{sizes['query']} as of queries",
-                    found=f"{sizes['document']} of documents",
-                    difference=abs(sizes["query"] - sizes["document"]),
-                )
+                fail(problem, expected=f"{sizes['query']} as of queries", found=f"{sizes['document']} of documents")
 
 
 @POOLERS.property(after=("output", "finite"))
@@ -462,18 +454,13 @@ def gradient(case: PoolerCase) -> None:
         states = case.states(side, training=True)
         leaves = {number: one.requires_grad_() for number, one in states.layers.items()}
         total = objective(case.pooler().train()(states, side))
-        if total.requires_grad:
-            torch.autograd.backward(total)
+        backward(total)
         for number, leaf in leaves.items():
             has_gradient = leaf.grad is not None and bool(leaf.grad.any())
             reached = reached or has_gradient
             if not has_gradient and (change := _change_by(case, side, number)):
                 problem = f"{side}: no gradient reaches layer {number} of the encoder, on which the output depends"
-                fail(
-                    problem,
-                    expected="a gradient",
-                    found=f"none, where another state changes the output by {change:.3g}",
-                )
+                fail(problem, expected="a gradient", found=f"none, where other states change it by {change:.3g}")
     if not reached:
         fail("no gradient reaches the encoder, from either side")
 
@@ -495,22 +482,12 @@ def _change_by(case: PoolerCase, side: Side, layer: int) -> float:
 def parameters_trained(case: PoolerCase) -> None:
     """Every parameter gets a gradient."""
     pooler = _stirred(case.pooler()).train()
-    parameters = {name: one for name, one in pooler.named_parameters() if one.requires_grad}
-    if not parameters:
-        leave_out("it has no parameters.")
-    for side in SIDES:
-        states = case.states(side, training=True)
-        for one in states.layers.values():
-            one.requires_grad_()
-        total = objective(pooler(states, side))
-        if total.requires_grad:
-            torch.autograd.backward(total)
-    for name, one in parameters.items():
-        if one.grad is None or not one.grad.any():
-            found = "none" if one.grad is None else "0 everywhere"
-            last = name.rpartition(".")[0] or name
-            problem = f"the parameter '{name}' gets no gradient, and is never trained"
-            fail(problem, expected="a gradient", found=found, source=rf"self\.{last.partition('.')[0]}\b.*=")
+    with trained(dict(pooler.named_parameters())):
+        for side in SIDES:
+            states = case.states(side, training=True)
+            for one in states.layers.values():
+                one.requires_grad_()
+            backward(objective(pooler(states, side)))
 
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
@@ -569,7 +546,7 @@ def separate_towers(case: PoolerCase) -> None:
         tower = retriever.tower(side)
         total = objective(retriever(tower.collate(tower.tokenize(TEXTS, side), side), side))
         if total.requires_grad:
-            torch.autograd.backward(total)
+            backward(total)
         elif any(_change_by(case, side, number) for number in case.states(side, training=True).layers):
             fail(f"with an encoder for each side no gradient reaches that of the {side} side")
 
@@ -583,7 +560,9 @@ def options_effective(case: PoolerCase) -> None:
 def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
     """All that a pooler does with some options: what it needs, asks for, returns, and the gradients of it."""
     asked: list[str] = []
-    with _recorded(registry.get("encoder", "transformer"), asked):
+    encoder: Any = registry.get("encoder", "transformer")
+    ask = encoder.file
+    with mock.patch.object(encoder, "file", lambda self, name: asked.append(name) or ask(self, name)):
         pooler, tower = case.parts(options)
     found: list[Any] = [tuple(asked), pooler.default_loss]
     for training in (False, True):
@@ -595,28 +574,10 @@ def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
             torch.manual_seed(0)
             made = pooler(states, side)
             total = objective(made)
-            if total.requires_grad:
-                torch.autograd.backward(total)
+            backward(total)
             tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
             found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
     return [*found, *(one.grad for one in pooler.parameters())]
-
-
-@contextmanager
-def _recorded(encoder: Any, asked: list[str]) -> Iterator[None]:
-    """While this lasts, the files that a pooler asks its encoder for are noted."""
-    original = encoder.file
-
-    def file(self: Any, name: str) -> Path | None:
-        asked.append(name)
-        found: Path | None = original(self, name)
-        return found
-
-    encoder.file = file
-    try:
-        yield
-    finally:
-        encoder.file = original
 
 
 def _stirred(pooler: Pooler) -> Pooler:

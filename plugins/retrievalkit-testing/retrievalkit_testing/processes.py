@@ -29,17 +29,7 @@ HEAVY = frozenset({
 
 
 def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | None = None) -> tuple[int, Any, str]:
-    """Call a function of this module in a new process.
-
-    Args:
-        function: Its name.
-        arguments: Its arguments; they are pickled.
-        seconds: Most time of the process.
-        path: A folder to import from first.
-
-    Returns:
-        The exit code, what the function returned (None if it did not), and what the process printed.
-    """
+    """Call a function of this module in a new process."""
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
@@ -108,12 +98,7 @@ def _cut_short(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
 
 
 def import_plugin(module: str, file: str) -> dict[str, Any]:
-    """Import a plugin's module as `rkit` does at every start: its error, the first heavy import and where, the time.
-
-    Args:
-        module: The module.
-        file: Its file, if it is a plugin of a single file; otherwise "".
-    """
+    """Import a plugin's module as `rkit` does at every start: its error, the first heavy import and where, the time."""
     import pluggy  # noqa: F401 - what every start has imported already
 
     import retrievalkit.registry  # noqa: F401
@@ -160,5 +145,6 @@ def import_plugin(module: str, file: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     _name, _arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
-    _found = {"search": search, "build_and_die": build_and_die, "import_plugin": import_plugin}[_name](*_arguments)
+    _known: dict[str, Callable[..., Any]] = {one.__name__: one for one in (search, build_and_die, import_plugin)}
+    _found = _known[_name](*_arguments)
     Path(sys.argv[2]).write_bytes(pickle.dumps(_found))

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,13 +35,7 @@ from retrievalkit.errors import InputError, UnsupportedError, check_choice
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a source file.
-
-    Attributes:
-        file: The file.
-        line: The line, from 1.
-        name: What is there, such as "Mean.forward".
-    """
+    """A line of a source file."""
 
     file: str
     line: int
@@ -52,13 +46,7 @@ class Place:
 
 
 def of_component(component: type, *, method: str = "", source: str = "") -> Place | None:
-    """The line of a component's class to look at; None if its source cannot be read.
-
-    Args:
-        component: The class.
-        method: Its method, if the class itself or one beside it in the same file defines it; otherwise the class.
-        source: A regular expression of a line of the class, which is looked for first.
-    """
+    """The line of a component's class to look at; None if its source cannot be read."""
     classes = [one for one in component.__mro__ if _file(one) is not None and _file(one) == _file(component)]
     constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
     # A constructor first: a docstring names options too.
@@ -87,21 +75,17 @@ def _methods(component: type, classes: Sequence[type], method: str) -> Iterator[
 
 def of_exception(component: type, error: BaseException) -> Place | None:
     """The deepest line of the component's own source that an exception went through; None if there is none."""
-    own = _file(component)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if own is not None and _belongs(one, component)]
-    if not frames:
-        return None
-    return Place(frames[-1].filename, frames[-1].lineno or 1, frames[-1].name)
-
-
-def _belongs(frame: traceback.FrameSummary, component: type) -> bool:
-    """Whether a frame is in the component's file, or for a plugin anywhere in its package."""
-    path, own = Path(frame.filename), Path(str(_file(component)))
     package = sys.modules.get(component.__module__.partition(".")[0])
     roots = [Path(one) for one in getattr(package, "__path__", ())]
     if component.__module__.startswith("retrievalkit.") or not roots:
-        return path == own
-    return any(path.is_relative_to(root) for root in roots)
+        # For a plugin anywhere in its package.
+        roots = [Path(str(_file(component)))]
+    frames = [
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if any(Path(one.filename).is_relative_to(root) for root in roots)
+    ]
+    return Place(frames[-1].filename, frames[-1].lineno or 1, frames[-1].name) if frames else None
 
 
 def _file(component: type) -> str | None:
@@ -150,13 +134,13 @@ class PropertyError(AssertionError):
         difference: How far the two are apart, if they are numbers.
         method: The method of the component to look at.
         source: A regular expression for the line of the component's class to look at, such as that of an option.
+        place: File and line to look at, if they are known.
 
     Attributes:
         property: Name of the property, such as "padding".
         statement: What the property states.
         case: The setting in which it failed, such as "bert, fp32".
         component: Kind and name, such as "pooler 'mean'".
-        place: File and line to look at.
     """
 
     def __init__(
@@ -168,6 +152,7 @@ class PropertyError(AssertionError):
         difference: float | None = None,
         method: str = "",
         source: str = "",
+        place: Place | None = None,
     ) -> None:
         super().__init__(problem)
         self.problem = problem
@@ -177,23 +162,23 @@ class PropertyError(AssertionError):
         self.method = method
         self.source = source
         self.property = self.statement = self.case = self.component = ""
-        self.place: Place | None = None
+        self.place = place
 
     @property
     def numbers(self) -> str:
         """What was expected and found, and how far they are apart; "" if the problem is not one of numbers."""
         named = (("expected", self.expected), ("found", self.found), ("difference", self.difference))
-        return ", ".join(f"{name} {_shown(value)}" for name, value in named if value is not None)
+        return ", ".join(
+            f"{name} {f'{value:.6g}' if isinstance(value, float) else value}"
+            for name, value in named
+            if value is not None
+        )
 
     def __str__(self) -> str:
         parts = [f"{self.component} lacks the property '{self.property}': " if self.property else "", self.problem]
         parts += [f" [{self.case}]" if self.case else "", f": {self.numbers}" if self.numbers else "", "."]
         parts += [f" {self.statement}" if self.statement else "", f" Look at {self.place}." if self.place else ""]
         return "".join(parts)
-
-
-def _shown(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -218,15 +203,7 @@ class Property(Generic[C]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one property: it holds, it failed, or it was left out.
-
-    Attributes:
-        property: Its name.
-        statement: What it states.
-        failure: Why the component lacks it; None if it does not.
-        left_out: Why it was not tried; "" if it was.
-        measured: What it measured, such as a recall; "" if nothing.
-    """
+    """What became of one property: it holds, it failed, or it was left out."""
 
     property: str
     statement: str
@@ -237,12 +214,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of all properties of a component, in the order in which to read them.
-
-    Attributes:
-        component: Kind and name, such as "pooler 'mean'".
-        outcomes: One for each property.
-    """
+    """What became of all properties of a component, in the order in which to read them."""
 
     component: str
     outcomes: Sequence[Outcome]
@@ -253,11 +225,7 @@ class Report:
         return [one.failure for one in self.outcomes if one.failure is not None]
 
     def check(self) -> None:
-        """Raise the first failure.
-
-        Raises:
-            PropertyError: The component lacks a property.
-        """
+        """Raise the first failure."""
         for failure in self.failures:
             raise failure
 
@@ -396,11 +364,7 @@ class Kit(Generic[C]):
         return failure
 
     def check(self, name: str, **settings: Any) -> None:
-        """Try all properties of a component. See `report`.
-
-        Raises:
-            PropertyError: It lacks one; says which.
-        """
+        """Try all properties of a component. See `report`."""
         self.report(name, first=True, **settings).check()
 
 
@@ -429,9 +393,9 @@ def limited(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def fail(problem: str, **details: Any) -> NoReturn:
+def fail(problem: str, place: Place | None = None, **details: Any) -> NoReturn:
     """Say that the component lacks the property that is tried. See `PropertyError` for the arguments."""
-    raise PropertyError(problem, **details)
+    raise PropertyError(problem, place=place, **details)
 
 
 def leave_out(reason: str) -> NoReturn:
@@ -439,7 +403,7 @@ def leave_out(reason: str) -> NoReturn:
     raise UnsupportedError(reason)
 
 
-def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: str) -> None:
+def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: Any) -> None:
     """Expect the same values, bit by bit. See `expect_close`."""
     expect_close(problem, found, expected, rtol=0.0, atol=0.0, **where)
 
@@ -451,21 +415,9 @@ def expect_close(
     *,
     rtol: float = 1e-4,
     atol: float = 1e-5,
-    **where: str,
+    **where: Any,
 ) -> None:
-    """Expect values that are equal but for rounding.
-
-    Args:
-        problem: What is wrong if they are not, without a full stop.
-        found: The values.
-        expected: What they should be.
-        rtol: Relative tolerance.
-        atol: Absolute tolerance.
-        where: `method` or `source` of the PropertyError.
-
-    Raises:
-        PropertyError: They differ; with the value that differs most, or the shapes.
-    """
+    """Expect values that are equal but for rounding."""
     if found.shape != expected.shape:
         fail(problem, expected=tuple(expected.shape), found=tuple(found.shape), **where)
     apart = ~torch.isclose(found.double(), expected.double(), rtol=rtol, atol=atol, equal_nan=True)
@@ -475,3 +427,32 @@ def expect_close(
     place = int(gaps.argmax())
     values = (float(one.reshape(-1)[place]) for one in (expected, found))
     fail(problem, expected=next(values), found=next(values), difference=float(gaps.max()), **where)
+
+
+def backward(total: torch.Tensor) -> None:
+    """Back-propagate, unless nothing needs it."""
+    if total.requires_grad:
+        torch.autograd.backward(total)
+
+
+def expect_scalars(numbers: Mapping[str, torch.Tensor], what: str = "") -> None:
+    """Expect finite scalars; `what` follows their names in messages."""
+    for name, number in numbers.items():
+        if number.dim():
+            problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
+            fail(problem, expected="()", found=tuple(number.shape))
+        if not torch.isfinite(number):
+            fail(f"the {name}{what} is {number.item()}", expected="a number", found=number.item())
+
+
+@contextmanager
+def trained(parameters: Mapping[str, torch.nn.Parameter], *, zero: bool = False) -> Iterator[None]:
+    """Expect that each parameter gets a gradient in the block, which may be `zero`."""
+    if not parameters:
+        leave_out("it has no parameters of its own.")
+    yield
+    for name, one in parameters.items():
+        if one.requires_grad and (one.grad is None or not (zero or one.grad.any())):
+            problem = f"the parameter '{name}' gets no gradient, and is never trained"
+            found = "none" if one.grad is None else "0 everywhere"
+            fail(problem, expected="a gradient", found=found, source=rf"self\.{name.partition('.')[0]}\b.*=")

@@ -191,12 +191,7 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] 
 
 
 def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
-    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture.
-
-    Args:
-        architecture: A key of `ARCHITECTURES`.
-        least: How many tokens to have at least.
-    """
+    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture."""
     import tokenizers
     import transformers
     from tokenizers import models, normalizers, pre_tokenizers, processors

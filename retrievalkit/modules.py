@@ -62,10 +62,6 @@ def make_callable(module: str, function: str) -> None:
 
     Python makes a submodule an attribute of its package once it is imported: `rk.rerank` is the function that users
     call, and from then on the module `retrievalkit.rerank`.
-
-    Args:
-        module: The name of the module, which is imported.
-        function: Where the function is, such as "retrievalkit.api.reranking:rerank".
     """
     home, _, name = function.partition(":")
 

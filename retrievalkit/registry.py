@@ -400,11 +400,7 @@ def get(kind: str, name: str) -> type:
 
 
 def missing(made_by: Mapping[str, Any]) -> str:
-    """Where a component is from that is not registered here, and how to have it, for messages.
-
-    Args:
-        made_by: What `describe` returned when it was used.
-    """
+    """Where a component is from that is not registered here, and how to have it, for messages."""
     distribution, version = made_by["distribution"], made_by["version"]
     if version == LOCAL_FILE:
         import shlex

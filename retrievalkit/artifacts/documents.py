@@ -72,20 +72,12 @@ def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MO
         do: What the user can do about a damaged file: a sentence.
         most: Its size in bytes, at most.
         nan: See `loads_json`.
-
-    Raises:
-        ArtifactError: The file cannot be read, is larger, or its content has another form; names the file, the place,
-            the value, and what was expected.
     """
     return check_document(read_json(path, do=do, most=most, nan=nan), form, file=path, do=do)
 
 
 def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
-    """The content of a JSON file that is a regular one of at most so many bytes; as it is, in a form that was checked.
-
-    Raises:
-        ArtifactError: It cannot be read, is larger, is not JSON, or has another form.
-    """
+    """The content of a JSON file, as it is: a regular file of at most so many bytes, and in the form."""
     value, problem, place = None, "", Path(path)
     try:
         if stat.S_ISREG(place.stat().st_mode):
@@ -110,11 +102,7 @@ def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_B
 
 
 def check_document(value: Any, form: type[Form], *, file: str | Path, do: str) -> Form:
-    """A value that was read from a file, in the form that it should have.
-
-    Raises:
-        ArtifactError: It has another form.
-    """
+    """A value that was read from a file, in the form that it should have."""
     import pydantic
 
     try:

@@ -22,11 +22,7 @@ _CUT_OFF = re.compile(r"requested and \d+ written|file write failed|failed writi
 
 @contextmanager
 def full_disk_named(place: Path) -> Iterator[None]:
-    """Raise OSError with a number and a file where a file of a folder cannot be written, whichever library writes it.
-
-    Args:
-        place: The folder, or the file, that the block writes.
-    """
+    """Raise OSError with a number and a file where a file cannot be written, whichever library writes it."""
     try:
         yield
     except RetrievalkitError:

@@ -66,12 +66,7 @@ def describe_file(path: str | Path) -> dict[str, Any]:
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
-    """A fingerprint of every file in a folder, by relative path, without hidden files and those in `skip`.
-
-    Args:
-        folder: The folder.
-        skip: Names of files and folders to leave out.
-    """
+    """A fingerprint of every file in a folder, by relative path, without hidden files and those in `skip`."""
     folder = Path(folder)
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     counted = [name for name in names if not any(part in skip or part.startswith(".") for part in name.parts)]
@@ -88,9 +83,6 @@ def check_own_files(folder: str | Path) -> None:
 
     A stranger's pipe never ends, and a link may lead to any file of the user. Hidden files are not looked at; the links
     of the hub's cache to its own `blobs` are.
-
-    Raises:
-        ArtifactError: Names the file.
     """
     root = os.path.realpath(folder)
     snapshots = os.path.dirname(root)
@@ -106,11 +98,7 @@ def check_own_files(folder: str | Path) -> None:
 
 
 def inside(folder: str | Path, name: str) -> Path:
-    """The path of a file that the manifest of a folder lists.
-
-    Raises:
-        ArtifactError: The name, or a link, leads out of the folder.
-    """
+    """The path of a file that the manifest of a folder lists."""
     path = Path(folder) / name
     if is_inner_name(name) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         return path
@@ -137,10 +125,6 @@ def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[st
 
     Left out are the manifest itself, hidden files, and the files of a subfolder that another command wrote, which its
     own manifest lists.
-
-    Args:
-        folder: The folder.
-        skip: Names of further files and folders to leave out.
     """
     folder = Path(folder)
     names = _names(folder, skip, lambda inner: kind_of(folder / inner) is not None)
@@ -156,16 +140,7 @@ def fingerprint_files(files: Files) -> str:
 
 
 def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
-    """Compare the listed files of a folder with their sizes, and with their checksums where they may have changed.
-
-    Args:
-        folder: The folder.
-        files: The entry `files` of its manifest.
-        remedy: What to do about damage, as a sentence.
-
-    Raises:
-        ArtifactError: A file is missing, is no regular file of this folder, or is not what the manifest says.
-    """
+    """Compare the listed files of a folder with their sizes, and with their checksums where they may have changed."""
     folder = Path(folder)
     root = os.path.realpath(folder)
     for name, entry in files.items():
@@ -189,11 +164,7 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
 
 
 def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = (), remedy: str) -> None:
-    """Refuse files that the manifest does not list, where a library reads whatever it finds in a folder.
-
-    Raises:
-        ArtifactError: Names such a file, or a link to a folder.
-    """
+    """Refuse files that the manifest does not list, where a library reads whatever it finds in a folder."""
     listed = (Path(name) for name in files if not name.endswith(f"/{MANIFEST}"))
     holding = {parent.as_posix() for path in listed for parent in path.parents}
     for name in _names(Path(folder), skip, lambda inner: f"{inner}/{MANIFEST}" in files and inner not in holding):
@@ -203,17 +174,7 @@ def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = 
 
 
 def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...], remedy: str) -> str:
-    """The fingerprint of a model's folder, after its files were checked.
-
-    Args:
-        folder: The folder.
-        kind: Of which kind its manifest says it is. The fingerprint of any other folder is computed.
-        skip: Names of files and folders that do not count.
-        remedy: What to do about damage, as a sentence.
-
-    Raises:
-        ArtifactError: The files are not those that the manifest's fingerprint was made of.
-    """
+    """The fingerprint of a model's folder, after its files were checked."""
     manifest = read_manifest(folder, kind) if kind_of(folder) == kind else {}
     recorded, files = manifest.get("fingerprint"), manifest.get("files")
     if files is None:

@@ -57,11 +57,7 @@ def write_manifest(
 
 
 def add_to_manifest(folder: str | Path, **entries: Any) -> None:
-    """Add entries to the manifest of an existing folder, or replace them.
-
-    Raises:
-        ArtifactError: The folder does not exist, or lacks a manifest.
-    """
+    """Add entries to the manifest of an existing folder, or replace them."""
     write_json(Path(folder) / MANIFEST, {**read_manifest(folder), **entries})
 
 

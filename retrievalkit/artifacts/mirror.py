@@ -86,10 +86,6 @@ def store_of(place: str | Path) -> Store | None:
 def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
     """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last.
 
-    Args:
-        url: The address of the output.
-        overwrite: Replace a folder that rkit wrote.
-
     Raises:
         ArtifactError: The output exists, or the store cannot be written to.
     """
@@ -169,13 +165,7 @@ def _hidden(place: Path) -> str:
 
 
 def _fetch_folder(store: Store, folder: Path, names: Mapping[str, int] | None) -> None:
-    """Copy a folder, but for the shards of vectors.
-
-    Args:
-        store: Where it is.
-        folder: The copy.
-        names: Its objects, if there is no manifest that lists them.
-    """
+    """Copy a folder, but for the shards of vectors."""
     folder.mkdir(parents=True, exist_ok=True)
     listed: Mapping[str, Any] = {}
     if names is None:

@@ -197,13 +197,7 @@ def write_file(path: str | Path) -> Iterator[Path]:
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write a JSON file; values that JSON lacks are written as text. It appears whole or not at all.
-
-    Args:
-        path: The file.
-        value: Its content.
-        indent: Spaces for each level; None = one line, for files that people do not read.
-    """
+    """Write a JSON file, whole or not at all; values that JSON lacks are written as text. Indent None = one line."""
     text = named(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
     with write_file(path) as staging:
         staging.write_text(text + "\n", encoding="utf-8")

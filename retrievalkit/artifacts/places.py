@@ -43,11 +43,7 @@ def absolute(place: str | Path) -> str | Path:
 
 
 def place_of(path: str | Path) -> Path:
-    """The absolute place that an output names, all links followed, so that a link is never replaced itself.
-
-    Raises:
-        ArtifactError: It is a link to nothing, or a name that files cannot have.
-    """
+    """The absolute place that an output names, all links followed, so that a link is never replaced itself."""
     text = os.fspath(path)
     if is_address(text):
         msg = f"this command cannot write to a store, '{text}'. Choose a folder of this machine, and copy it there."
@@ -72,11 +68,7 @@ def place_of(path: str | Path) -> Path:
 
 
 def check_parents(folder: Path, output: str | Path) -> None:
-    """Refuse an output below a file.
-
-    Raises:
-        ArtifactError: Names the file.
-    """
+    """Refuse an output below a file."""
     for parent in (folder, *folder.parents):
         if parent.exists() and not parent.is_dir():
             msg = f"output '{output}' cannot be written: '{parent}' is a file, not a folder. Choose another --output."
@@ -110,15 +102,7 @@ def descriptor(path: str | Path) -> int | None:
 
 
 def check_output_file(path: str | Path, *, stream: bool = False) -> None:
-    """Refuse an output file whose place is taken by a folder, or by something else that cannot become a file.
-
-    Args:
-        path: The file.
-        stream: Whether a pipe or a device will do, because the file is all that is written.
-
-    Raises:
-        ArtifactError: Names it.
-    """
+    """Refuse an output whose place cannot become a file; `stream` allows a pipe or a device that is written through."""
     through = is_stream(path)
     if not through:
         place_of(path)

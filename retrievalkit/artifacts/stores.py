@@ -60,11 +60,7 @@ class Store:
         return Store(posixpath.dirname(self.url))
 
     def is_folder(self) -> bool:
-        """Whether it is a folder, rather than an object.
-
-        Raises:
-            ArtifactError: It is neither.
-        """
+        """Whether it is a folder, rather than an object."""
         with self._reaching("read"):
             return bool(self._files.info(self._root)["type"] == "directory")
 

@@ -237,11 +237,7 @@ class _Job:
                 progress.advance(len(shard.ids))
 
     def encoded(self, number: int, rows: _Rows) -> tuple[int, EncodedShard, str]:
-        """A shard, without texts that cannot be encoded, and what is to be said of the precision of its vectors.
-
-        Raises:
-            Exception: None of them can be encoded.
-        """
+        """A shard, without texts that cannot be encoded, and what is to be said of the precision of its vectors."""
         failing: dict[str, Exception] = {}
         shard, note = self._encoded(rows, failing)
         if shard is None:
@@ -365,11 +361,7 @@ def _opened(model: str | Path, options: EncodingOptions) -> Retriever:
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:
-    """The vectors in float16.
-
-    Raises:
-        UnsupportedError: A number is too large for it.
-    """
+    """The vectors in float16."""
     largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
     if wrong := np.flatnonzero(np.isfinite(largest) & (largest > np.finfo(np.float16).max)).tolist():
         text = wrong[0] if counts is None else int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))

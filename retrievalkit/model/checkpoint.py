@@ -57,31 +57,18 @@ def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a checkpoint's weights and configuration, which are checked.
-
-    Raises:
-        ArtifactError: They are not those that its manifest describes.
-    """
+    """The fingerprint of a checkpoint's weights and configuration, which are checked."""
     return artifacts.checked_fingerprint(folder, "checkpoint", skip=NOT_WEIGHTS, remedy=DO)
 
 
 def untrained_fingerprint(description: Mapping[str, Any], model: str) -> str:
-    """The fingerprint of a retriever that is no checkpoint: of its parts with their options, and of the model's files.
-
-    Args:
-        description: See `Retriever.from_description`.
-        model: The folder or name of the pretrained model; one that was moved is the same model.
-    """
+    """The fingerprint of an untrained retriever: its parts with their options, and the files of its model."""
     parts = {name: value for name, value in description.items() if name not in UNTRAINED}
     return artifacts.fingerprint_value([parts, model_fingerprint(model)])
 
 
 def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None:
-    """Note that a checkpoint's vectors are cut to other lengths than its loss `matryoshka` trained them for.
-
-    Raises:
-        InputError: The command is strict.
-    """
+    """Note that a checkpoint's vectors are cut to other lengths than its loss `matryoshka` trained them for."""
     if dimensions is None or not is_checkpoint(model):
         return
     loss = artifacts.read_manifest(model, "checkpoint").get("options", {}).get("loss", {})

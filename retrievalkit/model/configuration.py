@@ -42,9 +42,6 @@ def check_configuration(folder: str | Path) -> None:
     """Refuse a folder that leads to files outside of it, or whose configuration names sizes that no model has.
 
     A billion layers would take all memory before any weight is compared with them.
-
-    Raises:
-        ArtifactError: Names the file, the entry and its value.
     """
     artifacts.check_own_files(folder)
     named: dict[str, Path] = {}

@@ -349,9 +349,6 @@ class FirstToken(nn.Module):
 def read_first_token_alone(model: Any) -> bool:
     """Make a classification model compute its last layer for the first token only, if a trial gives the same scores.
 
-    Args:
-        model: In eval mode; it must not be trained or saved afterwards.
-
     Returns:
         Whether the model was changed.
     """

@@ -34,12 +34,7 @@ def default_device() -> torch.device:
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """The format that a model computes in: never "auto".
-
-    Raises:
-        UnsupportedError: fp16 on a CPU, or int8 on a GPU.
-        OptionError: RKIT_PRECISION is neither fp32 nor bf16.
-    """
+    """The format that a model computes in: never "auto"."""
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
         raise UnsupportedError(msg)
@@ -50,11 +45,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 def auto_precision(device: torch.device) -> tuple[Precision, str]:
-    """What "auto" means on a device, and the reason: bf16 if the hardware multiplies in it, else fp32.
-
-    Raises:
-        OptionError: RKIT_PRECISION is neither fp32 nor bf16.
-    """
+    """What "auto" means on a device, and the reason: bf16 if the hardware multiplies in it, else fp32."""
     if wanted := os.environ.get(AUTO):
         if wanted not in ("fp32", "bf16"):
             msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
@@ -71,11 +62,7 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
 
 
 def check_for_pairs(precision: Precision) -> None:
-    """Refuse a format that only encoders of texts compute in, and re-rankers do not.
-
-    Raises:
-        UnsupportedError: It is int8.
-    """
+    """Refuse a format that only encoders of texts compute in, and re-rankers do not."""
     if precision == "int8":
         msg = "precision int8 is for the encoding of texts, and pairs are scored here. Use auto, bf16 or fp32."
         raise UnsupportedError(msg)

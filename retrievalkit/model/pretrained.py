@@ -26,11 +26,7 @@ _PROBE_SECONDS = 4.0
 
 
 def locate_model(model: str | Path) -> str:
-    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package.
-
-    Raises:
-        InputError: The package is not installed, or lacks the folder.
-    """
+    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package."""
     name = str(model)
     if not name.startswith("package:"):
         return name
@@ -50,11 +46,7 @@ def locate_model(model: str | Path) -> str:
 
 
 def model_fingerprint(model: str) -> str:
-    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name.
-
-    Raises:
-        ArtifactError: `rkit pretrain` wrote the folder, and its files were altered since.
-    """
+    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name."""
     located = locate_model(model)
     if not os.path.isdir(located):
         return located
@@ -64,11 +56,6 @@ def model_fingerprint(model: str) -> str:
 
 def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     """Call `kind.from_pretrained`, quietly.
-
-    Args:
-        kind: A class of transformers: of configurations, tokenizers or models.
-        source: Folder or hub name, as `locate_model` gives it.
-        **options: For `from_pretrained`, without `trust_remote_code`: only the environment allows code of a model.
 
     Raises:
         InputError: There is no such model, it is damaged, it needs a missing package or code of its own that the user
@@ -89,11 +76,7 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
 
 
 def check_source(source: str) -> None:
-    """Refuse folders of ours that are no model, and configurations with sizes that no model has.
-
-    Raises:
-        ArtifactError: The source is such a folder.
-    """
+    """Refuse folders of ours that are no model, and configurations with sizes that no model has."""
     from retrievalkit.model.configuration import check_configuration
 
     kind = artifacts.kind_of(source)
@@ -112,11 +95,7 @@ def check_source(source: str) -> None:
 
 
 def check_attention(implementation: object, source: str) -> None:
-    """Refuse an implementation of attention that is code of the hub, "owner/name", unless the user allows code.
-
-    Raises:
-        InputError: A model's configuration or an option names one.
-    """
+    """Refuse an implementation of attention that is code of the hub, "owner/name", unless the user allows code."""
     if "/" in str(implementation) and not consent.code_allowed():
         raise code_refused(source, f"code of the hub, the attention '{implementation}'")
 
@@ -179,10 +158,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def check_finite(model: nn.Module, source: str) -> None:
     """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN.
-
-    Args:
-        model: The loaded model.
-        source: Folder or hub name, as `locate_model` gives it.
 
     Raises:
         ArtifactError: Names the file, if it is one of safetensors in a folder, and the tensor.

@@ -92,15 +92,7 @@ class PublishedFiles:
         return model_file(self.source, name, revision=self.revision)
 
     def tensors(self, folder: str, names: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Tensors of the weights in a folder of the model, "" being the model's own, in float32.
-
-        Args:
-            folder: The folder inside the model.
-            names: The tensors to read, and the shapes that they should have.
-
-        Raises:
-            ArtifactError: There are no such weights, or they have other shapes.
-        """
+        """Tensors of the weights in a folder of the model, "" being the model's own, in float32."""
         found = (self.path("/".join(filter(None, (folder, name)))) for name in _WEIGHTS)
         path = next(filter(None, found), None)
         if path is None:
@@ -115,11 +107,7 @@ class PublishedFiles:
         return {name: tensors[name].float() for name in names}
 
     def refuse(self, problem: str) -> NoReturn:
-        """Say what of the model has no equivalent here.
-
-        Raises:
-            WithoutEquivalentError: Always.
-        """
+        """Say what of the model has no equivalent here."""
         msg = f"the model '{self.model}' is {self.library} with {problem}, which has no equivalent here"
         raise WithoutEquivalentError(msg)
 
@@ -141,16 +129,9 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 
 
 def load_own_weights(own: OwnSettings | None, pooler: nn.Module, *, named: bool) -> None:
-    """Give a pooler the weights that its model brings; without any, nothing is changed.
+    """Give a pooler the weights that its model brings, if any.
 
-    Args:
-        own: What the model says about its use.
-        pooler: The pooler.
-        named: Whether the user named it, who may want another size than the model's: then such weights are left out.
-
-    Raises:
-        OptionError: Options of the model's own pooler give it another size.
-        ArtifactError: The weights are damaged.
+    A user who named the pooler may want another size than the model's; then such weights are left out.
     """
     if own is None or own.weights is None:
         return
@@ -247,11 +228,7 @@ class Dense:
     residual: bool
 
     def read(self) -> tuple[Tensor, Tensor | None]:
-        """The weight (out, in) with a residual connection added to it, and the bias (out) if there is one.
-
-        Raises:
-            ArtifactError: The weights are missing, or have other shapes.
-        """
+        """The weight (out, in) with a residual connection added to it, and the bias (out) if there is one."""
         import torch
 
         shape = self.out_features, self.in_features
@@ -306,11 +283,7 @@ class Modules:
         return self.files.read("/".join(filter(None, (_path(module), "config.json"))), _Configuration) or {}
 
     def dense(self, states: str) -> list[Dense]:
-        """The linear layers, which must be between the given states: "sentence_embedding" or "token_embeddings".
-
-        Raises:
-            UnsupportedError: A layer is between others, or has no equivalent here.
-        """
+        """The linear layers, which must be between the given states: "sentence_embedding" or "token_embeddings"."""
         return [self._dense(module, states) for module in self.listed if _kind(module) == "Dense"]
 
     def _dense(self, module: Mapping[str, Any], states: str) -> Dense:
@@ -333,12 +306,7 @@ class Modules:
 
 
 def read_modules(files: PublishedFiles) -> Modules | None:
-    """The modules of a model; None for a model that has no modules.json.
-
-    Raises:
-        UnsupportedError: The Transformer is in a folder of its own, or is given options that have no equivalent here.
-        ArtifactError: A file is damaged.
-    """
+    """The modules of a model; None for a model that has no modules.json."""
     listed = files.read(MODULES, list[_Module])
     if listed is None:
         return None

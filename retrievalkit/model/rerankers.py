@@ -23,10 +23,6 @@ _OF_MODELS = "package"  # `locate_model` knows it
 def open_reranker(address: str | Path, *, max_length: int | None = None) -> Reranker:
     """Load a re-ranker.
 
-    Args:
-        address: `NAME:MODEL` with a registered name, or the name or folder of a cross-encoder.
-        max_length: Most tokens of a pair; None = its own limit.
-
     Raises:
         UnknownNameError: Nobody registered the name before the colon.
         InputError: There is no such model.
@@ -55,11 +51,7 @@ def score_pairs(
     precision: Precision = "fp32",
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """(pairs,) float32: the scores of pairs that the re-ranker tokenised, checked; see `contracts.Reranker.score`.
-
-    Raises:
-        PluginError: The re-ranker gives another number of scores, or one that is not finite.
-    """
+    """(pairs,) float32: the scores of pairs that the re-ranker tokenised, checked; see `contracts.Reranker.score`."""
     given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
     scores = np.asarray(given, dtype=np.float32)
     name = type(reranker).__name__

@@ -235,11 +235,7 @@ class _Metadata:
 
 
 def _late_interaction(modules: Modules) -> OwnSettings:
-    """The settings of a model whose every token has a vector.
-
-    Raises:
-        UnsupportedError: A module or an option has no equivalent here.
-    """
+    """The settings of a model whose every token has a vector."""
     files, kinds = modules.files, modules.kinds
     layers = modules.dense("token_embeddings")
     plain = ["Transformer", *["Dense"] * len(layers)]
@@ -309,12 +305,7 @@ def _of_multi_vector_encoder(modules: Modules) -> tuple[dict[str, Any], dict[str
 
 
 def _of_colbert(files: PublishedFiles) -> OwnSettings | None:
-    """The settings of a checkpoint of ColBERT's own code, such as ColBERTv2; None for any other model.
-
-    Raises:
-        UnsupportedError: It has no equivalent here.
-        ArtifactError: A file is damaged.
-    """
+    """The settings of a checkpoint of ColBERT's own code, such as ColBERTv2; None for any other model."""
     if (path := files.path("config.json")) is None:
         return None
     config = artifacts.read_json(path, do=DO, nan=True)
@@ -363,16 +354,7 @@ def _joined(layers: Sequence[Dense]) -> Mapping[str, Tensor]:
 
 
 def _ids(files: PublishedFiles, words: Sequence[str], *, unknown: bool) -> tuple[int, ...]:
-    """The ids of words in the vocabulary.
-
-    Args:
-        files: The model's files.
-        words: The words.
-        unknown: Whether a word that the vocabulary lacks is its unknown token, as PyLate has it, or left out.
-
-    Raises:
-        UnsupportedError: There is no tokenizer.json to look them up in.
-    """
+    """The ids of words in the vocabulary; `unknown` takes others for the unknown token, as PyLate does."""
     from tokenizers import Tokenizer
 
     if not words:

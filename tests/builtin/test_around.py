@@ -104,17 +104,7 @@ def test_a_plugins_reranker_filters_negatives(run, tmp_path):
 
 def test_a_plugins_filter_is_in_the_audit_by_its_name(run, tmp_path):
     """With its options; without filters of plugins the audit says nothing of them."""
-    mine = (
-        "mine-negatives",
-        "--from",
-        "run.trec",
-        "--corpus",
-        "data/corpus.jsonl",
-        "--examples",
-        "data",
-        "--depth",
-        "8",
-    )
+    mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --depth 8")
     well(run(*mine, "--output", "all.jsonl"))
     assert "filters" not in json.loads((tmp_path / "all.jsonl.audit.json").read_text())["options"]
     well(run(*mine, "--filter", "longer_than(words=30)", "--output", "some.jsonl"))
@@ -122,9 +112,8 @@ def test_a_plugins_filter_is_in_the_audit_by_its_name(run, tmp_path):
     assert audit["options"]["filters"] == ["longer_than(words=30)"]
     dropped = {one["name"]: one["dropped"] for one in audit["filters"]}
     assert dropped["longer_than"] > 0
-    kept = {
-        name for line in (tmp_path / "some.jsonl").read_text().splitlines() for name in json.loads(line)["negatives"]
-    }
+    lines = (tmp_path / "some.jsonl").read_text().splitlines()
+    kept = {name for line in lines for name in json.loads(line)["negatives"]}
     texts = [json.loads(line) for line in (tmp_path / "data" / "corpus.jsonl").read_text().splitlines()]
     assert all((len(one["text"].split()) > 30) == (one["_id"] in kept) for one in texts[:8])
 

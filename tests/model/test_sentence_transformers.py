@@ -197,23 +197,6 @@ def test_the_command_says_which_pooling_was_taken(published, tiny_model, tiny_co
     assert (refused.exit_code, "the module LayerNorm" in refused.output) == (2, True)
 
 
-def test_search_encodes_queries_as_the_index_was_made(published, tiny_collection, tmp_path):
-    """With prompts, though search is given no option."""
-    folder = published(config_sentence_transformers={"prompts": {"query": "what is "}})
-    vectors, index = tmp_path / "vectors", tmp_path / "index"
-    for words in (
-        ["encode", folder, tiny_collection.corpus, "--output", vectors, "--precision", "fp32"],
-        ["index", vectors, "--output", index],
-    ):
-        result = CliRunner().invoke(main, list(map(str, words)))
-        assert result.exit_code == 0, result.output
-    searched = CliRunner().invoke(main, ["search", str(index), "--query", "the capital of peru", "--json"])
-    query = encoded(folder, ["the capital of peru"], "query")[0]
-    best = json.loads(searched.stdout)["hits"][0]["score"]
-    expected = max(float(query @ vector) for vector in torch.from_numpy(VectorStore(vectors).block(0, 42).vectors))
-    assert best == pytest.approx(expected, rel=1e-4)
-
-
 @pytest.mark.precision
 def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
     """Without normalisation the figures are others, and nothing looks wrong."""

@@ -48,15 +48,7 @@ _ENDLESS = 1_000_000
 
 
 def model_class(config: Any, *, vocabulary_head: bool) -> Any:
-    """The class of transformers that loads a model.
-
-    Args:
-        config: The model's configuration.
-        vocabulary_head: Whether to load its vocabulary head too.
-
-    Raises:
-        UnsupportedError: The architecture has no vocabulary head, or none that is known here.
-    """
+    """The class of transformers that loads a model."""
     import transformers
 
     if not vocabulary_head:
@@ -97,11 +89,7 @@ def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
 
 
 def embed(backbone: Any, batch: Batch) -> Tensor:
-    """(batch, tokens, width): the input of a model's first layer, which is its layer 0.
-
-    Raises:
-        UnsupportedError: The architecture has no embeddings module apart from its layers.
-    """
+    """(batch, tokens, width): the input of a model's first layer, which is its layer 0."""
     kind = backbone.config.model_type
     if not hasattr(backbone, "embeddings"):
         msg = f"embeddings are needed apart from the layers, and the architecture '{kind}' has no module for them."

@@ -39,14 +39,7 @@ def places(count: int) -> Places:
 
 
 def drop(values: Tensor, probability: float, at: Places, *, out: Tensor | None = None) -> Tensor:
-    """The values, 0 where a mask drops them.
-
-    Args:
-        values: Of any shape, contiguous.
-        probability: Of being dropped.
-        at: The mask, from `places`.
-        out: Where they go, contiguous; may be `values`.
-    """
+    """The values, 0 where a mask drops them."""
     decisions = _decisions(_threshold(probability), values.element_size())
     out = torch.empty_like(values) if out is None else out
     given, taken = (tensor.view(-1).view(decisions.dtype) for tensor in (values, out))

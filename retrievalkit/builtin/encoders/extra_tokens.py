@@ -100,14 +100,9 @@ class ExtraTokenRows(nn.Module):
         return torch.where(is_new[:, :, None], own.to(known.dtype), known)
 
     def position_ids(self, input_ids: Tensor, extra: Tensor) -> Tensor | None:
-        """(batch, tokens) position numbers: the same for all extra tokens; the text's are as without extra tokens.
+        """(batch, tokens) position numbers from 0 on: one for all extra tokens, the text's as without them.
 
-        Args:
-            input_ids: (batch, tokens).
-            extra: (batch, n) the positions of the extra tokens.
-
-        Returns:
-            Numbers from 0 on; None if extra tokens are numbered like ordinary ones.
+        None if the extra tokens, whose positions are `extra` (batch, n), are numbered like ordinary ones.
         """
         side = next(side for side in SIDES if int(input_ids[0, extra[0, 0]]) in self.ids[side])
         tokens = self.wanted[side]

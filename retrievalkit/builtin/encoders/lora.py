@@ -25,12 +25,7 @@ class LowRank(NamedTuple):
 
 
 def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
-    """Add adapters to every linear layer of a model, freeze the rest, and load the adapters' weights if stored.
-
-    Raises:
-        MissingDependencyError: PEFT is not installed.
-        InputError: The folder has adapters of another rank.
-    """
+    """Add adapters to every linear layer of a model, freeze the rest, and load the adapters' weights if stored."""
     try:
         import peft
     except ImportError:

@@ -13,11 +13,7 @@ _BEGINNINGS = ("\u2581", "\u0120")
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a fast tokenizer of transformers.
-
-    Raises:
-        UnsupportedError: The tokenizer is a slow one, which does not report the origin of its tokens.
-    """
+    """The vocabulary of a fast tokenizer of transformers."""
     if not tokenizer.is_fast:
         msg = (
             f"pre-training needs a fast tokenizer, and the model has a slow one ({type(tokenizer).__name__}). "

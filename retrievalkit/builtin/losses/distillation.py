@@ -54,11 +54,7 @@ class Distillation(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too.
-
-        Raises:
-            DataError: No passage has a teacher's score.
-        """
+        """The loss of a batch, computed in float32 under autocast too."""
         if teacher is None or bool(teacher.isnan().all()):
             msg = (
                 f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Give the "

@@ -21,14 +21,7 @@ Kept = Sequence[tuple[Segment, frozenset[str]]]
 
 
 def commit(index: OpenIndex, kept: Kept, built: Path | None, *, corpus: Iterator[Passage] | None) -> None:
-    """Replace the segments of an index.
-
-    Args:
-        index: The index.
-        kept: Segments that stay.
-        built: A folder with a segment that comes after them; it is moved.
-        corpus: The texts of the index from now on, if they are known.
-    """
+    """Replace the segments of an index."""
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)

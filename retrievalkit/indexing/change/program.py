@@ -225,9 +225,6 @@ def _texts_to_delete(
         delete: The names.
         id_files: Whether names may be those of files.
         repeated: Whether the last change was the same, so that it was killed or deleted them already.
-
-    Raises:
-        InputError: The index has none of that name; the message names the nearest.
     """
     documents: dict[str, list[str]] = {}
     for name in held.digests:

@@ -66,11 +66,7 @@ class Collected:
 
 
 def texts_of(index: Path, manifest: Mapping[str, Any], segments: Sequence[tuple[Segment, frozenset[str]]]) -> Collected:
-    """The texts that an index holds.
-
-    Raises:
-        UnsupportedError: A segment does not list its texts.
-    """
+    """The texts that an index holds."""
     ids: list[Ids] = []
     for segment, _ in segments:
         folder = segment.folder(index)
@@ -88,17 +84,7 @@ def texts_of(index: Path, manifest: Mapping[str, Any], segments: Sequence[tuple[
 
 
 def write_changes(source: str | Path, held: Collected, gone: Collection[str], path: Path) -> Changes:
-    """Write the passages of a corpus that are new or differ from those that an index holds.
-
-    Args:
-        source: The corpus.
-        held: The texts of the index.
-        gone: The ids of texts that leave it, whatever the corpus has.
-        path: The file to write them to.
-
-    Raises:
-        DataError: The corpus is damaged.
-    """
+    """Write the passages of a corpus that are new or differ from those that an index holds."""
     if held.corpus is None and held.digests:
         oddities.note("the texts of the index are not known, so each that is given counts as new or changed.")
     changes = Changes()

@@ -29,18 +29,7 @@ Segments = Sequence[tuple[Segment, frozenset[str]]]
 def encoded(
     index: OpenIndex, texts: Path, output: Path, *, model: str | Path | None, precision: Precision | None
 ) -> Path:
-    """Encode texts as those of an index were; what a killed change has encoded is kept.
-
-    Args:
-        index: The index.
-        texts: The texts, in a file.
-        output: The vectors folder to write.
-        model: Where the checkpoint is, if it was moved.
-        precision: The number format to encode in; None = as before.
-
-    Raises:
-        ArtifactError: The model that made the index is not there, or is another one.
-    """
+    """Encode texts as those of an index were; what a killed change has encoded is kept."""
     place = Encoders(model, [index]).place_of(index)
     if artifacts.kind_of(output) == "vectors":
         encoded_texts = artifacts.read_manifest(output, "vectors")["inputs"].get("texts", {})
@@ -64,11 +53,7 @@ def encoded(
 
 
 def write_live(index: OpenIndex, segments: Segments, target: Path) -> Path:
-    """Write the vectors of the texts that an index holds, as if they were encoded anew.
-
-    Raises:
-        UnsupportedError: The index holds no vectors.
-    """
+    """Write the vectors of the texts that an index holds, as if they were encoded anew."""
     if target.exists():
         shutil.rmtree(target)
     manifest = index.manifest

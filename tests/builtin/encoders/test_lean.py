@@ -183,6 +183,7 @@ def renamed(old, new):
 
 
 UNKNOWN = {
+    "size": entry("config.json", intermediate_size=32),
     "activation": entry("config.json", hidden_act="relu"),
     "entry": entry("config.json", something_new=1),
     "type": entry("config.json", layer_norm_eps=1),
@@ -210,17 +211,12 @@ def test_what_is_not_known_is_left_to_transformers(model, change):
     assert type(made) is Transformer
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "t5", "llama"])
-def test_other_architectures_are_left_to_transformers(architecture, model_of):
-    assert type(Transformer.lean(model_of(architecture))) is Transformer
+def test_other_models_options_and_kinds_are_left_to_transformers(model, model_of):
+    for architecture in ("roberta", "distilbert", "mpnet", "t5", "llama"):
+        assert type(Transformer.lean(model_of(architecture))) is Transformer
+    for options in ({"lora_rank": 2}, {"dropout": 0.0}, {"attention": "eager"}):
+        assert type(Transformer.lean(model, **options)) is Transformer
 
-
-@pytest.mark.parametrize("options", [{"lora_rank": 2}, {"dropout": 0.0}, {"attention": "eager"}], ids=str)
-def test_options_of_loading_are_left_to_transformers(model, options):
-    assert type(Transformer.lean(model, **options)) is Transformer
-
-
-def test_a_plugins_own_kind_of_it_is_never_replaced(model):
     class Own(Transformer):
         pass
 
@@ -236,11 +232,6 @@ def test_damage_is_told_as_ever(model, file):
             make(model).prepare(Needs())
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
-
-
-def test_weights_of_another_size_are_told_as_ever(model):
-    entry("config.json", intermediate_size=32)(model)
-    assert type(Transformer.lean(model)) is Transformer
 
 
 def test_it_is_not_saved(model, tmp_path):

@@ -101,19 +101,11 @@ def test_the_longer_of_title_and_text_is_cut_first(encoder):
     assert words(made, ids) == ["[CLS]", "city", "city", "city", "[SEP]", "lima", "[SEP]"]
 
 
-def test_default_lengths_stay_within_the_models_limit(encoder):
-    assert encoder().lengths == {"query": 64, "document": 128}
-
-
 def test_unknown_and_mask_tokens_are_not_special(encoder):
     """They stand for words."""
     made = encoder()
     ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
     assert made.collate([ids], "query").special_mask.tolist() == [[True, False, False, True]]
-
-
-def dropouts(module):
-    return {part.p for part in module.modules() if isinstance(part, torch.nn.Dropout)}
 
 
 @pytest.mark.parametrize("architecture", ["bert", "t5", "distilbert", "modernbert"])

@@ -13,37 +13,17 @@ from hypothesis import strategies as st
 from retrievalkit import registry
 from retrievalkit.builtin.indexers.faiss import Faiss
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.score import scores
+from vector_folders import DIM, assert_best, drawn, opened, representation, write
 
-DIM = 8
 
-
-def write(folder, counts, *, shard=40, values=None, dtype=np.float32):
-    """Write a folder of texts with these numbers of vectors; returns it in memory."""
-    random = np.random.default_rng(1)
-    texts, most = len(counts), max(counts)
-    vectors = random.standard_normal((texts, most, DIM)).astype(dtype)
+def made(folder, counts, *, shard=40, values=None):
+    """A folder of texts with these numbers of vectors, and the same in memory."""
+    vectors = drawn(sum(counts))
     if values is not None:
-        vectors = random.choice(values, vectors.shape).astype(dtype)
-    mask = np.arange(most) < np.array(counts)[:, None]
-    folder.mkdir()
-    writer = VectorWriter(folder)
-    for number, start in enumerate(range(0, texts, shard)):
-        part = slice(start, start + shard)
-        ids = [f"t{row}" for row in range(texts)][part]
-        writer.write_shard(number, ids, vectors[part][mask[part]], counts=np.array(counts[part]))
-    writer.finish()
-    return Representation(torch.from_numpy(vectors).float(), torch.from_numpy(mask))
-
-
-def opened(vectors, folder, **options):
-    folder.mkdir()
-    Faiss(**options).build(VectorStore(vectors), folder)
-    indexer = Faiss(**options)
-    indexer.open(folder)
-    return indexer
+        vectors = np.random.default_rng(1).choice(values, vectors.shape).astype(np.float32)
+    return write(folder, vectors=vectors, counts=counts, shard=shard), representation(vectors, counts)
 
 
 def queries(m=1, count=6, seed=3):
@@ -52,27 +32,7 @@ def queries(m=1, count=6, seed=3):
 
 def expected(asked, documents, k):
     best = scores(asked, documents).sort(dim=1, descending=True, stable=True)
-    return [[f"t{text}" for text in row] for row in best.indices[:, :k].tolist()], best.values[:, :k].numpy()
-
-
-def assert_exact(indexer, asked, documents, k):
-    ids, values = indexer.search(asked, k)
-    expected_ids, expected_values = expected(asked, documents, k)
-    assert ids == expected_ids
-    np.testing.assert_allclose(np.stack(values), expected_values, rtol=1e-5, atol=1e-5)
-    assert values[0].dtype == np.float32
-
-
-@pytest.mark.parametrize("shard_vectors", [1_000_000, 30])
-@pytest.mark.parametrize("counts", [[1] * 100, [3] * 100, [1, 5, 2, 1] * 25], ids=["one", "three", "varying"])
-def test_flat_is_exact_in_one_file_or_several(tmp_path, counts, shard_vectors):
-    """One and many vectors a text; small and large k; a k above the number of texts."""
-    documents = write(tmp_path / "vectors", counts)
-    indexer = opened(tmp_path / "vectors", tmp_path / "index", shard_vectors=shard_vectors)
-    files = len(list((tmp_path / "index").glob("*.faiss")))
-    assert (files > 1) == (shard_vectors == 30)
-    for k in (1, 7, 100, 1000):
-        assert_exact(indexer, queries(), documents, k)
+    return [[f"t{text}" for text in row] for row in best.indices[:, :k].tolist()]
 
 
 @settings(max_examples=15, deadline=None)
@@ -84,28 +44,18 @@ def test_flat_is_exact_in_one_file_or_several(tmp_path, counts, shard_vectors):
 def test_flat_keeps_equal_scores_in_order(tmp_path_factory, counts, k, shard_vectors):
     """Also where ties reach beyond what was retrieved first, or over the border of two files."""
     folder = tmp_path_factory.mktemp("f")
-    documents = write(folder / "vectors", counts, values=[0, 1], shard=5)
-    indexer = opened(folder / "vectors", folder / "index", shard_vectors=shard_vectors)
-    assert_exact(indexer, Representation(torch.ones(2, 1, DIM)), documents, k)
-
-
-def test_a_query_of_several_vectors_is_scored_exactly(tmp_path):
-    """With enough candidates, and masked query vectors, the result is that of the rule."""
-    documents = write(tmp_path / "vectors", [2, 5, 3, 1] * 20)
-    indexer = opened(tmp_path / "vectors", tmp_path / "index", shard_vectors=50)
-    mask = torch.tensor([[True, True, True], [True, False, False]])
-    asked = Representation(queries(m=3, count=2).vectors, mask)
-    assert_exact(indexer, asked, documents, 9)
+    store, documents = made(folder / "vectors", counts, shard=5, values=[0, 1])
+    indexer, asked = opened("faiss", store, folder / "index", shard_vectors=shard_vectors), torch.ones(2, 1, DIM)
+    assert_best(indexer, Representation(asked), scores(Representation(asked), documents).numpy(), k)
 
 
 def test_candidates_bound_what_is_scored(tmp_path):
     """Fewer candidates of each query vector give a worse result."""
-    documents = write(tmp_path / "vectors", [3] * 100)
+    store, documents = made(tmp_path / "vectors", [3] * 100)
     asked = queries(m=4, count=10)
-    exact, _ = expected(asked, documents, 5)
-    few = opened(tmp_path / "vectors", tmp_path / "few", candidates=1).search(asked, 5)[0]
-    many = opened(tmp_path / "vectors", tmp_path / "many", candidates=300).search(asked, 5)[0]
-    assert many == exact
+    exact = expected(asked, documents, 5)
+    few = opened("faiss", store, tmp_path / "few", candidates=1).search(asked, 5)[0]
+    assert opened("faiss", store, tmp_path / "many", candidates=300).search(asked, 5)[0] == exact
     assert few != exact
 
 
@@ -118,10 +68,9 @@ def test_candidates_bound_what_is_scored(tmp_path):
 )  # fmt: skip
 def test_other_factories_find_most(tmp_path, factory):
     """Approximate indexes are near the exact result, in several files too."""
-    documents = write(tmp_path / "vectors", [2] * 300)
-    indexer = opened(tmp_path / "vectors", tmp_path / "index", factory=factory, shard_vectors=400)
-    asked = queries()
-    exact, _ = expected(asked, documents, 10)
+    store, documents = made(tmp_path / "vectors", [2] * 300)
+    indexer, asked = opened("faiss", store, tmp_path / "index", factory=factory, shard_vectors=400), queries()
+    exact = expected(asked, documents, 10)
     ids, _ = indexer.search(asked, 10)
     recall = np.mean([len(set(one) & set(other)) / 10 for one, other in zip(ids, exact, strict=True)])
     assert all(len(row) == len(set(row)) == 10 for row in ids)
@@ -130,8 +79,9 @@ def test_other_factories_find_most(tmp_path, factory):
 
 @pytest.mark.parametrize("factory", ["IDMap,Flat", "IDMap2,Flat", "Flat,IDMap"])
 def test_a_map_of_ids_around_an_exact_index_is_exact(tmp_path, factory):
-    documents = write(tmp_path / "vectors", [1] * 100)
-    assert_exact(opened(tmp_path / "vectors", tmp_path / "index", factory=factory), queries(), documents, 7)
+    store, documents = made(tmp_path / "vectors", [1] * 100)
+    found, _ = opened("faiss", store, tmp_path / "index", factory=factory).search(queries(), 7)
+    assert found == expected(queries(), documents, 7)
 
 
 @pytest.mark.parametrize("shard_vectors", [10_000, 700])
@@ -140,10 +90,9 @@ def test_a_map_of_ids_around_an_exact_index_is_exact(tmp_path, factory):
 )
 def test_search_parameters_are_chosen_for_a_recall(tmp_path, factory, effort, shard_vectors):
     """More effort for a higher recall, which the index then has; what the user gives is left as it is."""
-    documents = write(tmp_path / "vectors", [1] * 2000, shard=1000)
-    source, chosen = VectorStore(tmp_path / "vectors"), {}
-    asked = Representation(documents.vectors[::10])
-    exact, _ = expected(asked, documents, 11)
+    source, documents = made(tmp_path / "vectors", [1] * 2000, shard=1000)
+    asked, chosen = Representation(documents.vectors[::10]), {}
+    exact = expected(asked, documents, 11)
     for recall in (0.5, 0.95):
         (folder := tmp_path / str(recall)).mkdir()
         options = {"factory": factory, "shard_vectors": shard_vectors}
@@ -161,37 +110,28 @@ def test_search_parameters_are_chosen_for_a_recall(tmp_path, factory, effort, sh
 
 def test_effort_that_gains_nothing_is_not_spent(tmp_path):
     """Where rounding puts the recall out of reach, searching all lists finds no more than searching some."""
-    write(tmp_path / "vectors", [1] * 1000)
     (tmp_path / "index").mkdir()
-    found = Faiss(factory="IVF64,PQ1x4").build(VectorStore(tmp_path / "vectors"), tmp_path / "index")
+    found = Faiss(factory="IVF64,PQ1x4").build(made(tmp_path / "vectors", [1] * 1000)[0], tmp_path / "index")
     assert found["recall@10"] < 0.95
     assert found["nprobe"] < 64
 
 
 def test_parameters_change_what_is_found(tmp_path):
     """Probing all lists of an inverted file is exact; probing one is not."""
-    documents = write(tmp_path / "vectors", [1] * 400)
+    store, documents = made(tmp_path / "vectors", [1] * 400)
     asked = queries(count=20)
-    exact, _ = expected(asked, documents, 5)
-    all_lists = opened(tmp_path / "vectors", tmp_path / "a", factory="IVF8,Flat", parameters="nprobe=8")
-    one_list = opened(tmp_path / "vectors", tmp_path / "b", factory="IVF8,Flat", parameters="nprobe=1")
-    assert all_lists.search(asked, 5)[0] == exact
-    assert one_list.search(asked, 5)[0] != exact
+    for lists in (8, 1):
+        indexer = opened("faiss", store, tmp_path / str(lists), factory="IVF8,Flat", parameters=f"nprobe={lists}")
+        assert (indexer.search(asked, 5)[0] == expected(asked, documents, 5)) == (lists == 8)
 
 
 def test_the_training_size_changes_the_index(tmp_path):
     """Training on a sample gives other lists than training on all."""
-    write(tmp_path / "vectors", [1] * 400)
+    store, _ = made(tmp_path / "vectors", [1] * 400)
     for size in (100, 400):
-        opened(tmp_path / "vectors", tmp_path / str(size), factory="IVF4,Flat", train_size=size)
+        opened("faiss", store, tmp_path / str(size), factory="IVF4,Flat", train_size=size)
     files = [next((tmp_path / size).glob("*.faiss")).read_bytes() for size in ("100", "400")]
     assert files[0] != files[1]
-
-
-def test_half_precision_vectors_are_indexed(tmp_path):
-    """float16 on disk, float32 in the index."""
-    documents = write(tmp_path / "vectors", [1] * 50, dtype=np.float16)
-    assert_exact(opened(tmp_path / "vectors", tmp_path / "index"), queries(), documents, 5)
 
 
 @pytest.mark.parametrize(
@@ -211,10 +151,9 @@ def test_half_precision_vectors_are_indexed(tmp_path):
 )
 def test_what_faiss_refuses_is_said(tmp_path, options, message):
     """The value, and what faiss says about it."""
-    write(tmp_path / "vectors", [1] * 50)
-    (tmp_path / "index").mkdir()
+    store, _ = made(tmp_path / "vectors", [1] * 50)
     with pytest.raises(OptionError, match=message):
-        Faiss(**options).build(VectorStore(tmp_path / "vectors"), tmp_path / "index")
+        opened("faiss", store, tmp_path / "index", **options)
 
 
 @pytest.mark.parametrize(
@@ -240,19 +179,14 @@ def test_a_gpu_that_faiss_has_not_is_refused():
 
 def test_weights_are_pointed_to_other_indexers(tmp_path):
     """faiss searches vectors alone, and leaves weights aside only when told to."""
-    for name, vectors in (("weights", None), ("both", np.ones((2, 1, DIM)))):
-        (tmp_path / name).mkdir()
-        writer = VectorWriter(tmp_path / name)
-        writer.write_shard(0, ["a", "b"], vectors, weights=np.ones((2, 4)))
-        writer.finish()
-    with pytest.raises(UnsupportedError, match="--indexer sparse"):
-        Faiss().build(VectorStore(tmp_path / "weights"), tmp_path / "index")
-    with pytest.raises(UnsupportedError, match="--indexer dense_sparse"):
-        Faiss().build(VectorStore(tmp_path / "both"), tmp_path / "index")
-    indexer = opened(tmp_path / "both", tmp_path / "index", view="vectors")
+    both = write(tmp_path / "both", vectors=np.ones((2, DIM)), weights=np.ones((2, 4)))
+    for store, other in ((write(tmp_path / "weights", weights=np.ones((2, 4))), "sparse"), (both, "dense_sparse")):
+        with pytest.raises(UnsupportedError, match=f"--indexer {other}"):
+            Faiss().build(store, tmp_path / "index")
+    indexer = opened("faiss", both, tmp_path / "index", view="vectors")
     asked = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, 4))
-    assert [indexer.search(asked, 2)[0], indexer.search(asked, 2)[1][0].tolist()] == [[["a", "b"]], [DIM, DIM]]
-    assert indexer.scores(asked, [["b"]])[0].tolist() == [DIM]
+    assert [indexer.search(asked, 2)[0], indexer.search(asked, 2)[1][0].tolist()] == [[["t0", "t1"]], [DIM, DIM]]
+    assert indexer.scores(asked, [["t1"]])[0].tolist() == [DIM]
 
 
 def test_faiss_that_is_not_installed_is_named(monkeypatch):

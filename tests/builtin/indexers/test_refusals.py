@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from vector_folders import DIM, TERMS, drawn, drawn_weights, opened, write
 
-DIM, TERMS = 8, 40
 OPTIONS = {"faiss": {"shard_vectors": 30}, "small": {"kind": "int8"}}
 
 
 def built(name, folder, *, lexical, dim=DIM):
     """An index of 50 texts, in two shards."""
-    random = np.random.default_rng(dim)
-    (folder / "vectors").mkdir(parents=True)
-    writer = VectorWriter(folder / "vectors")
-    for number, ids in enumerate(([f"t{row}" for row in range(30)], [f"t{row}" for row in range(30, 50)])):
-        weights = scipy.sparse.random(len(ids), TERMS, density=0.3, format="csr", dtype=np.float32, random_state=number)
-        vectors = random.standard_normal((len(ids), 1, dim), dtype=np.float32)
-        writer.write_shard(number, ids, vectors, weights=weights if lexical else None)
-    writer.finish()
-    (folder / "index").mkdir()
-    indexer(name).build(VectorStore(folder / "vectors"), folder / "index")
+    weights = drawn_weights(np.random.default_rng(0), 50) if lexical else None
+    store = write(folder / "vectors", vectors=drawn(50, dim=dim), weights=weights, shard=30)
+    opened(name, store, folder / "index", **OPTIONS.get(name, {}))
     return folder / "index"
 
 
@@ -38,19 +29,19 @@ def indexer(name):
 @pytest.mark.parametrize("name", ["flat", "faiss", "small", "sparse", "dense_sparse"])
 def test_queries_of_another_model_are_refused(name, tmp_path):
     lexical = "sparse" in name
-    opened = indexer(name)
-    opened.open(built(name, tmp_path, lexical=lexical))
+    made = indexer(name)
+    made.open(built(name, tmp_path, lexical=lexical))
     own = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, TERMS) if lexical else None)
     other = Representation(torch.ones(1, 1, DIM if lexical else 9), None, torch.ones(1, 9) if lexical else None)
     lacking = Representation(torch.ones(1, 1, DIM)) if lexical else Representation(weights=torch.ones(1, 9))
     with pytest.raises(UnsupportedError, match="size 9"):
-        opened.search(other, 3)
+        made.search(other, 3)
     with pytest.raises(UnsupportedError, match="size 9"):
-        opened.scores(other, [["t1"]])
+        made.scores(other, [["t1"]])
     with pytest.raises(UnsupportedError):
-        opened.search(lacking, 3)
+        made.search(lacking, 3)
     with pytest.raises(OptionError, match="k is 0"):
-        opened.search(own, 0)
+        made.search(own, 0)
 
 
 @pytest.mark.parametrize(

@@ -10,39 +10,24 @@ from retrievalkit_testing.indexers import INDEXERS
 from retrievalkit import registry
 from retrievalkit.builtin.indexers import small
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores
 from retrievalkit.search.recall import check_index
+from retrievalkit_testing.indexers import INDEXERS
+from vector_folders import drawn as drawn_by_width
+from vector_folders import opened as opened_by_name
+from vector_folders import representation, write
 
 DIM = 20  # no multiple of 8
 
 
-def write(folder, vectors, *, counts=None, weights=None, shard=30):
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    counts = np.ones(len(vectors), dtype=int) if counts is None else np.array(counts)
-    starts = np.cumsum([0, *counts])
-    for number, start in enumerate(range(0, len(counts), shard)):
-        end = min(len(counts), start + shard)
-        names = [f"t{row}" for row in range(start, end)]
-        part = None if weights is None else weights[start:end]
-        writer.write_shard(number, names, vectors[starts[start] : starts[end]], counts=counts[start:end], weights=part)
-    writer.finish()
-    return VectorStore(folder)
+def drawn(rows, seed=0):
+    return drawn_by_width(rows, seed, DIM)
 
 
 def opened(store, folder, **options):
-    folder.mkdir()
-    registry.create("indexer", "small", **options).build(store, folder)
-    indexer = registry.create("indexer", "small", **options)
-    indexer.open(folder)
-    return indexer
-
-
-def drawn(rows, seed=0):
-    return np.random.default_rng(seed).standard_normal((rows, DIM), dtype=np.float32)
+    return opened_by_name("small", store, folder, **options)
 
 
 def test_signs_keep_the_contract():
@@ -64,7 +49,7 @@ def test_worked_numbers():
 def test_products_are_those_of_the_small_vectors(kind, bf16, tmp_path, monkeypatch):
     monkeypatch.setattr(small, "multiplies_bf16", lambda: bf16)
     vectors, queries = drawn(70), torch.from_numpy(drawn(3, seed=1)).bfloat16().float()
-    store = write(tmp_path / "v", vectors)
+    store = write(tmp_path / "v", vectors=vectors, shard=30)
     small.write_small(store, tmp_path / "small", kind)
     read = small.SmallVectors(tmp_path / "small", kind, store)
     parts = list(read.products(queries, 16))
@@ -83,11 +68,10 @@ def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypa
     monkeypatch.setattr(small, "_TOGETHER", 4)
     counts = np.random.default_rng(2).integers(1, 4, 80) if several else None
     vectors = drawn(80 if counts is None else int(counts.sum()))
-    store = write(tmp_path / "v", vectors, counts=counts)
+    store = write(tmp_path / "v", vectors=vectors, counts=counts, shard=30)
     asked = torch.from_numpy(drawn(10, seed=1)).view(5, 2, DIM)
     queries = Representation(asked, torch.tensor([[True, row != 3] for row in range(5)]))
-    padded, mask = padded_documents(vectors, counts)
-    exact = scores(queries, Representation(padded, mask)).numpy()
+    exact = scores(queries, representation(vectors, [1] * 80 if counts is None else counts.tolist())).numpy()
     for rescored, missed in ((1, True), (40, False)):
         indexer = opened(store, tmp_path / f"index{rescored}", kind=kind, rescored=rescored)
         ids, values = indexer.search(queries, 4)
@@ -98,17 +82,9 @@ def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypa
             assert missed or texts == np.argsort(-exact[row], kind="stable")[:4].tolist()
 
 
-def padded_documents(vectors, counts):
-    if counts is None:
-        return torch.from_numpy(vectors)[:, None], None
-    rows = np.split(vectors, np.cumsum(counts)[:-1])
-    padded = np.stack([np.concatenate([one, np.zeros((3 - len(one), DIM), np.float32)]) for one in rows])
-    return torch.from_numpy(padded), torch.from_numpy(np.arange(3) < counts[:, None])
-
-
 def test_the_check_states_the_recall(tmp_path):
     """Bits find less than bytes, and more candidates more."""
-    write(tmp_path / "v", drawn(2000), shard=500)
+    write(tmp_path / "v", vectors=drawn(2000), shard=500)
     found = {}
     for name, options in {
         "int8": {"rescored": 1},
@@ -124,7 +100,7 @@ def test_the_check_states_the_recall(tmp_path):
 
 def test_what_it_cannot_search_is_refused(tmp_path):
     weights = np.eye(40, 7, dtype=np.float32)
-    both = write(tmp_path / "both", drawn(40), weights=weights)
+    both = write(tmp_path / "both", vectors=drawn(40), weights=weights)
     with pytest.raises(UnsupportedError, match=r"holds vectors and weights.*--set view=vectors"):
         opened(both, tmp_path / "a")
     assert opened(both, tmp_path / "b", view="vectors").search(Representation(torch.ones(1, 1, DIM)), 3)

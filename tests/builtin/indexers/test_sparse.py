@@ -14,59 +14,11 @@ from hypothesis import strategies as st
 from retrievalkit import registry
 from retrievalkit.builtin.indexers import dense_sparse
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorStore, VectorWriter, postings, rounded
+from retrievalkit.data.vectors import postings, rounded
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score import bf16_filter, scores
-
-TERMS, DIM = 40, 8
-
-
-def write(folder, weights, *, vectors=None, counts=None, shard=7):
-    """Write a folder of (texts, terms) weights, and of (rows, dim) vectors."""
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    texts = len(weights)
-    counts = np.ones(texts, dtype=int) if counts is None else np.array(counts)
-    starts = np.cumsum([0, *counts])
-    for number, start in enumerate(range(0, texts, shard)):
-        end = min(texts, start + shard)
-        rows = None if vectors is None else vectors[starts[start] : starts[end]]
-        ids = [f"t{row}" for row in range(start, end)]
-        matrix = None if weights is None else scipy.sparse.csr_matrix(weights[start:end])
-        writer.write_shard(number, ids, rows, counts=counts[start:end], weights=matrix)
-    writer.finish()
-    return VectorStore(folder)
-
-
-def opened(name, store, folder, **options):
-    folder.mkdir()
-    counts = registry.create("indexer", name, **options).build(store, folder)
-    assert counts["texts"] == len(store)
-    indexer = registry.create("indexer", name, **options)
-    indexer.open(folder)
-    return indexer
-
-
-def draw(random, texts, *, values=None, share=0.3):
-    weights = random.random((texts, TERMS), dtype=np.float32)
-    if values is not None:
-        weights = random.choice(values, weights.shape).astype(np.float32)
-    return weights * (random.random(weights.shape) < share)
-
-
-def best(found, k, *, least=None):
-    """Ids and scores of the k best of (texts,) scores, ties by position."""
-    order = [row for row in np.argsort(-found, kind="stable") if least is None or found[row] > least][:k]
-    return [f"t{row}" for row in order], found[order]
-
-
-def assert_best(indexer, queries, expected, k, *, least=None):
-    ids, values = indexer.search(queries, k)
-    for row, one in enumerate(expected):
-        wanted_ids, wanted_scores = best(one, k, least=least)
-        assert ids[row] == wanted_ids
-        np.testing.assert_allclose(values[row], wanted_scores, rtol=1e-5, atol=1e-5)
-        assert values[row].dtype == np.float32
+from retrievalkit.score import bf16_filter
+from vector_folders import DIM, TERMS, assert_best, opened, write
+from vector_folders import drawn_weights as draw
 
 
 @settings(max_examples=25, deadline=None)
@@ -83,7 +35,7 @@ def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, l
     folder, random = tmp_path_factory.mktemp("s"), np.random.default_rng(seed)
     weights, asked = draw(random, texts, values=[0, 1, 2], share=0.1), draw(random, 4, values=[1, 2], share=0.2)
     asked[0] = 0
-    store = write(folder / "vectors", weights, shard=shard)
+    store = write(folder / "vectors", weights=weights, shard=shard)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postings, "PART_POSTINGS", limit)
         (folder / "p").mkdir()
@@ -100,7 +52,7 @@ def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, l
 
 def test_a_part_is_in_memory_twice_at_most(tmp_path):
     """By text and by term, while its pieces and the part before it are dropped."""
-    store = write(tmp_path / "vectors", np.ones((20_000, TERMS), np.float32), shard=2_000)
+    store = write(tmp_path / "vectors", weights=np.ones((20_000, TERMS), np.float32), shard=2_000)
     part = 10_000 * TERMS * 8
     tracemalloc.start()
     try:
@@ -108,64 +60,6 @@ def test_a_part_is_in_memory_twice_at_most(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 2.5 * part
     finally:
         tracemalloc.stop()
-
-
-def test_of_vectors_and_weights_it_searches_the_weights(tmp_path):
-    """The vectors of the queries are left aside, and those of the folder are not copied."""
-    random = np.random.default_rng(0)
-    weights, asked = draw(random, 30), draw(random, 3)
-    store = write(tmp_path / "vectors", weights, vectors=random.standard_normal((30, DIM)))
-    indexer = opened("sparse", store, tmp_path / "index")
-    queries = Representation(torch.randn(3, 1, DIM), None, torch.from_numpy(asked))
-    assert_best(indexer, queries, asked @ weights.T, 5, least=0)
-    assert not list((tmp_path / "index").rglob("vectors*"))
-
-
-@pytest.mark.parametrize("name", ["sparse", "dense_sparse", "flat"])
-def test_given_texts_get_their_score(tmp_path, monkeypatch, name):
-    """Over several parts; 0 or the product of the vectors where no term is shared; NaN for a text that is not there."""
-    random = np.random.default_rng(0)
-    weights, asked, vectors = draw(random, 30), draw(random, 3), random.standard_normal((30, DIM)).astype(np.float32)
-    monkeypatch.setattr(dense_sparse, "PART_VECTORS", 8)
-    queries = Representation(torch.randn(3, 1, DIM), None, torch.from_numpy(asked))
-    indexer = opened(name, write(tmp_path / "vectors", weights, vectors=vectors), tmp_path / "index")
-    found = indexer.scores(queries, [["t29", "t0", "?", "t0"], [], [f"t{row}" for row in range(30)]])
-    expected = asked @ weights.T
-    if name != "sparse":
-        expected = expected + queries.vectors[:, 0].numpy() @ vectors.T
-    first = [expected[0, 29], expected[0, 0], np.nan, expected[0, 0]]
-    np.testing.assert_allclose(found[0], first, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-5)
-    assert [one.dtype for one in found] == [np.float32] * 3
-
-
-@pytest.mark.parametrize(("query_vectors", "threads"), [(1, 3), (3, 1)])
-@pytest.mark.parametrize("counts", [[1] * 90, [4] * 90, [1, 3, 7] * 30], ids=["one", "four", "varying"])
-def test_the_sum_is_exact(tmp_path, monkeypatch, counts, query_vectors, threads):
-    """One and many vectors on both sides, parts over the borders of shards, on one thread and on several."""
-    random = np.random.default_rng(0)
-    monkeypatch.setattr(dense_sparse, "PART_VECTORS", 60)
-    weights, asked = draw(random, 90, share=0.1), draw(random, 40, share=0.1)
-    vectors = random.standard_normal((sum(counts), DIM)).astype(np.float32)
-    store = write(tmp_path / "vectors", weights, vectors=vectors, counts=counts)
-    mask = torch.arange(query_vectors) < torch.tensor([1, 3] * 20)[:, None]
-    queries = Representation(
-        torch.randn(40, query_vectors, DIM), mask if query_vectors > 1 else None, torch.from_numpy(asked)
-    )
-    longest = max(counts)
-    padded, document_mask = torch.zeros(90, longest, DIM), torch.arange(longest) < torch.tensor(counts)[:, None]
-    padded[document_mask] = torch.from_numpy(vectors)
-    expected = scores(queries, Representation(padded, document_mask, torch.from_numpy(weights))).numpy()
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        for name in ("dense_sparse", "flat"):
-            indexer = opened(name, store, tmp_path / name)
-            for k in (1, 10, 1000):
-                assert_best(indexer, queries, expected, k)
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
 
 
 def alike(kind, random, texts):
@@ -187,7 +81,7 @@ def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dty
     monkeypatch.setattr(rounded, "MOST_TERMS", 11)
     random = np.random.default_rng(0)
     weights, vectors = alike(kind, random, 600)
-    store = write(tmp_path / "v", weights, vectors=vectors.astype(dtype), shard=70)
+    store = write(tmp_path / "v", weights=weights, vectors=vectors.astype(dtype), shard=70)
     queries = Representation(torch.randn(80, 1, DIM), None, torch.from_numpy(draw(random, 80)))
     whole = opened("dense_sparse", store, tmp_path / "whole", rounded=False)
     quick = opened("dense_sparse", store, tmp_path / "quick")
@@ -208,7 +102,7 @@ def test_terms_that_an_eighth_of_the_texts_has_are_rounded(tmp_path, monkeypatch
     weights = np.zeros((16, TERMS), np.float32)
     for term, texts in ((3, 2), (5, 1), (7, 16), (30, 4)):
         weights[:texts, term] = 1 + 2**-9
-    store = write(tmp_path / "v", weights, vectors=np.full((16, DIM), 1 / 3), shard=5)
+    store = write(tmp_path / "v", weights=weights, vectors=np.full((16, DIM), 1 / 3), shard=5)
     (tmp_path / "p").mkdir()
     postings.write_postings(store, tmp_path / "p", part_texts=10)
     by_term = postings.Postings(tmp_path / "p")
@@ -235,7 +129,7 @@ def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     vectors = random.standard_normal((30, DIM)).astype(np.float32)
     vectors[3] *= 1e19
-    store = write(tmp_path / "v", draw(random, 30), vectors=vectors)
+    store = write(tmp_path / "v", weights=draw(random, 30), vectors=vectors)
     indexer = opened("dense_sparse", store, tmp_path / "i")
     assert not (tmp_path / "i" / "rounded").exists()
     ids, _ = indexer.search(Representation(torch.rand(80, 1, DIM), None, torch.from_numpy(draw(random, 80))), 30)
@@ -247,34 +141,27 @@ def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
     random = np.random.default_rng(0)
     weights, asked = draw(random, 200), draw(random, 10)
     vectors = random.standard_normal((200, DIM)).astype(np.float32)
-    store = write(tmp_path / "vectors", weights, vectors=vectors)
+    store = write(tmp_path / "vectors", weights=weights, vectors=vectors)
     queries = Representation(torch.randn(10, 1, DIM), None, torch.from_numpy(asked))
     dense, lexical = queries.vectors[:, 0].numpy() @ vectors.T, asked @ weights.T
     assert_best(opened("dense_sparse", store, tmp_path / "many", search="union"), queries, dense + lexical, 9)
     ids, values = opened("dense_sparse", store, tmp_path / "few", search="union", candidates=3).search(queries, 3)
     for row in range(10):
-        union = {*best(dense[row], 3)[0], *best(lexical[row], 3)[0]}
-        allowed = np.array(
-            [value if f"t{text}" in union else -9e9 for text, value in enumerate((dense + lexical)[row])]
-        )
-        assert ids[row] == best(allowed, 3)[0]
-        np.testing.assert_allclose(values[row], best(allowed, 3)[1], rtol=1e-4)
-    assert ids != [best(row, 3)[0] for row in dense + lexical]
+        union = {*np.argsort(-dense[row])[:3], *np.argsort(-lexical[row])[:3]}
+        wanted = sorted(union, key=lambda text, row=row: -(dense + lexical)[row][text])[:3]
+        assert ids[row] == [f"t{text}" for text in wanted]
+        np.testing.assert_allclose(values[row], (dense + lexical)[row][wanted], rtol=1e-4)
+    assert ids != [[f"t{text}" for text in np.argsort(-row)[:3]] for row in dense + lexical]
 
 
 def test_what_a_folder_lacks_is_said(tmp_path):
     """And which indexer would do."""
-    random = np.random.default_rng(0)
-    dense = tmp_path / "dense"
-    dense.mkdir()
-    writer = VectorWriter(dense)
-    writer.write_shard(0, ["a"], np.ones((1, 1, DIM)))
-    writer.finish()
-    lexical = write(tmp_path / "lexical", draw(random, 5))
+    dense = write(tmp_path / "dense", vectors=np.ones((1, DIM)))
+    lexical = write(tmp_path / "lexical", weights=draw(np.random.default_rng(0), 5))
     (tmp_path / "i").mkdir()
     for name, store, message in (
-        ("sparse", VectorStore(dense), "no weights .* --indexer flat or faiss"),
-        ("dense_sparse", VectorStore(dense), "no weights .* --indexer flat or faiss"),
+        ("sparse", dense, "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", dense, "no weights .* --indexer flat or faiss"),
         ("dense_sparse", lexical, "no vectors.* --indexer sparse"),
     ):
         with pytest.raises(UnsupportedError, match=message):

@@ -1,4 +1,4 @@
-"""The vocabulary head: the model's own, whole, of every architecture; and never a random one in silence."""
+"""What differs between architectures: embeddings, layer shapes and vocabulary heads are those of the model itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 import transformers
 
 from retrievalkit import registry
-from retrievalkit.contracts import Needs
+from retrievalkit.builtin.encoders.architectures import layer_shape
+from retrievalkit.contracts import Encoder, EncoderInfo, Needs
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.pretrained import quiet
 
@@ -128,3 +129,89 @@ def test_a_new_head_starts_from_the_word_embeddings(headless, tmp_path_factory):
     encoder.save(folder)
     _, after = states_of(prepared(str(folder)))
     assert torch.equal(states.head(states.last), after.head(after.last))
+
+
+NARROW = {"embedding_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+OTHERS = {
+    "albert": ("AlbertForMaskedLM", NARROW),
+    "electra": ("ElectraForMaskedLM", NARROW),
+    "deberta-v2": ("DebertaV2ForMaskedLM", {name: value for name, value in NARROW.items() if "emb" not in name}),
+}
+
+
+def narrow_model(folder, architecture):
+    """A tiny model, also of architectures that `testing` lacks."""
+    testing.tiny_model(folder, architecture=architecture if architecture in testing.ARCHITECTURES else "bert")
+    if architecture in OTHERS:
+        name, sizes = OTHERS[architecture]
+        config = transformers.AutoConfig.for_model(architecture, vocab_size=264, intermediate_size=64, **sizes)
+        with quiet(), torch.random.fork_rng(devices=[]):
+            getattr(transformers, name)(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet", "modernbert", *OTHERS])
+def test_embeddings_are_layer_0_and_are_trained(tmp_path, architecture, head):
+    encoder = prepared(narrow_model(tmp_path, architecture), Needs(vocabulary_head=head), new_vocabulary_head=True)
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
+    found = encoder.embed(batch)
+    real = batch.attention_mask.bool()
+    torch.testing.assert_close(found[real], encoder(batch, (0,)).layers[0][real])
+    found.sum().backward()
+    assert encoder.model.get_input_embeddings().weight.grad.any()
+
+
+@pytest.mark.parametrize("architecture", ["t5", "llama"])
+def test_an_architecture_without_such_a_module_is_refused(tmp_path, architecture):
+    encoder = prepared(testing.tiny_model(tmp_path, architecture=architecture), Needs())
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
+    with pytest.raises(UnsupportedError, match=f"'{architecture}' has no module for them"):
+        encoder.embed(batch)
+
+
+@pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
+def test_the_shape_is_that_of_the_configuration(architecture, tmp_path):
+    """`testing.tiny_model` has two heads, and a feed-forward part of twice the width."""
+    encoder = registry.create("encoder", "transformer", testing.tiny_model(tmp_path, architecture=architecture))
+    shape = encoder.layer_shape()
+    assert (shape.heads, shape.inner) == (2, 64)
+    dropped = {"modernbert": 0.0, "llama": 0.0}.get(architecture, 0.1)
+    assert shape.dropout == dropped
+    value = torch.tensor([-1.0, 2.0])
+    expected = {"t5": torch.relu, "llama": torch.nn.functional.silu}.get(architecture, torch.nn.functional.gelu)
+    torch.testing.assert_close(shape.activation(value), expected(value))
+
+
+def test_dropout_that_is_set_is_that_of_the_shape(tiny_model):
+    shape = registry.create("encoder", "transformer", tiny_model, dropout=0.3).layer_shape()
+    assert (shape.dropout, shape.attention_dropout) == (0.3, 0.3)
+
+
+def test_settings_that_a_configuration_lacks_are_those_of_gpt2():
+    shape = layer_shape(transformers.GPT2Config(n_embd=24, n_head=3))
+    assert (shape.heads, shape.inner, shape.dropout) == (3, 96, 0.0)
+
+
+def test_an_encoder_without_a_layer_shape_has_berts():
+    """And no words, which is said."""
+
+    class Silent(Encoder):
+        info = EncoderInfo(768, 12, 10)
+        tokenize = collate = forward = save = None
+
+    shape = Silent().layer_shape()
+    assert (shape.heads, shape.inner, shape.dropout, shape.attention_dropout) == (12, 3072, 0.1, 0.1)
+    with pytest.raises(UnsupportedError, match="Silent has no vectors of words"):
+        Silent().word_embeddings()
+
+
+def test_word_embeddings_are_the_models_input_embeddings(model_of):
+    encoder = prepared(model_of("bert"))
+    assert encoder.word_embeddings() is encoder.model.bert.embeddings.word_embeddings.weight
+
+
+def test_word_embeddings_narrower_than_the_states_are_refused(tmp_path):
+    encoder = prepared(narrow_model(tmp_path, "electra"))
+    with pytest.raises(UnsupportedError, match=r"as wide as the hidden states \(32\) .* are 12 wide"):
+        encoder.word_embeddings()

@@ -1,0 +1,71 @@
+"""Folders of vectors and weights for the tests of indexers, and the indexes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from retrievalkit import registry
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorStore, VectorWriter
+
+DIM, TERMS = 8, 40
+
+
+def write(folder, *, vectors=None, counts=None, weights=None, shard=20):
+    """Write texts `t0`, `t1` ... with (rows, dim) vectors, so many a text, and (texts, terms) weights, in shards."""
+    folder.mkdir(parents=True)
+    writer = VectorWriter(folder)
+    counts = np.ones(len(vectors if weights is None else weights), dtype=int) if counts is None else np.array(counts)
+    starts = np.cumsum([0, *counts])
+    for number, start in enumerate(range(0, len(counts), shard)):
+        end = min(len(counts), start + shard)
+        rows = None if vectors is None else vectors[starts[start] : starts[end]]
+        matrix = None if weights is None else scipy.sparse.csr_matrix(weights[start:end])
+        ids = [f"t{row}" for row in range(start, end)]
+        writer.write_shard(number, ids, rows, counts=counts[start:end], weights=matrix)
+    writer.finish()
+    return VectorStore(folder)
+
+
+def opened(name, store, folder, **options):
+    """An index, built by one indexer and opened by another."""
+    folder.mkdir()
+    counts = registry.create("indexer", name, **options).build(store, folder)
+    assert counts["texts"] == len(store)
+    indexer = registry.create("indexer", name, **options)
+    indexer.open(folder)
+    return indexer
+
+
+def drawn(rows, seed=0, dim=DIM):
+    return np.random.default_rng(seed).standard_normal((rows, dim), dtype=np.float32)
+
+
+def drawn_weights(random, texts, *, values=None, share=0.3):
+    weights = random.random((texts, TERMS), dtype=np.float32)
+    if values is not None:
+        weights = random.choice(values, weights.shape).astype(np.float32)
+    return weights * (random.random(weights.shape) < share)
+
+
+def representation(vectors, counts, weights=None):
+    """The same in memory, padded."""
+    mask = None
+    if vectors is not None:
+        mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+        padded = torch.zeros(*mask.shape, vectors.shape[1])
+        padded[mask] = torch.from_numpy(vectors).float()
+        vectors = padded
+    return Representation(vectors, mask, None if weights is None else torch.from_numpy(weights))
+
+
+def assert_best(indexer, queries, expected, k, *, least=None):
+    """The k best of (texts,) scores for each query, ties by position."""
+    ids, values = indexer.search(queries, k)
+    for row, one in enumerate(expected):
+        order = [text for text in np.argsort(-one, kind="stable") if least is None or one[text] > least][:k]
+        assert ids[row] == [f"t{text}" for text in order]
+        np.testing.assert_allclose(values[row], one[order], rtol=1e-5, atol=1e-5)
+        assert values[row].dtype == np.float32

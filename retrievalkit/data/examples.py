@@ -263,8 +263,8 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
     fields = record.fields
     # With texts instead of ids, and a query's text, it is a triple.
     if fields.keys() >= HARD_NEGATIVES and (isinstance(fields["neg"], Mapping) or not fields.keys() & {*ANCHORS}):
-        *chosen, teacher = chooser.choose(record)
-        return Example(*chosen, record.texts("answers"), teacher), []
+        query_id, query, positives, negatives, teacher = chooser.choose(record)
+        return Example(query_id, query, positives, negatives, record.texts("answers"), teacher), []
     if chooser.options != HardNegatives():
         kind = "line of sentence-transformers' hard negatives"
         raise record.unknown_form(kind, (_OF_SYSTEMS,))

@@ -27,48 +27,48 @@ def encode(model, texts, *, side, output, overwrite=False, **options):
     return program.encode(model, texts, side=side, output=output, options=made, overwrite=overwrite)
 
 
+@pytest.fixture
+def documents(tiny_model, tiny_collection, tmp_path):
+    """Encodes the collection into a folder of this name."""
+
+    def encoded(name, texts=tiny_collection.corpus, *, side="document", **options):
+        encode(tiny_model, texts, side=side, output=tmp_path / name, **{"pooler": "mean", **options})
+        return tmp_path / name
+
+    return encoded
+
+
 def all_vectors(folder):
     return np.concatenate([np.asarray(rows) for _, rows in VectorStore(folder).shards()])
 
 
-def test_vectors_are_those_of_the_retriever_in_the_order_of_the_corpus(tiny_model, tiny_collection, tmp_path):
-    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", pooler="mean", precision="fp32")
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_vectors_are_those_of_the_retriever_in_the_order_of_the_corpus(documents, tiny_model, tiny_collection):
+    folder = documents("v", precision="fp32")
     passages = list(open_corpus(tiny_collection.corpus))
-    expected = Retriever.create(tiny_model, pooler="mean").encode(
-        [(one.title, one.text) for one in passages], "document"
-    )
-    store = VectorStore(tmp_path / "v")
-    assert list(store.ids) == [one.id for one in passages]
-    np.testing.assert_allclose(all_vectors(tmp_path / "v"), expected.vectors[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+    retriever = Retriever.create(tiny_model, pooler="mean")
+    expected = retriever.encode([(one.title, one.text) for one in passages], "document")
+    assert list(VectorStore(folder).ids) == [one.id for one in passages]
+    np.testing.assert_allclose(all_vectors(folder), expected.vectors[:, 0].numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shard_texts", [5, 42, 100])
-def test_the_size_of_a_shard_changes_nothing_but_the_files(shard_texts, tiny_model, tiny_collection, tmp_path):
+def test_the_size_of_a_shard_changes_nothing_but_the_files(shard_texts, documents):
     # In bf16 a vector depends on what it is batched with.
-    options = {"side": "document", "precision": "fp32"}
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "parts", shard_texts=shard_texts, **options)
-    assert len(list((tmp_path / "parts").glob("vectors-*.npy"))) == -(-42 // shard_texts)
-    np.testing.assert_allclose(all_vectors(tmp_path / "parts"), all_vectors(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+    whole, parts = documents("whole", precision="fp32"), documents("parts", precision="fp32", shard_texts=shard_texts)
+    assert len(list(parts.glob("vectors-*.npy"))) == -(-42 // shard_texts)
+    np.testing.assert_allclose(all_vectors(parts), all_vectors(whole), rtol=1e-4, atol=1e-5)
 
 
-def test_texts_with_different_numbers_of_vectors(tiny_model, tiny_collection, tmp_path):
+def test_texts_with_different_numbers_of_vectors(documents, tiny_model, tiny_collection):
     """Every token is a vector: offsets say which rows belong to which text."""
-    encode(
-        tiny_model,
-        tiny_collection.corpus,
-        side="document",
-        output=tmp_path / "v",
-        pooler="multi_layer",
-        pooler_options={"tokens": "all"},
-        shard_texts=10,
-    )
-    store = VectorStore(tmp_path / "v")
-    retriever = Retriever.create(tiny_model, pooler="mean")
-    tokens = retriever.tower("document").tokenize(
-        [(one.title, one.text) for one in open_corpus(tiny_collection.corpus)], "document"
-    )
-    assert np.diff(store.offsets).tolist() == [len(ids) for ids in tokens]
+    folder = documents("v", pooler="multi_layer", pooler_options={"tokens": "all"}, shard_texts=10)
+    texts = [(one.title, one.text) for one in open_corpus(tiny_collection.corpus)]
+    tokens = Retriever.create(tiny_model, pooler="mean").tower("document").tokenize(texts, "document")
+    assert np.diff(VectorStore(folder).offsets).tolist() == [len(ids) for ids in tokens]
 
 
 def flip(path):
@@ -89,32 +89,31 @@ CHANGES = {
 
 @forks
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_shard_that_was_changed_is_encoded_again(change, tiny_model, tiny_collection, tmp_path, capsys):
+def test_a_shard_that_was_changed_is_encoded_again(change, documents, tmp_path, capsys):
     """Whichever file of a shard was changed after a kill: it is named, and the bytes end up the same."""
-    options = {"side": "document", "pooler": "mean", "shard_texts": 8}
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
+    options = {"shard_texts": 8}
+    whole = documents("whole", **options)
 
     def killed():
         kill_at_call(VectorWriter, "write_shard", 4)
-        encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+        documents("cut", **options)
 
     assert in_another_process(killed) == -signal.SIGKILL
+    assert not (tmp_path / "cut").exists()
     name, alter = CHANGES[change]
     alter(partial_folder(tmp_path / "cut") / name)
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+    assert contents(documents("cut", **options)) == contents(whole)
     told = capsys.readouterr().err
     assert f"{name}' was changed after it was written: its texts are encoded again" in told
     assert "resuming after 16 texts of 42" in told
-    files = {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    assert not partial_folder(tmp_path / "cut").exists()
 
 
 @forks
 @pytest.mark.parametrize("count", [2, 5, 9])
-def test_an_encoding_killed_while_it_tidies_up_ends_with_the_same_bytes(count, tiny_model, tiny_collection, tmp_path):
+def test_an_encoding_killed_while_it_tidies_up_ends_with_the_same_bytes(count, documents):
     """Records, ids and counts of shards are removed one after the other."""
-    options = {"side": "document", "pooler": "mean", "shard_texts": 8}
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
+    whole = documents("whole", shard_texts=8)
 
     def killed():
         finish = VectorWriter.finish
@@ -124,12 +123,10 @@ def test_an_encoding_killed_while_it_tidies_up_ends_with_the_same_bytes(count, t
             return finish(self)
 
         VectorWriter.finish = finished
-        encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+        documents("cut", shard_texts=8)
 
     assert in_another_process(killed) == -signal.SIGKILL
-    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
-    files = {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    assert contents(documents("cut", shard_texts=8)) == contents(whole)
 
 
 def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch):
@@ -157,18 +154,16 @@ def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch
     assert max(ahead) <= 30
 
 
-def test_queries_are_encoded_as_queries(tiny_model, tiny_collection, tmp_path):
-    encode(tiny_model, tiny_collection.folder, side="query", output=tmp_path / "q", pooler="mean", precision="fp32")
-    store = VectorStore(tmp_path / "q")
+def test_queries_are_encoded_as_queries(documents, tiny_model, tiny_collection):
+    store = VectorStore(documents("q", tiny_collection.folder, side="query", precision="fp32"))
     assert len(store) == 126
     expected = Retriever.create(tiny_model, pooler="mean").encode([("", "what is the capital of Peru")], "query")
     row = list(store.ids).index("q33-0")
     np.testing.assert_allclose(store.take([row]).vectors[0], expected.vectors[0, 0].numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_manifest_says_what_encoded_and_what_was_encoded(tiny_model, tiny_collection, tmp_path):
-    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", pooler="mean")
-    manifest = read_manifest(tmp_path / "v", "vectors")
+def test_the_manifest_says_what_encoded_and_what_was_encoded(documents, tiny_collection):
+    manifest = read_manifest(documents("v"), "vectors")
     assert manifest["checkpoint"]["description"]["pooler"]["name"] == "mean"
     assert manifest["corpus"]["source"] == str(tiny_collection.corpus)
     assert manifest["counts"]["texts"] == 42
@@ -187,17 +182,8 @@ def test_a_checkpoint_takes_no_parts(extra, tiny_model, tiny_collection, tmp_pat
     assert not (tmp_path / "v").exists()
 
 
-def test_bf16_vectors_point_the_way_of_float32_vectors(tiny_model, tiny_collection, tmp_path):
-    for precision in ("fp32", "bf16"):
-        encode(
-            tiny_model,
-            tiny_collection.corpus,
-            side="document",
-            output=tmp_path / precision,
-            pooler="mean",
-            precision=precision,
-        )
-    one, other = (torch.from_numpy(all_vectors(tmp_path / name)) for name in ("fp32", "bf16"))
+def test_bf16_vectors_point_the_way_of_float32_vectors(documents):
+    one, other = (torch.from_numpy(all_vectors(documents(name, precision=name))) for name in ("fp32", "bf16"))
     assert torch.nn.functional.cosine_similarity(one, other).min() > 0.9999
 
 
@@ -249,14 +235,6 @@ def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tiny_mod
 
 
 def test_a_shard_none_of_which_can_be_encoded_is_an_error(poisoned, tiny_model, tmp_path):
-    path, _ = poisoned
-    options = program.EncodingOptions(shard_texts=1)
+    more = {"options": program.EncodingOptions(shard_texts=1), "cluster": program.ClusterOptions(ray="local")}
     with pytest.raises(MemoryError, match="no memory"):
-        program.encode(
-            tiny_model,
-            path,
-            side="document",
-            output=tmp_path / "v",
-            options=options,
-            cluster=program.ClusterOptions(ray="local"),
-        )
+        program.encode(tiny_model, poisoned[0], side="document", output=tmp_path / "v", **more)

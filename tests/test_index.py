@@ -133,7 +133,6 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch, indexer):
 
 
 def test_an_index_of_texts_says_which_corpus(tmp_path):
-    """Source as typed, its place, and its fingerprint."""
     collection = testing.tiny_collection(tmp_path / "data")
     build_index(str(collection.corpus), indexer="overlap", output=tmp_path / "words", options={"lower": "false"})
     manifest = json.loads((tmp_path / "words" / "manifest.json").read_text())
@@ -158,7 +157,6 @@ def test_texts_and_vectors_are_not_mixed_up(tmp_path):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "index"])
 def test_other_folders_of_ours_are_not_indexed(tmp_path, kind):
-    """A checkpoint is to be encoded with; an index is one already."""
     (tmp_path / "x").mkdir()
     artifacts.write_manifest(tmp_path / "x", kind, command="x", options={})
     with pytest.raises(ArtifactError, match=f"is an? {kind}"):
@@ -181,7 +179,6 @@ def test_wrong_names_and_options_are_refused_before_anything_is_read(tmp_path):
 
 
 def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
-    """--overwrite replaces an index; without it nothing is touched."""
     vectors = write_vectors(tmp_path / "vectors")
     build_index(vectors, output=tmp_path / "i")
     with pytest.raises(ArtifactError, match="exists already"):
@@ -210,7 +207,6 @@ def test_from_the_command_line(tmp_path, indexer):
 
 
 def test_a_damaged_corpus_leaves_nothing_behind(tmp_path):
-    """The file and the line are named."""
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
     with pytest.raises(DataError, match=r"corpus\.jsonl:2"):
         build_index(tmp_path / "corpus.jsonl", indexer="overlap", output=tmp_path / "words")

@@ -64,7 +64,6 @@ def texts(corpus):
 
 
 def test_sentences():
-    """As pre-training cuts them, without the spaces between."""
     first, second, third = sentences(PASSAGES[0]["text"])
     assert (first, second) == ("Rome is old.", "Its river is the Tiber.")
     assert third == "Dr. Smith swam in the Tiber in 1903."
@@ -83,7 +82,6 @@ def test_windows(words, size, data):
 
 
 def test_windows_of_sentences():
-    """Whole ones, as they stand in the text."""
     text = PASSAGES[0]["text"]
     assert Windows(2, 1, by="sentences").cut(text) == [
         "Rome is old. Its river is the Tiber.",
@@ -92,7 +90,6 @@ def test_windows_of_sentences():
 
 
 def test_judgements_follow_passages_of_words(tmp_path, folder):
-    """As they follow parts; `--merge-parts` leads back."""
     done, _ = run(folder, tmp_path / "out", "--passages", 4, "--stride", 2)
     assert done["passages"] == 12
     assert read_manifest(tmp_path / "out", "collection")["options"]["stride"] == 2

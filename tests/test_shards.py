@@ -44,7 +44,6 @@ def workers(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_find_what_one_index_finds_to_the_last_bit(kind, tmp_path, workers):
-    """Here, on workers, and on other workers once these are lost."""
     name, m, weighted, of_query = KINDS[kind]
     vectors = write(tmp_path / "vectors", m, weighted=weighted)
     build_index(vectors, indexer=name, output=tmp_path / "one")

@@ -271,8 +271,8 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
     if "positive_ctxs" in fields:
         _require(record, "question")
         question = straight_quotes(record.text("question"))
-        negatives = "hard_negative_ctxs" if fields.get("hard_negative_ctxs") else "negative_ctxs"
-        return _with_passages(record, namer.name(question), question, "positive_ctxs", negatives)
+        bad = "hard_negative_ctxs" if fields.get("hard_negative_ctxs") else "negative_ctxs"
+        return _with_passages(record, namer.name(question), question, "positive_ctxs", bad)
     if "positive_passages" in fields:
         _require(record, "query_id", "query")
         identity = record.identifier("query_id"), record.text("query")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 
 SNIPPET_WORDS = 30
 
@@ -26,9 +26,8 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
     pieces = text.split()
     if len(pieces) <= words:
         return " ".join(pieces)
-    wanted = _wanted(query, frozenset(terms))
-    found = [wanted.of(piece) for piece in pieces]
-    weights = _weights(found, words)
+    key = _matcher(query, frozenset(terms))
+    weights = _weights([{found for word in _WORD.findall(piece) if (found := key(word))} for piece in pieces], words)
     first = last = weights.index(max(weights))
     while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
         last += 1
@@ -40,47 +39,33 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
     """The positions of words of the query, or words with these stems, in a text."""
-    wanted = _wanted(query, frozenset(terms))
-    return tuple(match.span() for match in _WORD.finditer(text) if wanted.key(match[0]))
-
-
-class _Wanted:
-    """The words to look for: those of a query, and those that begin with a term of an index, which may be a stem."""
-
-    def __init__(self, query: str, terms: Collection[str]) -> None:
-        self._stems = _stems(query)
-        self._terms = {term.casefold() for term in terms if term.casefold() not in _COMMON}
-        self._starts = {term[:_SHORTEST_STEM] for term in self._terms}
-        self._keys: dict[str, str] = {}
-        self._found: dict[str, set[str]] = {}
-
-    def of(self, piece: str) -> set[str]:
-        """Those that occur between two spaces."""
-        if (found := self._found.get(piece)) is None:
-            found = self._found[piece] = {key for word in _WORD.findall(piece) if (key := self.key(word))}
-        return found
-
-    def key(self, word: str) -> str:
-        """What a word is one of; "" if it is none. Texts repeat their words, so each is looked at once."""
-        if word not in self._keys:
-            self._keys[word] = self._key(word.casefold())
-        return self._keys[word]
-
-    def _key(self, word: str) -> str:
-        if (stem := _stem(word)) in self._stems:
-            return stem
-        if word in self._terms:
-            return word
-        if word[:_SHORTEST_STEM] not in self._starts:
-            return ""
-        lengths = range(max(_SHORTEST_STEM, len(word) - 5), len(word))
-        return next((word[:end] for end in lengths if word[:end] in self._terms), "")
+    key = _matcher(query, frozenset(terms))
+    return tuple(match.span() for match in _WORD.finditer(text) if key(match[0]))
 
 
 @lru_cache(maxsize=64)
-def _wanted(query: str, terms: frozenset[str]) -> _Wanted:
-    """The same for all hits of a query that share its terms, whose texts repeat their words."""
-    return _Wanted(query, terms)
+def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
+    """For a word, the stem or term that it matches, or "": the same for all hits of a query that share its terms.
+
+    A word matches one of the query, or begins with a term of an index, which may be a stem.
+    """
+    words = {word.casefold() for word in _WORD.findall(query)}
+    # A query of nothing but common words is matched as it is.
+    stems = {_stem(word) for word in (words - _COMMON or words)}
+    known = {term.casefold() for term in terms} - _COMMON
+    starts = {term[:_SHORTEST_STEM] for term in known}
+
+    @cache
+    def key(word: str) -> str:
+        word = word.casefold()
+        if (stem := _stem(word)) in stems:
+            return stem
+        if word in known or word[:_SHORTEST_STEM] not in starts:
+            return word if word in known else ""
+        lengths = range(max(_SHORTEST_STEM, len(word) - 5), len(word))
+        return next((word[:end] for end in lengths if word[:end] in known), "")
+
+    return key
 
 
 def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
@@ -101,12 +86,6 @@ def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
         if place >= words - 1:
             weights.append(weight)
     return weights
-
-
-def _stems(text: str) -> set[str]:
-    words = {word.casefold() for word in _WORD.findall(text)}
-    # A query of nothing but common words is matched as it is.
-    return {_stem(word) for word in (words - _COMMON or words)}
 
 
 def _stem(word: str) -> str:

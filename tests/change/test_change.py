@@ -109,7 +109,6 @@ def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp
 
 
 def test_what_a_reader_has_open_goes_on(index, tmp_path):
-    """It finds what it found; its files go once it has closed them."""
     reader = open_index(index)
     before = found(reader)
     change_index(index, add=write(tmp_path / "more", ["f", "a"], seed=1, checkpoint="m"))
@@ -174,7 +173,6 @@ def test_a_change_that_is_killed_leaves_the_old_index_or_the_new(index, tmp_path
 
 
 def test_options_that_do_not_go_together(index, tmp_path):
-    """One message, and what to do."""
     for words, message in [
         (["--delete", "a", "--output", "x"], "output has no part in changing the index"),
         (["--delete", "a", "--model", "x"], "model has no part in changing"),
@@ -189,7 +187,6 @@ def test_options_that_do_not_go_together(index, tmp_path):
 
 
 def test_vectors_of_another_model_are_refused(index, tmp_path):
-    """By the fingerprints of both; nothing is changed."""
     with pytest.raises(ArtifactError, match="another model"):
         change_index(index, add=write(tmp_path / "more", ["f"], checkpoint="x"))
     assert "segments" not in read_manifest(index, "index")
@@ -222,7 +219,6 @@ def of_documents(folder):
     ],
 )
 def test_unknown_ids_are_refused_and_nothing_is_deleted(tmp_path, monkeypatch, ids, message):
-    """The message counts them, and names the nearest."""
     monkeypatch.chdir(tmp_path)
     index = of_documents(tmp_path)
     (tmp_path / "list.txt").write_text("b.md\nnowhere\nelsewhere\n")
@@ -306,7 +302,6 @@ def test_texts_that_are_there_under_another_path_are_noted(tmp_path, tiny_model)
 
 
 def test_compacting_is_reported(index, tmp_path):
-    """An index of one segment has nothing to compact."""
     assert rkit(index, "--compact").stdout == f"{index}: nothing to change; 5 texts in 1 segment\n"
     for name in "fg":
         change_index(index, add=write(tmp_path / name, [name], checkpoint="m"))
@@ -316,7 +311,6 @@ def test_compacting_is_reported(index, tmp_path):
 
 
 def test_an_altered_segment_is_found(index, tmp_path):
-    """As damage of any index is."""
     change_index(index, add=write(tmp_path / "more", ["f"], seed=1), delete=["a"])
     for path in [next((index / "segments").glob("deleted-*")), next((index / "segments").glob("*/vectors/vectors-*"))]:
         content = path.read_bytes()

@@ -88,7 +88,6 @@ def test_a_missing_column_is_named(faq, columns, message):
 
 
 def test_a_table_of_unknown_columns_names_the_option(tmp_path):
-    """One message, which says what to do."""
     done = run(file(tmp_path / "a.csv", "x,y\n1,2\n"), tmp_path / "out.jsonl")
     assert done.exit_code == 2
     assert "text_field" in done.stderr
@@ -96,7 +95,6 @@ def test_a_table_of_unknown_columns_names_the_option(tmp_path):
 
 
 def test_fields_of_json_lines(tmp_path):
-    """Any object whose fields are named."""
     path = file(tmp_path / "a.jsonl", "".join(json.dumps({"k": k, "body": "x", "h": None}) + "\n" for k in (1, 2)))
     assert list(open_own(path, Columns("body", "h", "k"))) == [Passage("1", "", "x"), Passage("2", "", "x")]
 
@@ -130,7 +128,6 @@ def test_parquet(tmp_path):
 
 
 def test_a_damaged_parquet_file(tmp_path):
-    """One message and exit code 2."""
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no")
     done = run(tmp_path / "a.parquet", tmp_path / "out.jsonl")
     assert done.exit_code == 2

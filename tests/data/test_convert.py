@@ -56,7 +56,6 @@ def test_a_corpus(tmp_path):
 
 
 def test_examples_go_into_a_folder_with_their_passages(tmp_path, dpr):
-    """Where a corpus and training examples can be read from."""
     assert convert(dpr, tmp_path / "out") == {"examples": 1, "passages": 2, "without a positive": 1}
     examples = read_examples(tmp_path / "out")
     assert examples.rows == read_examples(dpr).rows
@@ -77,7 +76,6 @@ def test_texts_are_not_lost_unseen(tmp_path, dpr):
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out"])
 def test_examples_with_texts_name_the_passages_of_the_corpus(tmp_path, output):
-    """An id made of a text is no id of the corpus."""
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "text 1"}\n{"_id": "d2", "text": "text 2"}\n')
     triple = {"anchor": "who", "positive": "text 2", "negative": "text 1"}
     (tmp_path / "triples.jsonl").write_text(json.dumps(triple))
@@ -91,7 +89,6 @@ def test_examples_with_texts_name_the_passages_of_the_corpus(tmp_path, output):
 
 
 def test_a_collection(tmp_path, collection):
-    """A BEIR folder, with all its splits."""
     counts = convert(collection, tmp_path / "out")
     assert set(counts) == {"passages", "queries", "judgements"}
     assert list(open_corpus(tmp_path / "out")) == list(open_corpus(collection))
@@ -181,7 +178,6 @@ def test_runs_and_qrels_in_every_form(tmp_path):
     [("checkpoint", "rkit encode"), ("vectors", "rkit index"), ("index", "rkit search"), ("reranker", "rerank apply")],
 )
 def test_a_folder_of_another_command_is_named(tmp_path, kind, command):
-    """It says what the folder is, and which command takes it."""
     artifacts.write_manifest(tmp_path, kind, command="some", options={})
     (tmp_path / "retrievalkit.json").write_text('{\n "a": 1\n}\n')
     with pytest.raises(ArtifactError, match=rf"holds (an? )?{kind} .*{command}"):

@@ -93,7 +93,6 @@ def test_columns_by_their_names_or_their_number(tmp_path, text):
 
 
 def test_ms_marco(tmp_path):
-    """Quotation marks mean nothing there."""
     (tmp_path / "collection.tsv").write_text('0\t"Manhattan" project\n1\tThe "end\n')
     corpus = open_corpus(tmp_path)
     assert list(corpus) == [Passage("0", "", '"Manhattan" project'), Passage("1", "", 'The "end')]
@@ -226,7 +225,6 @@ def test_a_file_that_changes_under_way(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_a_corpus_goes_to_another_process(tmp_path, name):
-    """Data loaders that spawn their workers send it there."""
     corpus = open_corpus(jsonl(tmp_path, beir(A, B), name))
     corpus.get("1")
     assert pickle.loads(pickle.dumps(corpus)).get("x 2") == B

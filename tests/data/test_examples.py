@@ -79,7 +79,6 @@ TRIPLE = Example(hashed_id("who"), "who", (ONE,), (TWO,))
     ids=["ours", "ours, short", "tevatron 2", "tevatron", "triple", "lists", "numbered", "negatives"],
 )
 def test_forms(tmp_path, row, expected, passages, name):
-    """Examples without a positive are dropped and counted."""
     none = {**OURS, "query_id": "none", "positives": []}
     examples = read_examples(jsonl(tmp_path, [row, none], name))
     assert (examples.rows, examples.passages, examples.dropped) == ([expected], passages, 1)
@@ -89,7 +88,6 @@ def test_forms(tmp_path, row, expected, passages, name):
 @pytest.mark.parametrize("anchor", ["query", "question", "anchor"])
 @pytest.mark.parametrize("corpus", [None, Corpus.of(PASSAGES.values())])
 def test_positives_are_ids_with_and_without_a_query_id(tmp_path, anchor, corpus):
-    """Neither another field nor a corpus turns them into texts."""
     examples = read_examples(jsonl(tmp_path, [{anchor: "who", "positives": ["1"], "negatives": [3]}]), corpus=corpus)
     assert examples.rows == [Example(hashed_id("who"), "who", ("1",), ("3",))]
     assert examples.passages == {}
@@ -114,7 +112,6 @@ def test_positives_are_ids_with_and_without_a_query_id(tmp_path, anchor, corpus)
     ids=["read", "open", "against"],
 )
 def test_an_id_in_a_field_of_texts_is_refused(tmp_path, row, read):
-    """The model would be trained on the id."""
     path = jsonl(tmp_path, [{"anchor": "what", "positive": "text 1"}, row])
     with pytest.raises(DataError, match=r"train\.jsonl:2: '[123]' is the id of a passage"):
         read(path, Corpus.of(PASSAGES.values()))

@@ -123,14 +123,11 @@ def in_form(form, path):
 
 @pytest.mark.parametrize("form", ["header", "array", "lines", "one object", "an object a query", "<i8", "<i4", "S"])
 def test_every_form_of_scores_gives_the_same(form, place):
-    """In any order of the pairs."""
     found = chosen(place, scores=str(in_form(form, place / "scores")), margin=3)
     assert found == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
 
 
 def test_a_pickle_is_never_read(place):
-    """It would have written a file."""
-
     class Harm:
         def __reduce__(self):
             return (open, (str(place / "harm"), "w"))

@@ -89,7 +89,6 @@ ALL = st.dictionaries(ID, st.dictionaries(ID, st.integers(-3, 9), min_size=1, ma
 
 @given(qrels=ALL, form=st.sampled_from(["trec", "beir"]))
 def test_what_was_written_is_read(tmp_path_factory, qrels, form):
-    """Ids with spaces too."""
     path = tmp_path_factory.getbasetemp() / "all-q"
     write_qrels(path, qrels, form)
     assert read_qrels(path) == qrels

@@ -86,7 +86,6 @@ def test_a_beir_folder(tmp_path):
 
 
 def test_examples_may_repeat_a_query(tmp_path):
-    """A second training stage puts two sets one after the other."""
     rows = [{"query_id": "1", "query": "who", "positives": [one], "negatives": []} for one in "ab"]
     assert read_queries(jsonl(tmp_path, rows)) == [Query("1", "who")]
     rows[1]["query"] = "what"

@@ -96,7 +96,6 @@ def test_wrong_encoding_inside_an_array(tmp_path):
 
 
 def test_a_quoted_cell_may_hold_tabs_and_line_breaks(tmp_path):
-    """And the record is found again by its bytes."""
     path = written(tmp_path, 'id\ttext\n1\t"a\tb\n""c"""\n\n2\t"d"\n')
     table = Table(("id", "text"), header=True, quoted=True, bare="text")
     records = read(path, lambda row: table)

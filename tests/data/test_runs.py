@@ -163,7 +163,6 @@ def test_an_unknown_form_or_choice_is_refused(tmp_path):
 
 
 def test_a_file_that_changes_is_noticed_and_one_that_is_replaced_is_read_on(tmp_path):
-    """A fused run may replace one of its inputs."""
     path = written(tmp_path, "q1 Q0 a 1 3 t\nq2 Q0 a 1 3 t\n")
     write_run(path, open_run(path))
     assert path.read_text() == "q1 Q0 a 1 3.0 rkit\nq2 Q0 a 1 3.0 rkit\n"

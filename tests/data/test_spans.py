@@ -57,13 +57,11 @@ def test_sentences_are_the_whole_text(text):
 
 
 def test_a_long_text_is_cut_into_the_same_sentences():
-    """It is cut piece by piece, where a sentence ends."""
     text = "Dr. Smith paid in Washington, D.C. on Jan. 5th. " * 5_000
     assert sentence_ends(text) == list(range(48, len(text) + 1, 48))
 
 
 def test_sentences_take_time_in_proportion_to_the_text():
-    """Quotations that are never closed, for one."""
     assert_linear(sentence_ends, "\u00aba" * 10_000, "\u00aba" * 80_000)
 
 

@@ -172,7 +172,6 @@ def test_a_strange_file_is_refused_with_its_place(tmp_path, kind, content, messa
 
 @pytest.mark.parametrize("odd", ["a\0", "\ufeffa", "a ", " a", "a\u2028b", "a\x85", "\x1b[31m", "a\u2029"])
 def test_ids_that_break_lines_or_terminals_are_refused(tmp_path, odd):
-    """In JSON, where any character can be written."""
     with pytest.raises(DataError, match=r"a:2: '_id' is .*; an id may not"):
         READERS["corpus"](
             written(tmp_path, json.dumps({"_id": 1, "text": ""}) + "\n" + json.dumps({"_id": odd, "text": ""}))
@@ -180,20 +179,17 @@ def test_ids_that_break_lines_or_terminals_are_refused(tmp_path, odd):
 
 
 def test_cells_and_texts_of_any_length_are_read(tmp_path):
-    """The csv module's own limit is 131,072 characters."""
     text = "x" * 140_000
     (only,) = READERS["corpus"](written(tmp_path, f"1\t{text}\n"))
     assert only.text == text
 
 
 def test_members_of_a_packed_file_are_read_one_after_another(tmp_path):
-    """As gzip itself reads them."""
     packed = gzip.compress(b"1\tabc\n", mtime=0) + gzip.compress(b"2\tdef\n")
     assert [one.id for one in READERS["corpus"](written(tmp_path, packed))] == ["1", "2"]
 
 
 def test_white_space_that_is_not_ascii_belongs_to_an_id(tmp_path):
-    """As other programs read it."""
     assert read_run(written(tmp_path, "q\u00a0x Q0 d 1 2 t\n")) == {"q\u00a0x": [("d", 2.0)]}
     assert read_qrels(written(tmp_path, "q\u00a0x 0 d 1\n")) == {"q\u00a0x": {"d": 1}}
 
@@ -207,7 +203,6 @@ def test_the_first_passage_after_a_byte_order_mark_is_found(tmp_path):
 @pytest.mark.parametrize("kind", ["corpus", "queries", "run"])
 @pytest.mark.parametrize("start", [b"", b'{"_id": "', b'[{"_id": "'])
 def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, kind, start):
-    """However well it is packed."""
     monkeypatch.setattr(files, "LONGEST_LINE", 1 << 20)
     stream = io.BytesIO()
     with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as packer:
@@ -224,7 +219,6 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, kin
 
 @pytest.mark.parametrize("kind", sorted(READERS))
 def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
-    """Opening one that nobody writes would never return."""
     os.mkfifo(tmp_path / "a")
     with pytest.raises(DataError, match="a' is a pipe"):
         READERS[kind](tmp_path / "a")
@@ -234,7 +228,6 @@ def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_a_link_to_a_file_of_the_kernel_is_refused(tmp_path):
-    """Its size is 0, and it may never end."""
     (tmp_path / "a").symlink_to("/proc/self/status")
     with pytest.raises(DataError, match="a' is a pipe, a device or a file of the kernel"):
         READERS["corpus"](tmp_path / "a")
@@ -242,7 +235,6 @@ def test_a_link_to_a_file_of_the_kernel_is_refused(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_without_permission_cannot_be_read(tmp_path):
-    """And nothing is said of writing."""
     path = written(tmp_path, "1\tabc\n")
     path.chmod(0)
     with pytest.raises(DataError, match=r"cannot read '.*a': Permission denied"):
@@ -259,7 +251,6 @@ def test_a_file_without_permission_cannot_be_read(tmp_path):
     ],
 )
 def test_what_is_no_path_is_refused(path, message):
-    """Before anything is opened."""
     with pytest.raises(DataError, match=message):
         open_corpus(path)
 
@@ -274,7 +265,6 @@ def test_a_query_that_is_no_text_is_refused():
     "metric", ["nDCG@99999999999999999999", "R@0", "P@-1", "nDCG@" + "9" * 5000, "nDCG(gains={1:99999999})"]
 )
 def test_a_metric_out_of_range_is_refused(metric):
-    """Before other programs reserve memory for it."""
     with pytest.raises(InputError, match=r"metric 'n?[DCGRP]"):
         per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, [metric])
 
@@ -295,7 +285,6 @@ def test_exponential_gains_of_large_grades_are_refused():
 
 
 def test_a_pipe_as_queries_is_one_message_on_the_command_line(tmp_path):
-    """Exit code 2, and nothing hangs."""
     command = [sys.executable, "-m", "retrievalkit", "convert", "/dev/stdin", str(tmp_path / "out.jsonl")]
     ran = subprocess.run(command, input=b'{"_id": "1", "text": "x"}\n', capture_output=True, timeout=60, check=False)
     assert ran.returncode == 2
@@ -304,7 +293,6 @@ def test_a_pipe_as_queries_is_one_message_on_the_command_line(tmp_path):
 
 
 def test_a_value_for_a_message_is_short():
-    """Whatever it is."""
     nested: list[object] = []
     for _ in range(100_000):
         nested = [nested]

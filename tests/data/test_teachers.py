@@ -28,7 +28,6 @@ def passage(number, **more):
 @pytest.mark.parametrize("row", [OURS, TEVATRON_2])
 @pytest.mark.parametrize("teacher", [{"1": 2, "2": 0.5, "3": -1.0}, [2, 0.5, -1.0]])
 def test_by_id_or_in_order(tmp_path, row, teacher):
-    """A list goes with the positives, then the negatives."""
     assert read(tmp_path, {**row, "teacher": teacher}).rows[0].teacher == {"1": 2.0, "2": 0.5, "3": -1.0}
 
 
@@ -50,7 +49,6 @@ def test_with_each_passage_of_tevatron(tmp_path):
 
 
 def test_with_each_passage_of_dpr(tmp_path):
-    """Their own `score` is a first stage's, and no teacher's."""
     row = {
         "question": "who",
         "answers": [],
@@ -100,7 +98,6 @@ def test_a_document_that_is_named_twice_has_one_score(tmp_path):
     ],
 )
 def test_damage_is_named(tmp_path, row, message):
-    """Before anything is trained, with file and line."""
     with pytest.raises(DataError, match=rf"train\.jsonl:2: .*{re.escape(message)}"):
         read(tmp_path, OURS, row)
 
@@ -109,7 +106,6 @@ def test_damage_is_named(tmp_path, row, message):
 
 
 def test_enough_scores(tmp_path):
-    """One for the first positive and one for a negative will do."""
     check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
 
 

@@ -88,7 +88,6 @@ def test_documents_become_passages_in_the_order_of_their_paths(tmp_path):
 
 
 def test_the_title_is_that_of_the_page_or_its_first_heading():
-    """<title>, then <h1>, then any heading."""
     assert read_html("<title> A\n b </title><h1>c</h1>") == ("A b", "c")
     assert read_html("<h2>b</h2><h1>c</h1>")[0] == "c"
     assert read_html("<h3></h3><h2>b</h2>")[0] == "b"
@@ -101,7 +100,6 @@ def test_the_title_is_that_of_the_page_or_its_first_heading():
     )
 )
 def test_no_page_is_too_broken_for_a_title_and_a_text(parts):
-    """Broken pages give some text; nothing else happens."""
     title, text = read_html("".join(parts))
     assert "\0" not in title + text
 
@@ -127,7 +125,6 @@ def test_reading_a_hostile_document_takes_time_in_proportion_to_its_size(tmp_pat
 
 
 def test_encodings(tmp_path):
-    """UTF-8, UTF-16 with a mark, and what a page declares."""
     page = '<meta charset="latin-1"><p>caf\xe9'
     docs = folder(
         tmp_path / "docs", a_txt="café".encode("utf-16"), b_html=page.encode("latin-1"), c_txt=b"\xef\xbb\xbfx"
@@ -223,7 +220,6 @@ def test_data_is_not_taken_for_documents(tmp_path):
 
 
 def test_a_folder_without_documents(tmp_path):
-    """The message lists what is there instead."""
     docs = folder(tmp_path / "docs", a_png="x")
     for place in (docs, docs / "a.png"):
         with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\)\. It holds a\.png"):
@@ -268,7 +264,6 @@ def test_a_pdf_that_takes_too_long_is_left_out(tmp_path, monkeypatch):
 
 
 def test_pdf_without_its_package(tmp_path, monkeypatch):
-    """The message names the extra."""
     monkeypatch.setitem(__import__("sys").modules, "pypdfium2", None)
     done = run(folder(tmp_path, a_pdf=pdf()) / "a.pdf", tmp_path / "out.jsonl")
     assert done.exit_code == 2

@@ -134,7 +134,6 @@ def test_no_cache_is_needed(violins, cache):
 
 
 def test_a_changed_package_is_read_again(violins):
-    """Without a version that would tell, its files are looked at."""
     before = fingerprint("pydoc:violins")
     (violins / "deep.py").write_text("")
     pydoc_modules.version.cache_clear()
@@ -182,7 +181,6 @@ def test_no_question_of_numpy_is_in_its_passage(real):
 
 
 def test_the_standard_library_has_its_own_names(monkeypatch):
-    """Of compiled modules too; and nobody writes `posixpath.join`."""
     wanted = {"posixpath", "json", "itertools"}
     monkeypatch.setattr(sys, "stdlib_module_names", frozenset(wanted))
     found = {one.id for one in passages("stdlib")}

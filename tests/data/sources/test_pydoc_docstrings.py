@@ -36,7 +36,6 @@ def test_a_summary_over_several_lines():
 
 
 def test_a_long_first_paragraph_gives_its_first_sentence():
-    """The rest of the paragraph goes to the body."""
     long = "It goes on, e.g. with the following. " + " ".join(["and on"] * 30)
     read = read_docstring(f"Tune the four strings, i.e. G, D, A and E. {long}", "f")
     assert read.summary == "Tune the four strings, i.e. G, D, A and E"
@@ -49,7 +48,6 @@ def test_a_first_paragraph_that_is_all_gives_its_first_sentence():
 
 
 def test_a_signature_at_the_front_belongs_to_the_body():
-    """Compiled functions have one."""
     read = read_docstring(f"tune(violin, /, pitch=440)\n\nTune all strings of a violin.\n\n{BODY}", "f")
     assert read == ("f", "Tune all strings of a violin", f"tune(violin, /, pitch=440) {BODY}")
     read = read_docstring(

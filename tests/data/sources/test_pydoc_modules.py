@@ -124,7 +124,6 @@ def test_private_paths_and_tests_are_not_public():
 
 
 def test_an_instance_is_documented_by_its_class():
-    """As scipy.stats.norm is; one of several instances is not."""
     source = "class {0}:\n    'Doc.'\n    def fit(self):\n        'Fit.'\n"
     assert names(
         {"pkg": read_module("__all__ = ['norm']\n" + source.format("norm_gen") + "norm = norm_gen()", "pkg")}
@@ -137,13 +136,11 @@ def test_an_instance_is_documented_by_its_class():
 
 
 def test_a_bound_method_is_public_under_its_short_name():
-    """As random.shuffle is."""
     source = "class Random:\n    def shuffle(self):\n        'Doc.'\n_inst = Random()\nshuffle = _inst.shuffle"
     assert names({"random": read_module(source, "random")}) == {"random.shuffle": "Doc."}
 
 
 def test_documentation_that_stands_elsewhere():
-    """How numpy, scipy.special and torch document compiled code."""
     source = '''
 add_newdoc("pkg._core", "dot", """Doc of dot.""")
 add_newdoc("pkg._core", "array", ("sort", """Doc of sort."""))

@@ -31,7 +31,6 @@ def headed(shape, dtype="'<i4'", *, content=b"\0" * 16, order="False"):
 @pytest.mark.parametrize("shape", [(), (4,), (0,), (2, 3), (0, 5)])
 @pytest.mark.parametrize("dtype", ["<i4", "<i8", "<f2", "<f4"])
 def test_what_numpy_saves_is_mapped(tmp_path, shape, dtype):
-    """Of any shape, also without elements."""
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     np.save(tmp_path / "a.npy", array)
     opened = open_array(tmp_path / "a.npy", (dtype,), len(shape))
@@ -101,7 +100,6 @@ MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dty
     ],
 )
 def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
-    """Before scipy sees it."""
     with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
         for name, content in members(MATRIX, **changes).items():
             archive.writestr(f"{name}.npy", content)
@@ -157,7 +155,6 @@ def test_zip_tables_that_lie_are_refused(tmp_path, place):
 
 
 def test_a_compressed_matrix_is_refused(tmp_path):
-    """We write none, and a few bytes of it may come to gigabytes."""
     scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=True)
     with pytest.raises(ValueError, match="is not stored as it is"):
         MappedCsr(tmp_path / "m.npz")

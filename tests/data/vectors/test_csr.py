@@ -22,7 +22,6 @@ def matrix(rows, columns=9, seed=0):
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_rows_of_a_file(tmp_path, rows):
-    """Rows in a row, and any rows."""
     expected = matrix(rows)
     scipy.sparse.save_npz(tmp_path / "m.npz", expected, compressed=False)
     mapped = MappedCsr(tmp_path / "m.npz")
@@ -36,7 +35,6 @@ def test_rows_of_a_file(tmp_path, rows):
 
 
 def test_a_matrix_of_zeros(tmp_path):
-    """There is nothing to map."""
     scipy.sparse.save_npz(tmp_path / "m.npz", scipy.sparse.csr_matrix((4, 5), dtype=np.float32), compressed=False)
     mapped = MappedCsr(tmp_path / "m.npz")
     assert mapped.take(np.array([3, 1])).nnz == mapped.rows(0, 4).nnz == 0
@@ -45,7 +43,6 @@ def test_a_matrix_of_zeros(tmp_path):
 @settings(max_examples=50, deadline=None)
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=9), data=st.data())
 def test_spread_lists_the_elements_of_runs(counts, data):
-    """Also of empty runs, and of runs that are wanted twice."""
     starts = np.cumsum([0, *counts])
     wanted = np.array(data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=9)), dtype=np.int64)
     places, new = spread(starts, wanted)

@@ -21,7 +21,6 @@ def test_rows_of_ids(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("taken", [1, 7, 1 << 20])
 def test_ids_of_rows(tmp_path, monkeypatch, taken):
-    """ASCII and others, short and long ones, one with a zero in it."""
     monkeypatch.setattr(module, "_BATCH_BYTES", taken)
     lines = ["a", "bcd", "e" * 300, "0", "caf\u00e9", "z\0", "\u65e5\u672c", "last one"]
     (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")

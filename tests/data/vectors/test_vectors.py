@@ -56,7 +56,6 @@ def test_uniform_vectors_come_back_in_order(tmp_path):
 
 
 def test_a_varying_number_of_vectors_has_offsets_over_the_whole_folder(tmp_path):
-    """Offsets count rows from the first shard on."""
     write(tmp_path / "v", [ragged([1, 3]), ragged([2, 2, 1], start=2)])
     store = VectorStore(tmp_path / "v")
     assert store.offsets.tolist() == [0, 1, 4, 6, 8, 9]
@@ -65,14 +64,12 @@ def test_a_varying_number_of_vectors_has_offsets_over_the_whole_folder(tmp_path)
 
 
 def test_counts_that_do_not_vary_need_no_offsets(tmp_path):
-    """The same number of rows for every text is a uniform folder."""
     write(tmp_path / "v", [ragged([2, 2]), ragged([2], start=2)])
     assert not (tmp_path / "v" / "offsets.npy").exists()
     assert VectorStore(tmp_path / "v").vectors_per_text == 2
 
 
 def test_weights_come_back_as_csr(tmp_path):
-    """Weights alone, without vectors, are a folder too."""
     weights = scipy.sparse.random(6, 50, density=0.2, random_state=0, format="csr", dtype=np.float32)
     ids = [f"t{row}" for row in range(6)]
     write(tmp_path / "v", [(ids[:4], None, None, weights[:4]), (ids[4:], None, None, weights[4:])])
@@ -135,7 +132,6 @@ def test_a_killed_encoding_goes_on_and_ends_with_the_same_bytes(tmp_path):
 
 
 def test_what_another_model_left_is_not_gone_on_with(tmp_path):
-    """A writer with another identity starts afresh."""
     partial = tmp_path / ".v.partial"
     partial.mkdir()
     VectorWriter(partial, identity={"model": "a"}).write_shard(0, *uniform(2, 1)[:2])
@@ -144,7 +140,6 @@ def test_what_another_model_left_is_not_gone_on_with(tmp_path):
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
-    """A writer clears what a writer left, and nothing else."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ArtifactError, match="is not empty"):
         VectorWriter(tmp_path)
@@ -153,14 +148,12 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("identifier", ["a\nb", "a\tb", "a\rb", ""])
 def test_an_id_that_cannot_stand_on_a_line_is_refused(tmp_path, identifier):
-    """Tabs and line breaks would shift every later text."""
     with pytest.raises(DataError, match="an id may not be empty or contain tabs"):
         VectorWriter(tmp_path).write_shard(0, [identifier], np.zeros((1, 1, 2), np.float32))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_are_refused(tmp_path, value):
-    """The text is named."""
     ids, vectors, _, _ = uniform(3, 2)
     vectors[1, 1, 2] = value
     with pytest.raises(RetrievalkitError, match="'t1'"):
@@ -170,7 +163,6 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path, value):
 
 
 def test_parts_that_do_not_fit_together_are_refused(tmp_path):
-    """Counts, ids and rows must agree."""
     writer = VectorWriter(tmp_path)
     for counts in ([1, 1], [1, 1, 2], [3, 0, 0]):
         with pytest.raises(ValueError, match="do not fit"):
@@ -194,7 +186,6 @@ def test_a_truncated_file_is_found_when_the_folder_is_opened(tmp_path):
 
 
 def test_an_altered_file_is_found_by_its_checksum(tmp_path):
-    """One changed byte is found when the folder is opened."""
     write(tmp_path / "v", [uniform(5, 3)])
     path = tmp_path / "v" / "vectors-00000.npy"
     damaged = bytearray(path.read_bytes())
@@ -206,7 +197,6 @@ def test_an_altered_file_is_found_by_its_checksum(tmp_path):
 
 
 def test_files_that_do_not_fit_each_other_are_found(tmp_path):
-    """Even where the manifest agrees with each file."""
     write(tmp_path / "v", [uniform(5, 3)])
     (tmp_path / "v" / "ids.txt").write_text("a\nb\n")
     manifest = json.loads((tmp_path / "v" / "manifest.json").read_text())
@@ -226,7 +216,6 @@ def test_a_linked_folder_is_the_same_and_outlives_the_first(tmp_path):
 
 
 def test_ids_are_a_sequence(tmp_path):
-    """Unicode ids, single ids, slices and rows in any order."""
     ids = ["zero", "één", "二", "3 3"]
     write(tmp_path / "v", [(ids, np.zeros((4, 1, 2), np.float32), None, None)])
     found = VectorStore(tmp_path / "v").ids

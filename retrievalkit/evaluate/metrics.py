@@ -34,24 +34,14 @@ PerQuery = dict[str, dict[str, float]]
 
 
 class Found(NamedTuple):
-    """The hits of a judged query.
-
-    Attributes:
-        columns: As they are in the run, in any order.
-        ranks: Document -> rank from 1 on, best first: the order on which metrics are computed.
-    """
+    """The hits of a judged query, and document -> rank from 1 on: the order on which metrics are computed."""
 
     columns: Columns
     ranks: dict[str, int]
 
 
 class _Query(NamedTuple):
-    """All that metrics depend on, whatever the documents are called.
-
-    Attributes:
-        depth: How many documents were found; None if the run lacks the query.
-        grades: Name -> grade. The name of a document that was found is its rank.
-    """
+    """How many documents were found (None if the run lacks the query), and the grades by rank of the documents."""
 
     depth: int | None
     grades: dict[str, int]

@@ -191,15 +191,7 @@ def _exactly(
 def _twice(
     queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each query rows and exact scores: of the best by rough products, then of the others that may be among these.
-
-    Args:
-        queries: Q texts.
-        store: The folder.
-        kept: (Q, kept) rows of vectors, the best by rough products first; -1 past the last one.
-        most: (Q, kept) the most that their exact scores can be.
-        k: How many texts to find.
-    """
+    """For each query rows and exact scores: of the best by rough products, then of the others that may be among these."""
     few = k + _MORE // 4 if store.most_vectors == 1 else kept.shape[1]
     first = list(_exact_scores(queries, store, kept[:, :few]))
     least = np.array([np.partition(exact, -k)[-k] if len(exact) >= k else -np.inf for _, exact in first])

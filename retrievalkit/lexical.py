@@ -247,7 +247,7 @@ class _Projection:
     def back(
         self,
         at_logits: Tensor,
-        tokens: Tensor,
+        tokens: slice | Tensor,
         to_states: Tensor | None,
         to_weight: Tensor | None,
         to_bias: Tensor | None,

@@ -90,6 +90,7 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
     """The slack of rough products.
 
     By Cauchy and Schwarz for the rounding of the vectors, and for adding up `dim` products twice: roughly and exactly.
+    `added_to` are the rough products, if numbers that are wrong by `documents.adding` at most are then added to them.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)

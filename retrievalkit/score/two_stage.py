@@ -191,7 +191,10 @@ def _exactly(
 def _twice(
     queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each query rows and exact scores: of the best by rough products, then of the others that may be among these."""
+    """For each query rows and exact scores: of the best by rough products, then of others that may be among them.
+
+    `kept` are (Q, kept) rows of vectors, the best by rough products first and -1 past the last; `most` their bounds.
+    """
     few = k + _MORE // 4 if store.most_vectors == 1 else kept.shape[1]
     first = list(_exact_scores(queries, store, kept[:, :few]))
     least = np.array([np.partition(exact, -k)[-k] if len(exact) >= k else -np.inf for _, exact in first])

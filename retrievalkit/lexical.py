@@ -106,7 +106,7 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
         inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
         owner, texts = mask.nonzero()[:, 0], len(mask)
         if not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs)):
-            return _greatest(*inputs, owner, texts)
+            return _maxima(_Projection(_product_dtype(inputs[0]), *inputs[:3]), scale, owner, texts)
         pooled: Tensor = _MaxOfProjection.apply(*inputs, owner, texts)  # type: ignore[no-untyped-call]
         return pooled
     values = head(hidden)
@@ -116,27 +116,34 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
     return values.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values
 
 
-def _greatest(
-    states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, owner: Tensor, texts: int
-) -> Tensor:
-    """As `_MaxOfProjection`, which also remembers each maximum's token, and takes twice as long."""
-    projection = _Projection(_product_dtype(states), states, weight, bias)
-    best = states.new_full((texts, len(weight)), float("-inf"), dtype=projection.wide)
-    for tokens, owners, counts in _tiles(owner, projection.most):
-        values = projection.logits(tokens)
-        if scale is not None:
-            values = values.to(projection.wide).softmax(dim=1).mul_(scale[tokens, None])
-        for text, part in zip(owners, values.split_with_sizes(counts), strict=True):
-            torch.maximum(best[text], part.amax(dim=0), out=best[text])
-    return best
-
-
 def _tiles(owner: Tensor, most: int) -> Iterator[tuple[slice, list[int], list[int]]]:
     """Tokens to project at once, the texts that they belong to, and how many of them belong to each."""
     for first in range(0, len(owner), most):
         tokens = slice(first, first + most)
         owners, counts = torch.unique_consecutive(owner[tokens], return_counts=True)
         yield tokens, owners.tolist(), counts.tolist()
+
+
+def _maxima(
+    projection: _Projection, scale: Tensor | None, owner: Tensor, texts: int, winner: Tensor | None = None
+) -> Tensor:
+    """(texts, vocabulary): see `_MaxOfProjection`; noting each maximum's token in `winner` takes twice as long."""
+    best = projection.states.new_full((texts, len(projection.weight)), float("-inf"), dtype=projection.wide)
+    for tokens, owners, counts in _tiles(owner, projection.most):
+        values, first = projection.logits(tokens), tokens.start
+        if winner is not None or scale is not None:
+            values = values.to(projection.wide)
+        if scale is not None:
+            values = values.softmax(dim=1).mul_(scale[tokens, None])
+        for text, part in zip(owners, values.split_with_sizes(counts), strict=True):
+            if winner is None:
+                torch.maximum(best[text], part.amax(dim=0), out=best[text])
+                continue
+            value, token = part.max(dim=0)
+            winner[text] = torch.where(value > best[text], token + first, winner[text])
+            best[text] = torch.maximum(best[text], value)
+            first += len(part)
+    return best
 
 
 class _MaxOfProjection(torch.autograd.Function):
@@ -150,17 +157,8 @@ class _MaxOfProjection(torch.autograd.Function):
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, owner: Tensor, texts: int
     ) -> Tensor:
         projection = _Projection(_product_dtype(states), states, weight, bias)
-        best = states.new_full((texts, len(weight)), float("-inf"), dtype=projection.wide)
-        winner = torch.zeros_like(best, dtype=torch.long)
-        for tokens, owners, counts in _tiles(owner, projection.most):
-            values, first = projection.logits(tokens).to(projection.wide), tokens.start
-            if scale is not None:
-                values = values.softmax(dim=1).mul_(scale[tokens, None])
-            for text, part in zip(owners, values.split_with_sizes(counts), strict=True):
-                value, token = part.max(dim=0)
-                winner[text] = torch.where(value > best[text], token + first, winner[text])
-                best[text] = torch.maximum(best[text], value)
-                first += len(part)
+        winner = torch.zeros(texts, len(weight), dtype=torch.long, device=states.device)
+        best = _maxima(projection, scale, owner, texts, winner)
         ctx.dtype = projection.dtype
         ctx.save_for_backward(states, weight, bias, scale, winner)
         return best
@@ -249,7 +247,7 @@ class _Projection:
     def back(
         self,
         at_logits: Tensor,
-        tokens: Tensor,
+        tokens: slice | Tensor,
         to_states: Tensor | None,
         to_weight: Tensor | None,
         to_bias: Tensor | None,
@@ -339,18 +337,21 @@ class _Projected(torch.autograd.Function):
         ]
         total = states.new_zeros((), dtype=exact)
         with torch.autocast(device, enabled=False):
-            rows, matrix = states.to(computed), weight.to(computed)
-            for start in range(0, len(rows), tile):
+            projection = _Projection(computed, states, weight, None)
+            for start in range(0, len(states), tile):
                 part = slice(start, start + tile)
-                logits = (rows[part] @ matrix.T).to(exact)  # (tile, vocabulary)
+                logits = projection.logits(part).to(exact)  # (tile, vocabulary)
                 logits = logits if bias is None else logits.add_(bias)
-                chances = logits.log_softmax(dim=1)
-                total -= chances.gather(1, targets[part, None]).sum()
+                log_probabilities = logits.log_softmax(dim=1)
+                total -= log_probabilities.gather(1, targets[part, None]).sum()
                 if any(ctx.needs_input_grad):
-                    _add_gradients(gradients, part, chances, rows[part], matrix, targets[part])
+                    # Of the sum, not the mean, whose small numbers would vanish in half precision.
+                    at_logits = log_probabilities.exp_()
+                    at_logits[torch.arange(len(at_logits), device=states.device), targets[part]] -= 1.0
+                    projection.back(at_logits, part, *gradients)
         ctx.save_for_backward(*gradients)
-        ctx.rows, ctx.kinds = len(rows), [None if one is None else one.dtype for one in wanted]
-        return total / len(rows)
+        ctx.rows, ctx.kinds = len(states), [None if one is None else one.dtype for one in wanted]
+        return total / len(states)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -360,24 +361,3 @@ class _Projected(torch.autograd.Function):
             for gradient, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)
         ]
         return (*found, None)
-
-
-def _add_gradients(
-    gradients: list[Tensor | None], part: slice, chances: Tensor, rows: Tensor, matrix: Tensor, targets: Tensor
-) -> None:
-    """Add the contribution of some rows to the gradient of the sum over rows; overwrites `chances` (log-probabilities).
-
-    The sum, not the mean: the small numbers of a mean would vanish in half precision.
-    """
-    of_states, of_weight, of_bias = gradients
-    of_logits = chances.exp_()  # (tile, vocabulary)
-    of_logits[torch.arange(len(targets), device=targets.device), targets] -= 1.0
-    if of_bias is not None:
-        of_bias += of_logits.sum(dim=0)
-    of_logits = of_logits.to(rows.dtype)
-    if of_states is not None:
-        of_states[part] = of_logits @ matrix
-    if of_weight is not None and of_logits.dtype == of_weight.dtype:
-        of_weight.addmm_(of_logits.T, rows)  # without a product as large as the weight
-    elif of_weight is not None:
-        of_weight += of_logits.T @ rows

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 import regex
@@ -45,27 +45,18 @@ def tokens(text: str) -> list[str]:
 class FoldedText:
     """A text prepared once for many matchers."""
 
-    __slots__ = ("_lower", "_spaced", "normal")
-
     def __init__(self, text: str) -> None:
         self.normal = unicodedata.normalize("NFD", text)
-        self._lower: str | None = None
-        self._spaced: str | None = None
 
-    @property
+    @cached_property
     def lower(self) -> str:
         """A lower-case text with the same tokens."""
-        if self._lower is None:
-            context_free = _SIGMA not in self.normal
-            self._lower = self.normal.lower() if context_free else " ".join(tokens(self.normal))
-        return self._lower
+        return self.normal.lower() if _SIGMA not in self.normal else " ".join(tokens(self.normal))
 
-    @property
+    @cached_property
     def spaced(self) -> str:
         """The tokens, each between spaces."""
-        if self._spaced is None:
-            self._spaced = f" {' '.join(tokens(self.normal))} "
-        return self._spaced
+        return f" {' '.join(tokens(self.normal))} "
 
 
 class AnswerMatcher:

@@ -124,7 +124,7 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
     for name, place in zip(names, options.run, strict=True):
         whole = open_run(place, options.ties)
         run = WithoutSameId(whole) if options.exclude_self else whole
-        evaluations[name] = found = Evaluation({}, {}, {})
+        evaluations[name] = found = Evaluation()
         if qrels is not None:
             found.add_judged(run, qrels, options.metrics, options)
         if queries is not None and corpus is not None:

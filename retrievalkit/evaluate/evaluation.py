@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Passage
@@ -24,21 +23,20 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
-class Evaluation(Mapping[str, float], Tabular):
-    """The quality of a run: a mapping from metric, as requested, to its value.
+class Evaluation(dict[str, float], Tabular):
+    """The quality of a run: a dict from metric, as requested, to its mean; top-k accuracy is "top5".
 
     Attributes:
-        metrics: Metric -> mean; also top-k accuracy as "top5".
         per_query: Metric -> query id -> value.
         queries: Metric -> the number of queries in its mean.
         notes: Caveats about the figures, as sentences.
     """
 
-    metrics: dict[str, float]
-    per_query: PerQuery
-    queries: dict[str, int]
-    notes: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.per_query: PerQuery = {}
+        self.queries: dict[str, int] = {}
+        self.notes: list[str] = []
 
     def add_judged(
         self, run: Mapping[str, Hits], qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
@@ -95,24 +93,15 @@ class Evaluation(Mapping[str, float], Tabular):
         self.notes.extend(too_deep([f"top{k}" for k in ks if k > deepest], deepest))
 
     def _add(self, name: str, by_query: dict[str, float], mean: float) -> None:
-        self.metrics[name], self.per_query[name], self.queries[name] = mean, by_query, len(by_query)
+        self[name], self.per_query[name], self.queries[name] = mean, by_query, len(by_query)
 
     def _note(self, ids: Collection[str], among: Sized, problem: str) -> None:
         if ids:
             self.notes.append(f"{len(ids)} of {counted(len(among), 'queries')} {problem}: {first_ids(sorted(ids))}.")
 
-    def __getitem__(self, metric: str) -> float:
-        return self.metrics[metric]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.metrics)
-
-    def __len__(self) -> int:
-        return len(self.metrics)
-
     def as_json(self, *, per_query: bool = False) -> dict[str, Any]:
         """The evaluation as JSON values."""
-        value: dict[str, Any] = {"metrics": self.metrics, "queries": self.queries, "notes": self.notes}
+        value: dict[str, Any] = {"metrics": dict(self), "queries": self.queries, "notes": self.notes}
         return value | {"per_query": self.per_query} if per_query else value
 
     def to_pandas(self) -> DataFrame:

@@ -17,7 +17,6 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError, neare
 from retrievalkit.evaluate.evaluate import METRICS
 
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
-_TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LARGEST_GRADE_OF_ERR = 4
@@ -164,12 +163,3 @@ def with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
     contains the added name, because ranks start at 1, so that no value changes.
     """
     return grades if max(grades.values(), default=-1) >= 0 else grades | {"0": 0}
-
-
-def trec_eval_level(measure: Any) -> int | None:
-    """The grade from which trec_eval counts documents as relevant; None for other measures than its, with a cutoff."""
-    params = measure.params
-    if measure.NAME not in _TREC_EVAL or "cutoff" not in params or params.get("judged_only") or params.get("gains"):
-        return None
-    level: int = params.get("rel", 1)
-    return level

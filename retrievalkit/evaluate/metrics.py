@@ -25,7 +25,6 @@ from retrievalkit.evaluate.measures import (
     measure_of,
     metric_names,
     open_metric,
-    trec_eval_level,
     with_grade_of_zero,
 )
 from retrievalkit.report.counts import counted
@@ -34,24 +33,14 @@ PerQuery = dict[str, dict[str, float]]
 
 
 class Found(NamedTuple):
-    """The hits of a judged query.
-
-    Attributes:
-        columns: As they are in the run, in any order.
-        ranks: Document -> rank from 1 on, best first: the order on which metrics are computed.
-    """
+    """The hits of a judged query, and document -> rank from 1 on: the order on which metrics are computed."""
 
     columns: Columns
     ranks: dict[str, int]
 
 
 class _Query(NamedTuple):
-    """All that metrics depend on, whatever the documents are called.
-
-    Attributes:
-        depth: How many documents were found; None if the run lacks the query.
-        grades: Name -> grade. The name of a document that was found is its rank.
-    """
+    """How many documents were found (None if the run lacks the query), and the grades by rank of the documents."""
 
     depth: int | None
     grades: dict[str, int]
@@ -107,13 +96,10 @@ def _by_ir_measures(queries: Mapping[str, _Query], measures: Sequence[IrMeasure]
     # Without queries that found nothing, by whose depth some of the programs divide.
     depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
     deepest = max(depths.values(), default=0)
-    needed = {one.measure: min(one.cutoff or deepest, deepest) for one in measures}
-    levels = {trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
     by_depth: dict[int, list[Any]] = {}
-    for measure, depth in needed.items():
-        # trec_eval has all rankings for other measures: it would take as long again for the part of them.
-        by_depth.setdefault(deepest if trec_eval_level(measure) in levels else depth, []).append(measure)
-    values: dict[Any, dict[str, float]] = {measure: {} for measure in needed}
+    for one in measures:
+        by_depth.setdefault(min(one.cutoff or deepest, deepest), []).append(one.measure)
+    values: dict[Any, dict[str, float]] = {one.measure: {} for one in measures}
     for depth, together in by_depth.items():
         # Documents are called by their ranks, and scores decrease by one per rank, so that all programs see one order;
         # queries with as many documents share their scores.

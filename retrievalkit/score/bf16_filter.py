@@ -40,21 +40,13 @@ def multiplies_bf16() -> bool:
 
 @dataclass(frozen=True)
 class Side:
-    """Vectors of queries or of documents, as both products want them.
+    """Vectors of queries or of documents, as both products want them."""
 
-    Attributes:
-        exact: (rows, dim) as they are stored: float32, or float16.
-        rough: (rows, dim) in the format of the rough products.
-        norm: The greatest length of a vector, at least.
-        distance: From a vector to the rounded one, at most.
-        adding: By how much what is added to the products may be wrong.
-    """
-
-    exact: np.ndarray
-    rough: Tensor
-    norm: float
-    distance: float
-    adding: float = 0.0
+    exact: np.ndarray  # (rows, dim) as they are stored: float32, or float16
+    rough: Tensor  # (rows, dim) in the format of the rough products
+    norm: float  # the greatest length of a vector, at least
+    distance: float  # from a vector to the rounded one, at most
+    adding: float = 0.0  # by how much what is added to the products may be wrong
 
     @classmethod
     def of(cls, vectors: np.ndarray, *, in_bf16: bool) -> Side:
@@ -79,12 +71,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Slack:
-    """By how much rough scores differ from exact ones at most.
-
-    Attributes:
-        fixed: A number.
-        relative: A part of the score.
-    """
+    """By how much rough scores differ from exact ones at most: a number, and a part of the score."""
 
     fixed: float
     relative: float
@@ -103,12 +90,7 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
     """The slack of rough products.
 
     By Cauchy and Schwarz for the rounding of the vectors, and for adding up `dim` products twice: roughly and exactly.
-
-    Args:
-        queries: The queries.
-        documents: The documents.
-        added_to: The rough products, if other numbers are then added to them: the same to rough and exact ones, but
-            for the documents' `adding`.
+    `added_to` are the rough products, if numbers that are wrong by `documents.adding` at most are then added to them.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
@@ -126,9 +108,7 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
 def of_adding(numbers: int, largest: float) -> float:
     """By how much two sums of so many products may differ that were added up in another order.
 
-    Args:
-        numbers: How many products.
-        largest: The product of the lengths of both sides, which the sum of their absolute values does not exceed.
+    `largest` is the product of the lengths of both sides: the sum of the absolute values does not exceed it.
     """
     return 2 * (numbers + 1) * _FP32_ERROR * 1.01 * largest + numbers * _SMALLEST
 
@@ -140,14 +120,7 @@ def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
 
 
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(pairs,) float32: the exact inner products of queries with documents.
-
-    Args:
-        queries: (queries, dim) float32.
-        documents: (documents, dim).
-        rows: (pairs,) the query of each pair, ascending.
-        columns: (pairs,) its document.
-    """
+    """(pairs,) float32: the exact inner products of queries `rows`, which ascend, with documents `columns`."""
     found = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
     # A query at a time and not pair by pair, so that only one side is copied.

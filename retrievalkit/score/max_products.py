@@ -18,13 +18,7 @@ LIMIT = 1 << 24
 
 
 def max_products(queries: Tensor, documents: Tensor, mask: Tensor | None) -> Tensor:
-    """(rows, D): for each query vector the greatest inner product with the vectors of each document.
-
-    Args:
-        queries: (rows, dim) query vectors.
-        documents: (D, m, dim) document vectors.
-        mask: (D, m) bool, True = a vector; None = all are.
-    """
+    """(rows, D): for each query vector, (rows, dim), the greatest product with each document's, (D, m, dim)."""
     products: Tensor = _MaxProducts.apply(queries, documents, mask)  # type: ignore[no-untyped-call]
     return products
 

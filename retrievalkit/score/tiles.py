@@ -73,15 +73,7 @@ class Documents:
     def ready(
         cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
     ) -> Documents:
-        """Prepare a block for queries like these.
-
-        Args:
-            block: The block.
-            queries: Only their device and number of vectors matter.
-            dtype: Number format of the inner products.
-            width: Vectors that the block is padded to.
-            grouped: Whether texts are scored; groups are not needed to score vectors alone.
-        """
+        """Prepare a block for queries like these, padded to `width` vectors; `grouped` to score texts, not vectors."""
         side = None
         if (
             block.vectors is not None
@@ -180,11 +172,9 @@ class QueryPart:
         self.terms = None if queries.weights is None else _terms(queries.weights)
 
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
-        """Rough scores of a block's vectors with queries of one vector.
+        """Rough scores (count, rows) of a block's vectors, valid until the next call; and how wrong they may be.
 
-        Returns:
-            (count, rows) scores, valid until the next call; (count, texts) what the weights add to them, which is
-            exact, or None; by how much they may be wrong.
+        Between them what the weights add, (count, texts), which is exact; None without weights.
         """
         assert self.side is not None
         assert documents.side is not None
@@ -293,9 +283,6 @@ class Workers:
     """Threads that score parts of the queries block by block; a part always stays with the same thread.
 
     A thread that has finished a block starts on the next one without waiting for the others.
-
-    Args:
-        count: Number of threads; 0 = compute in the caller's.
     """
 
     def __init__(self, count: int) -> None:

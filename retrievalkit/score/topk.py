@@ -24,14 +24,7 @@ _SAMPLE = 2048
 
 
 class Best:
-    """The k best documents seen so far, for each of a group of queries.
-
-    Args:
-        queries: Number of queries.
-        k: Documents to keep for each query.
-        device: Device of the scores.
-        least: Documents must score above this.
-    """
+    """The k best documents seen so far, for each of a group of queries."""
 
     def __init__(self, queries: int, k: int, device: torch.device, least: float) -> None:
         self.k = k

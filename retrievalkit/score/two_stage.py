@@ -191,14 +191,9 @@ def _exactly(
 def _twice(
     queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each query rows and exact scores: of the best by rough products, then of the others that may be among these.
+    """For each query rows and exact scores: of the best by rough products, then of others that may be among them.
 
-    Args:
-        queries: Q texts.
-        store: The folder.
-        kept: (Q, kept) rows of vectors, the best by rough products first; -1 past the last one.
-        most: (Q, kept) the most that their exact scores can be.
-        k: How many texts to find.
+    `kept` are (Q, kept) rows of vectors, the best by rough products first and -1 past the last; `most` their bounds.
     """
     few = k + _MORE // 4 if store.most_vectors == 1 else kept.shape[1]
     first = list(_exact_scores(queries, store, kept[:, :few]))

@@ -27,20 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Encoders:
-    """The retrievers that encode queries, loaded on first use.
-
-    Attributes:
-        model: The path of a checkpoint, if the user gives one.
-        indexes: All indexes searched.
-        precision: The number format to encode queries in.
-        query_length: Most tokens of a query; None = as the index remembers it, else as the checkpoint has it.
-        lock: Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
-    """
+    """The retrievers that encode queries, loaded on first use."""
 
     model: str | Path | None
     indexes: Sequence[OpenIndex]
     precision: Precision = "fp32"
     query_length: int | None = None
+    # Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
     lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
 

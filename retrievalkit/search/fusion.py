@@ -33,20 +33,7 @@ RRF_K = 60
 
 @dataclass(frozen=True)
 class Fusion:
-    """How several runs are fused into one.
-
-    Attributes:
-        method: "rrf" uses ranks, counted from 1; "sum" and "linear" use scores; or a plugin's method, with options as
-            in "combined(power=2)".
-        weights: One weight per run, all 1 if None; not for "sum".
-        normalization: For "linear", how a run's scores for a query are normalised: "none" (the default), "min_max" (the
-            lowest is 0, the highest 1; all are 1 if they are equal), or "z_score" (mean 0, deviation 1; all are 0 if
-            they are equal).
-        missing: For "linear" and "sum", the score of a document that only other runs found: "minimum", the run's lowest
-            normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index computes,
-            normalised together with those of its hits.
-        rrf_k: The constant k of "rrf", 60 if None: the greater it is, the less the first ranks count.
-    """
+    """How several runs are fused into one; see `FusionOptions`."""
 
     method: str = "rrf"
     weights: tuple[float, ...] | None = None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +33,8 @@ HITS_AT_ONCE = 1 << 21
 Note = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The hits of some queries."""
+class Findings(NamedTuple):
+    """For each query the ids and scores of its hits, best first, and the hits of all sources if several were fused."""
 
     rankings: Sequence[Ranking]
     candidates: Sequence[Candidates] | None = None
@@ -47,10 +45,9 @@ class Searcher:
 
     Args:
         places: Index folders and run files.
-        model: The checkpoint that encodes queries, if it is not at the path recorded in the index.
+        model: The checkpoint that encodes queries, if it is not at the path that the index records.
         options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
             the name of an indexer or of an index folder for that one only.
-        precision: The number format to encode queries in.
         query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
         note: Called with messages for the user, one sentence at a time.
         cluster: The Ray cluster whose workers search the indexes; None = this process.

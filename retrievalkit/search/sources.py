@@ -43,22 +43,14 @@ Place = str | Path
 
 @dataclass
 class OpenIndex:
-    """An index folder, opened.
-
-    Attributes:
-        folder: Its path.
-        manifest: The content of its manifest.json.
-        name: Registered name of its indexer.
-        indexer: The indexer, ready to search.
-        label: Its display name: the folder's name, unless another source has the same name.
-        lease: Keeps its files while it is open, whatever changes the index.
-    """
+    """An index folder, opened."""
 
     folder: Path
     manifest: Mapping[str, Any]
     name: str
     indexer: Indexer
     label: str = ""
+    # Keeps its files while it is open, whatever changes the index.
     lease: Lease | None = None
 
     def __post_init__(self) -> None:
@@ -101,20 +93,14 @@ class OpenIndex:
 
 @dataclass
 class OpenRun:
-    """A run file: an earlier search that takes part in a fusion.
-
-    Attributes:
-        place: Its path; its name, if it is in memory.
-        run: Its content, read when it is wanted.
-        label: Its display name: the file's name, unless another source has the same name.
-        names: Query id -> the run's own id of that query, where it has another.
-        deepest: The most hits of a query so far.
-    """
+    """A run file: an earlier search that takes part in a fusion."""
 
     place: Path
     run: Mapping[str, Hits]
     label: str = ""
+    # Query id -> the run's own id of that query, where it has another.
     names: Mapping[str, str] = field(default_factory=dict)
+    # The most hits of a query so far.
     deepest: int = 0
 
     def __post_init__(self) -> None:

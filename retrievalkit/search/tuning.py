@@ -64,16 +64,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of tuning.
-
-    Attributes:
-        labels: The names of the indexes, in the order of the weights.
-        identities: A fingerprint of each index.
-        metric: The metric that was maximised.
-        queries: How many queries it was computed on.
-        trials: All fusions that were tried, best first.
-        references: Name -> value, for each index alone and for fusion without tuning.
-    """
+    """All fusions that were tried, best first, and the value of each index alone and of fusion without tuning."""
 
     labels: Sequence[str]
     identities: Sequence[str]
@@ -147,17 +138,7 @@ def tune(
     k: int = 1000,
     depth: int | None = None,
 ) -> Tuned:
-    """Find the best weights, and the best normalisation or constant of rrf if it is not fixed.
-
-    Args:
-        searcher: The indexes.
-        queries: The queries; those without judgements are not searched.
-        qrels: The judgements.
-        fusion: "linear" or "rrf", with the options that stay fixed.
-        metric: Name as ir-measures writes it; higher is better.
-        k: How many documents per query the metric is computed on.
-        depth: Hits of each index that are fused.
-    """
+    """Find the best weights, and the best normalisation or constant of rrf if it is not fixed by `fusion`."""
     # Here, because every search imports this module, and most tune nothing.
     from retrievalkit.evaluate.measures import metric_names
 

@@ -121,34 +121,17 @@ def header(old, new):
     return change
 
 
-def of(path, change):
+def of(change):
     """The array in a file, changed."""
-    values = np.load(path)
-    np.save(path, change(values))
+    return lambda path: np.save(path, change(np.load(path)))
 
 
-def beyond(path):
-    of(path, lambda values: values + np.int32(2**30))
-
-
-def below(path):
-    of(path, lambda values: values - np.int32(50))
-
-
-def falling(path):
-    of(path, lambda values: np.concatenate([values[:1], values[1:-1][::-1], values[-1:]]))
-
-
-def too_long(path):
-    of(path, lambda values: np.concatenate([values[:-1], values[-1:] + 2**28]))
-
-
-def not_a_number(path):
-    of(path, lambda values: np.full_like(values, np.nan))
-
-
-def too_large(path):
-    of(path, lambda values: np.full_like(values, 3e38))
+beyond = of(lambda values: values + np.int32(2**30))
+below = of(lambda values: values - np.int32(50))
+falling = of(lambda values: np.concatenate([values[:1], values[1:-1][::-1], values[-1:]]))
+too_long = of(lambda values: np.concatenate([values[:-1], values[-1:] + 2**28]))
+not_a_number = of(lambda values: np.full_like(values, np.nan))
+too_large = of(lambda values: np.full_like(values, 3e38))
 
 
 def columns_beyond(path):
@@ -184,7 +167,7 @@ VECTORS = [
     ("vectors/vectors-00000.npy", too_large),
     ("vectors/offsets.npy", falling),
     ("vectors/offsets.npy", too_long),
-    ("vectors/offsets.npy", lambda path: of(path, lambda values: values.astype(np.float64))),
+    ("vectors/offsets.npy", of(lambda values: values.astype(np.float64))),
     ("vectors/ids.txt", lambda path: path.write_bytes(path.read_bytes()[:-1])),
     ("vectors/ids.txt", lambda path: path.write_text("\n" * TEXTS)),
     ("vectors/ids.txt", lambda path: path.write_text(path.read_text(), encoding="utf-16")),
@@ -241,35 +224,27 @@ def test_a_new_index_opens_without_reading_all_bytes(indexes, monkeypatch, name)
     open_index(indexes / name)
 
 
-def test_faiss_files_of_another_index_are_refused(indexes, tmp_path):
-    """Vectors of another length, and files that are not where their names say."""
-    shutil.copytree(indexes / "faiss", tmp_path / "index")
-    first, second = sorted((tmp_path / "index").glob("*.faiss"))[:2]
-    shutil.copy(second, first)
-    signed(tmp_path / "index")
-    with pytest.raises(ArtifactError, match="faiss files do not hold"):
-        searched(tmp_path / "index")
-
-
-def test_an_index_that_lists_no_files_is_refused(indexes, tmp_path):
-    """As older versions made them: nothing can be compared."""
-    shutil.copytree(indexes / "flat", tmp_path / "index")
-    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
-    del manifest["files"]
-    (tmp_path / "index" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ArtifactError, match=r"does not list its files.*Index again"):
-        open_index(tmp_path / "index")
-
-
-def test_a_file_that_is_added_to_an_index_is_refused(indexes, tmp_path):
-    """But for a description."""
-    shutil.copytree(indexes / "faiss", tmp_path / "index")
-    (tmp_path / "index" / "README.md").write_text("mine")
-    expected = searched(tmp_path / "index")
-    assert expected == searched(indexes / "faiss")
-    (tmp_path / "index" / "vectors-from-000000000099.faiss").write_text("mine")
+def test_files_that_the_manifest_does_not_list_are_refused(indexes, tmp_path):
+    """But for a description; likewise a manifest without a list, and faiss files that hold other vectors."""
+    index = tmp_path / "index"
+    shutil.copytree(indexes / "faiss", index)
+    (index / "README.md").write_text("mine")
+    assert searched(index) == searched(indexes / "faiss")
+    added = index / "vectors-from-000000000099.faiss"
+    added.write_text("mine")
     with pytest.raises(ArtifactError, match=r"vectors-from-000000000099\.faiss' is no file of"):
-        searched(tmp_path / "index")
+        searched(index)
+    added.unlink()
+    first, second = sorted(index.glob("*.faiss"))[:2]
+    shutil.copy(second, first)
+    signed(index)
+    with pytest.raises(ArtifactError, match="faiss files do not hold"):
+        searched(index)
+    manifest = json.loads((index / "manifest.json").read_text())
+    del manifest["files"]
+    (index / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=r"does not list its files.*Index again"):
+        open_index(index)
 
 
 @pytest.fixture(scope="module")

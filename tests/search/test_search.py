@@ -238,24 +238,19 @@ def untrained(pooler):
     return {"path": "bert", "fingerprint": artifacts.fingerprint_value(f"bert{pooler}"), "description": description}
 
 
-def test_an_untrained_model_is_made_again_from_its_description(tmp_path):
-    """Encoder and pooler are in the index's manifest."""
-    made = untrained("cls")
-    index = make_index(tmp_path / "dense", "bertcls", checkpoint=made)
-    assert ids(search([index], queries=ask("a"), k=3)["q0"]) == expected("a", "bertcls", 3)
-    changed = make_index(tmp_path / "changed", "bertcls", checkpoint={**made, "fingerprint": "0" * 32})
-    with pytest.raises(ArtifactError, match="another one"):
-        search([changed], queries=ask("a"), k=3)
-
-
-def test_one_untrained_model_with_two_poolers_is_two_encoders(tmp_path):
-    """Both are made again, although the model is the same."""
-    folders = []
-    for pooler in ("cls", "mean"):
-        folders.append(make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=untrained(pooler)))
+def test_untrained_models_are_made_again_from_their_descriptions(tmp_path):
+    """Encoder and pooler are in the index's manifest: one model with two poolers is two encoders."""
+    folders = [
+        make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=untrained(pooler)) for pooler in ("cls", "mean")
+    ]
     runs = [search([folder], queries=ask("a")) for folder in folders]
+    assert ids(runs[0]["q0"])[:3] == expected("a", "bertcls", 3)
     assert ids(runs[0]["q0"]) != ids(runs[1]["q0"])
     assert search(folders, queries=ask("a")) == fuse(runs)
+    entry = {**untrained("cls"), "fingerprint": "0" * 32}
+    changed = make_index(tmp_path / "changed", "bertcls", checkpoint=entry)
+    with pytest.raises(ArtifactError, match="another one"):
+        search([changed], queries=ask("a"), k=3)
 
 
 def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):

@@ -22,7 +22,7 @@ from retrievalkit.testing.collection import COUNTRIES
 from retrievalkit.testing.models import kit_models
 from retrievalkit.testing.option_effects import required_values
 from retrievalkit.testing.properties import Kit
-from retrievalkit.training.pretrain_tokens import Cutter
+from retrievalkit.training.token_store import Cutter
 
 Values = dict[str, Any]
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from retrievalkit import oddities
+from retrievalkit import artifacts, oddities
 from retrievalkit.data import forms
-from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import (
     ONE_MEANING,
     Example,
@@ -29,6 +30,7 @@ from retrievalkit.data.examples import (
     example_of,
     is_bare,
     no_positive,
+    note_dropped,
     read_examples,
     texts_wanted,
 )
@@ -36,12 +38,75 @@ from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.positions import Places
 from retrievalkit.data.queries import QuestionNamer
 from retrievalkit.data.records import Record, table_of
-from retrievalkit.data.sources import open_source
+from retrievalkit.data.sources import fingerprint, open_source
+from retrievalkit.errors import DataError, InputError
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 _AT_ONCE = 1 << 16
 _REREAD = 1 << 10
 _SHOWN = 3
+
+
+@dataclass(frozen=True)
+class ExampleData:
+    """Examples that were read and checked.
+
+    Attributes:
+        train: The training examples.
+        dev: The held-out examples, or None.
+        corpus: The passages that the examples name, or None if they bring their own.
+        inputs: Entries for the manifest.
+    """
+
+    train: Examples
+    dev: Examples | None
+    corpus: Corpus | None
+    inputs: dict[str, dict[str, str]]
+
+    @classmethod
+    def read(cls, examples: str, corpus: str | None, dev: str | None) -> ExampleData:
+        """Read and check.
+
+        Raises:
+            InputError: A source is missing or broken, names an unknown passage, or has no example.
+        """
+        opened = open_corpus(corpus) if corpus else None
+
+        def read(source: str, split: str) -> Examples:
+            rows = open_examples(source, opened, split)
+            note_dropped(rows)
+            if not rows.rows:
+                msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
+                raise InputError(msg)
+            return rows
+
+        train = read(examples, "train")
+        held_out = read(dev, "dev") if dev else None
+        for identifier, passage in {} if held_out is None else held_out.passages.items():
+            if (other := train.passages.get(identifier)) is not None and other.text != passage.text:
+                msg = (
+                    f"the passage id '{identifier}' stands for another text in the training examples ('{train.source}')"
+                    ". An id must always mean the same."
+                )
+                raise DataError(msg, file=dev)
+        if held_out and (seen := int(np.isin(hashes_of(held_out.rows), hashes_of(train.rows)).sum())):
+            oddities.note(
+                f"{seen:,} of the {len(held_out):,} dev questions are training questions too: the state that is best "
+                f"on these may not be best on new ones. Hold them out of the training examples."
+            )
+        sources = {"examples": examples, "corpus": corpus, "dev": dev}
+        inputs = {name: artifacts.describe_input(one, fingerprint(one)) for name, one in sources.items() if one}
+        return cls(train, held_out, opened, inputs)
+
+    def passage(self, identifier: str) -> Passage:
+        """The passage with that id."""
+        # The corpus comes first: it is what will be searched.
+        if self.corpus is not None and identifier in self.corpus:
+            return self.corpus.get(identifier)
+        own = self.train.passages
+        if self.dev is not None and identifier in self.dev.passages:
+            own = self.dev.passages
+        return own[identifier]
 
 
 def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:

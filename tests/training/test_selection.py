@@ -65,7 +65,7 @@ def test_the_lowest_value_is_kept_and_an_equal_one_does_not_replace_it():
     best = Best()
     taken = [best.improve(epoch, "loss", value) for epoch, value in enumerate([3.0, 2.0, 2.0, 2.5, 1.0])]
     assert taken == [True, True, False, False, True]
-    assert best.as_dict() == {"epoch": 4, "measure": "loss", "value": 1.0}
+    assert best == Best(4, "loss", 1.0)
 
 
 def test_the_best_value_is_reset_when_the_measure_changes():

@@ -15,7 +15,7 @@ from retrievalkit.data.pieces import Pieces
 from retrievalkit.data.spans import Document
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.lexical import token_loss
-from retrievalkit.training.parts import Part, run_parts, slices
+from retrievalkit.training.microbatch import Part, run_parts, slices
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 PAIRS = (

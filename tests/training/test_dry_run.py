@@ -9,8 +9,8 @@ from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
+from retrievalkit.training.dry_run import _note_alike, dry_run, first_draws
 from retrievalkit.training.objective import Objective
-from retrievalkit.training.rehearsal import _note_alike, first_draws, rehearse
 from retrievalkit.training.sampling import ExampleSampler
 from retrievalkit.training.selection import DevSet
 from retrievalkit.training.train import train
@@ -191,7 +191,7 @@ def test_a_rehearsal_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_m
     dev = DevSet(EXAMPLES, lambda one: Passage(one, "", one), batch_size=4)
     step = dev.assembler.assemble(first_draws(ExampleSampler(EXAMPLES)))
     before = torch.get_rng_state()
-    rehearse(objective, step, DESCRIBED, precision="fp32", dev=dev)
+    dry_run(objective, step, DESCRIBED, precision="fp32", dev=dev)
     assert torch.equal(torch.get_rng_state(), before)
     assert objective.loss.count == 0
     assert objective.loss.modes == [(True, False), (False, False)], "as in training, then as in judging"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.errors import DataError
-from retrievalkit.training import pretrain_tokens as tokens
-from retrievalkit.training.pretrain_tokens import Cutter, TokenStore, read_corpus
+from retrievalkit.training import token_store as tokens
+from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
 
 SENTENCES = ("One two three. ", "Four five. ", "Six seven eight nine ten. ", "Eleven. ")
 

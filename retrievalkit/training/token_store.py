@@ -145,7 +145,6 @@ def read_corpus(
     corpus: Iterable[Passage],
     cutter: Cutter,
     samples: Callable[[Document], int],
-    *,
     advance: Callable[[int], object] = lambda _: None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> None:

@@ -15,10 +15,10 @@ from retrievalkit import artifacts, registry
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.training import processes
+from retrievalkit.training.microbatch import slices
 from retrievalkit.training.options import PretrainingOptions
-from retrievalkit.training.parts import slices
 from retrievalkit.training.pretrain import pretrain
-from retrievalkit.training.pretraining_step import PretrainingStep
+from retrievalkit.training.pretraining import PretrainingStep
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import log_of
 

@@ -251,11 +251,6 @@ def _holds(path: Path, text: str) -> bool:
 def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | None:
     """The newest state that is as it was written, with a note on newer ones; None if there is no state.
 
-    Args:
-        folder: The folder of states.
-        processes: How many processes train.
-        any_number: Whether a state of another number of processes will do.
-
     Raises:
         ArtifactError: There are states, but none to go on from.
     """

@@ -40,13 +40,6 @@ def dry_run(
 ) -> None:
     """Compute the loss of a small step once, without a gradient; weights and random state stay as they are.
 
-    Args:
-        objective: Retriever and loss, on the device that will train them.
-        step: A few texts.
-        described: Kind -> description of the encoder, the pooler and the loss, for error messages.
-        precision: Number format of matrix products.
-        dev: Dev questions, a few of which are judged once.
-
     Raises:
         InputError: The parts do not fit together.
     """

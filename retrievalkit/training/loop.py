@@ -138,17 +138,7 @@ class TrainingStep:
 
 @dataclass
 class Loop:
-    """A training under way.
-
-    Args:
-        step: What is trained, and how.
-        options: Batch size, schedule, when to log and to save.
-        folder: The folder that is trained in.
-        total: Steps of the whole training.
-        state: The state to continue from; None = from the beginning.
-        name: What trackers call the training.
-        trackers: Trackers that get what is logged.
-    """
+    """A training under way."""
 
     step: TrainingStep
     options: LoopOptions

@@ -32,11 +32,7 @@ class Objective(nn.Module):
 
 
 class LossSum(Loss):
-    """The sum of several losses of one batch.
-
-    Args:
-        losses: Name -> loss.
-    """
+    """The sum of several losses of one batch."""
 
     def __init__(self, losses: Mapping[str, Loss]) -> None:
         super().__init__()

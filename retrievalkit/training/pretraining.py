@@ -10,6 +10,7 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -117,19 +118,13 @@ def _card(manifest: Manifest) -> str:
     )
 
 
+@dataclass(frozen=True)
 class CorpusSamples:
-    """All samples of a corpus, in another order in each epoch.
+    """All samples of a corpus, which the pretrainer draws of its documents, in another order in each epoch."""
 
-    Args:
-        store: The corpus as tokens.
-        pretrainer: Draws the samples of a document.
-        seed: Seed of the order and of the samples.
-    """
-
-    def __init__(self, store: TokenStore, pretrainer: Pretrainer, seed: int) -> None:
-        self.store = store
-        self.pretrainer = pretrainer
-        self.seed = seed
+    store: TokenStore
+    pretrainer: Pretrainer
+    seed: int
 
     def __len__(self) -> int:
         return self.store.counts["samples"]
@@ -147,19 +142,13 @@ class CorpusSamples:
         return self.pretrainer.sample(self.store.document(document), number, source)
 
 
+@dataclass(frozen=True)
 class PartCollator:
-    """Makes this process's parts of a step.
+    """Makes this process's parts of a step, of at most `micro_batch_size` samples each."""
 
-    Args:
-        samples: Draws the samples.
-        pretrainer: Makes batches of them.
-        micro_batch_size: Maximum number of samples per part; None = no limit.
-    """
-
-    def __init__(self, samples: CorpusSamples, pretrainer: Pretrainer, micro_batch_size: int | None) -> None:
-        self.samples = samples
-        self.pretrainer = pretrainer
-        self.micro_batch_size = micro_batch_size
+    samples: CorpusSamples
+    pretrainer: Pretrainer
+    micro_batch_size: int | None
 
     def __call__(self, keys: Sequence[Key]) -> Parts:
         """The parts of a step.
@@ -171,25 +160,21 @@ class PartCollator:
         epoch, first = keys[0]
         source = random.Random(f"batch {self.samples.seed} {epoch} {first}")
         shares = [
-            [self._part(drawn[part], source) for part in share] for share in slices(len(drawn), self.micro_batch_size)
+            [part_of(self.pretrainer, drawn[part], source) for part in share]
+            for share in slices(len(drawn), self.micro_batch_size)
         ]
         own = shares[processes.rank()]
-        return Parts(own or [self._part(drawn[:1], source).without_weight()], len(drawn))
+        return Parts(own or [part_of(self.pretrainer, drawn[:1], source).without_weight()], len(drawn))
 
-    def _part(self, samples: Sequence[Any], source: random.Random) -> Part:
-        batch = self.pretrainer.collate(samples, source)
-        return Part(batch, len(samples), self.pretrainer.counts(batch))
+
+def part_of(pretrainer: Pretrainer, samples: Sequence[Any], source: random.Random) -> Part:
+    """A part of some samples."""
+    batch = pretrainer.collate(samples, source)
+    return Part(batch, len(samples), pretrainer.counts(batch))
 
 
 class HeldOut:
-    """Documents that are not trained on: a sample of each, the same with the same masks at every look.
-
-    Args:
-        pretrainer: Draws the samples and makes batches of them.
-        documents: The documents, cut and tokenised.
-        size: Samples of a batch.
-        seed: Seed of samples and masks.
-    """
+    """Documents that are not trained on: a sample of each, the same with the same masks at every look."""
 
     def __init__(self, pretrainer: Pretrainer, documents: Sequence[Any], size: int, seed: int) -> None:
         self._pretrainer, self._size, self._seed = pretrainer, size, seed
@@ -208,9 +193,7 @@ class HeldOut:
         made.eval()
         with torch.inference_mode():
             for start in range(0, len(self._samples), self._size):
-                samples = self._samples[start : start + self._size]
-                batch = made.collate(samples, source)
-                part = Part(batch, len(samples), made.counts(batch)).to(device)
+                part = part_of(made, self._samples[start : start + self._size], source).to(device)
                 value = loss_at(part)
                 for name, term in (value.addends or {"": value.total}).items():
                     count = part.counts.get(name, part.size)
@@ -221,14 +204,7 @@ class HeldOut:
 
 
 class PretrainingStep(TrainingStep):
-    """Trains a `Pretrainer` on a corpus.
-
-    Args:
-        pretrainer: The objective with its encoder, on the device that trains it.
-        corpus: The documents.
-        options: Options of the pre-training.
-        dev: Documents that are held out: the state with the lowest loss of them is kept.
-    """
+    """Trains a `Pretrainer` on a corpus."""
 
     title = "pre-training"
     work = TOKENS
@@ -270,10 +246,8 @@ class PretrainingStep(TrainingStep):
         documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
         samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
         if samples:
-            batch = made.collate(samples, source)
-            part = Part(batch, len(samples), made.counts(batch)).to(self.device)
             with torch.no_grad():
-                self._loss_at(Progress(0, 0.0, 1))(part)
+                self._loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
 
     def open(self, folder: Path) -> None:
         """Read, cut and tokenise the corpus, unless an earlier, killed run has done so.

@@ -206,15 +206,7 @@ def same_draws(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
-    """The texts each process encodes, of about the same total size; with few texts, some processes get none.
-
-    Args:
-        sizes: Size of each text, such as its number of characters.
-        processes: Number of processes.
-
-    Returns:
-        Positions in `sizes`, ascending, for each process.
-    """
+    """The texts each process encodes, of about the same total size; with few texts, some processes get none."""
     order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
     shares: list[list[int]] = [[] for _ in range(processes)]
     for number, position in enumerate(order):

@@ -84,23 +84,17 @@ def refresh_options(options: TrainOptions) -> RefreshOptions | None:
     return refresh
 
 
-@dataclass(frozen=True)
-class NegativeMiner:
-    """Mines negatives for training examples.
-
-    Attributes:
-        rows: The training examples that are sampled from.
-        known: The same examples, with the corpus's ids of their positives.
-        corpus: The passages.
-        options: Which hits become negatives.
-        precision: Number format of matrix products.
-    """
+@dataclass
+class NegativeRefresh:
+    """Mines anew after the epochs where that is due, and gives the new negatives to the sampler."""
 
     rows: Sequence[Example]
     known: Sequence[Example]
     corpus: Corpus
     options: RefreshOptions
     precision: Precision
+    retriever: Retriever
+    sampler: ExampleSampler
 
     def check(self) -> None:
         """Refuse what the first mining would refuse; the re-ranker is loaded for that, and released.
@@ -111,22 +105,16 @@ class NegativeMiner:
         Mining(group_questions(self.known), self.corpus, self.options, "").applicable()
         self._scores()
 
-    def mine(self, retriever: Retriever, work: Path, title: str) -> tuple[list[Example], dict[str, Any]]:
+    def mine(self, work: Path, title: str) -> tuple[list[Example], dict[str, Any]]:
         """The examples with new negatives, and the audit.
-
-        Args:
-            retriever: Searches for them.
-            work: A folder for intermediate files.
-            title: Name of the retriever in the audit.
 
         Raises:
             RetrievalkitError: No question has a negative.
         """
         questions = group_questions(self.known, self.corpus if self.options.drop_positives else None)
-        sources = Sources([str(_save(retriever, work / "checkpoint"))], precision=self.precision)
-        mining = Mining(questions, self.corpus, self.options, title, scores=self._scores())
-        parts = work / f"parts-{sources.fingerprint()[:12]}"
-        mined = mining.run(sources.open(self.corpus, work, questions), parts)
+        sources = Sources([str(_save(self.retriever, work / "checkpoint"))], precision=self.precision)
+        mining = Mining(questions, self.corpus, self.options, title, self._scores())
+        mined = mining.run(sources.open(self.corpus, work, questions), work / f"parts-{sources.fingerprint()[:12]}")
         negatives = [row.negatives for row in mined_examples(self.known, mined)]
         if not any(negatives):
             raise RetrievalkitError(mined.audit.complaint(title))
@@ -136,24 +124,8 @@ class NegativeMiner:
         return rows, {"source": {"source": title, "kind": "checkpoint"}, "options": asdict(self.options), **report}
 
     def _scores(self) -> PairScores | None:
-        if self.options.reranker is None:
-            return None
-        return open_scores(self.options.reranker, self.corpus.get)[0]
-
-
-class NegativeRefresh:
-    """Mines anew after the epochs where that is due, and gives the new negatives to the sampler.
-
-    Args:
-        miner: Mines.
-        retriever: The model that is trained.
-        sampler: Draws from the examples.
-    """
-
-    def __init__(self, miner: NegativeMiner, retriever: Retriever, sampler: ExampleSampler) -> None:
-        self.miner = miner
-        self.retriever = retriever
-        self.sampler = sampler
+        reranker = self.options.reranker
+        return None if reranker is None else open_scores(reranker, self.corpus.get)[0]
 
     def restore(self, epochs: int, folder: Path) -> None:
         """Give the sampler the negatives in use after so many whole epochs, if some were mined by then.
@@ -161,13 +133,13 @@ class NegativeRefresh:
         Raises:
             ArtifactError: Their file is missing.
         """
-        every = self.miner.options.every
+        every = self.options.every
         if epoch := epochs // every * every:
             self._use(lambda: self._read(epoch, folder))
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
         """Mine anew if that is due after this many epochs."""
-        if epoch % self.miner.options.every == 0:
+        if epoch % self.options.every == 0:
             self._use(lambda: self._mine(epoch, folder, log))
 
     def _use(self, rows_of_main: Callable[[], list[Example]]) -> None:
@@ -181,7 +153,7 @@ class NegativeRefresh:
         drawn = random.getstate(), np.random.get_state()
         try:
             with torch.random.fork_rng(range(torch.cuda.device_count())):
-                rows, audit = self.miner.mine(self.retriever, work, f"the model after epoch {epoch}")
+                rows, audit = self.mine(work, f"the model after epoch {epoch}")
         finally:
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
@@ -201,7 +173,7 @@ class NegativeRefresh:
             msg = f"the negatives that were mined after epoch {epoch} are gone ('{file}'). Train without --resume."
             raise ArtifactError(msg)
         mined = read_examples(file).rows
-        return [replace(row, negatives=new.negatives) for row, new in zip(self.miner.rows, mined, strict=True)]
+        return [replace(row, negatives=new.negatives) for row, new in zip(self.rows, mined, strict=True)]
 
 
 def _file(folder: Path, epoch: int) -> Path:

@@ -132,12 +132,7 @@ LOSSES: dict[Loss, Callable[[Tensor, Tensor], Tensor]] = {"listwise": listwise, 
 
 @dataclass(frozen=True)
 class Lists:
-    """Some queries of a step, whose pairs are in memory at once.
-
-    Attributes:
-        chunks: (rows of these pairs, their batch), of similar length.
-        candidates: (Q, c) long: for each query the rows of its pairs, the positive first; -1 is padding.
-    """
+    """Some queries of a step, whose pairs are in memory at once."""
 
     chunks: list[tuple[list[int], dict[str, Tensor]]]
     candidates: Tensor
@@ -152,19 +147,13 @@ class Lists:
         return len(self.candidates) if loss == "listwise" else int((self.candidates >= 0).sum())
 
 
+@dataclass(frozen=True)
 class ListCollator:
-    """Makes the lists of a step.
+    """Makes the lists of a step, in batches of at most `batch_tokens` tokens, padding included."""
 
-    Args:
-        assembler: Looks up the texts, and which negatives to drop.
-        model: Tokenises.
-        batch_tokens: Maximum number of tokens per batch, padding included.
-    """
-
-    def __init__(self, assembler: StepAssembler, model: CrossEncoder, *, batch_tokens: int) -> None:
-        self.assembler = assembler
-        self.model = model
-        self.batch_tokens = batch_tokens
+    assembler: StepAssembler
+    model: CrossEncoder
+    batch_tokens: int
 
     def __call__(self, draws: Sequence[Draw]) -> Lists:
         """The lists of some draws."""
@@ -228,16 +217,7 @@ class DevLists:
 
 
 class RerankerStep(TrainingStep):
-    """Trains a cross-encoder on lists.
-
-    Args:
-        model: The cross-encoder, on the device that trains it.
-        samples: Draws positives and negatives.
-        assembler: Looks up the texts.
-        options: Options of the training.
-        dev: The dev questions, or None.
-        dropped: Number of examples that were dropped because they have no negatives.
-    """
+    """Trains a cross-encoder on lists."""
 
     samples: ExampleSampler
     dev: DevLists | None
@@ -259,7 +239,7 @@ class RerankerStep(TrainingStep):
         self.dropped = dropped
         self.precision = resolve_precision(options.precision, model.device)
         batch_tokens = options.batch_tokens or default_batch_tokens(model.device)
-        self.collator = ListCollator(assembler, model, batch_tokens=batch_tokens)
+        self.collator = ListCollator(assembler, model, batch_tokens)
 
     def dry_run(self) -> None:
         """Take the loss of an example once, so that what cannot be trained fails before anything is written."""

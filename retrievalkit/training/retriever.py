@@ -30,7 +30,7 @@ from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, TrainingStep
 from retrievalkit.training.objective import Objective, create_loss, describe_loss
 from retrievalkit.training.options import TrainingOptions
-from retrievalkit.training.refresh import NegativeMiner, NegativeRefresh, refresh_options
+from retrievalkit.training.refresh import NegativeRefresh, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, example_sampler, limited
 from retrievalkit.training.selection import DevSet
 from retrievalkit.training.session import Manifest, Training, model_card
@@ -47,14 +47,9 @@ def prepare(options: TrainOptions) -> Training:
     """
     refresh = refresh_options(options)
     data = ExampleData.read(options.examples, options.corpus, options.dev)
-    miner = None
-    if refresh is not None:
-        if data.corpus is None:
-            msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
-            raise InputError(msg)
-        rows = limited(data.train.rows, options.limit, options.seed)
-        known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
-        miner = NegativeMiner(rows, known, data.corpus, refresh, options.precision)
+    if refresh is not None and data.corpus is None:
+        msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
+        raise InputError(msg)
     retriever = initialize(options)
     loss = options.loss or retriever.pooler.default_loss
     transformers.set_seed(options.seed)
@@ -67,7 +62,11 @@ def prepare(options: TrainOptions) -> Training:
         **({} if options.sharding == "none" else {"sharding": options.sharding}),
     }
     inputs = {"model": artifacts.describe_input(options.model, retriever.fingerprint), **data.inputs}
-    step = RetrieverStep(objective, data, options, described, miner, sharded=options.sharding == "full")
+    step = RetrieverStep(objective, data, options, described, sharded=options.sharding == "full")
+    if refresh is not None and data.corpus is not None:
+        known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
+        source = known, data.corpus, refresh, options.precision
+        step.refresh = NegativeRefresh(step.samples.examples, *source, retriever, step.samples)
     return Training(step, "checkpoint", "train", described, inputs, _card)
 
 
@@ -129,31 +128,15 @@ class StepInputs:
         return replace(self, chunks=chunks, positives=self.positives.to(device), ignore=ignore, teacher=teacher)
 
 
+@dataclass(frozen=True)
 class StepCollator:
-    """Makes the inputs of a step from the positions of its examples.
+    """Makes the inputs of a step from the positions of its examples."""
 
-    Args:
-        sampler: Draws positives and negatives.
-        assembler: Looks up the texts.
-        retriever: Tokenises.
-        batch_tokens: Maximum number of tokens per chunk, padding included.
-        micro_batch_size: Maximum number of texts per chunk; None = the token budget decides.
-    """
-
-    def __init__(
-        self,
-        sampler: ExampleSampler,
-        assembler: StepAssembler,
-        retriever: Retriever,
-        *,
-        batch_tokens: int,
-        micro_batch_size: int | None,
-    ) -> None:
-        self.sampler = sampler
-        self.assembler = assembler
-        self.retriever = retriever
-        self.batch_tokens = batch_tokens
-        self.micro_batch_size = micro_batch_size
+    sampler: ExampleSampler
+    assembler: StepAssembler
+    retriever: Retriever
+    batch_tokens: int
+    micro_batch_size: int | None
 
     def __call__(self, keys: Sequence[Key]) -> StepInputs:
         """The inputs of a step."""
@@ -180,19 +163,11 @@ class StepCollator:
 
 
 class RetrieverStep(TrainingStep):
-    """Trains a retriever with a loss over the representations of the whole step.
-
-    Args:
-        objective: Retriever and loss.
-        data: What it is trained and judged on.
-        options: Options of the training.
-        described: Kind -> what is known of encoder, pooler and loss, for error messages.
-        miner: Mines new negatives during the training, or None.
-        sharded: Whether the processes divide the weights among them.
-    """
+    """Trains a retriever with a loss over the representations of the whole step."""
 
     samples: ExampleSampler
-    dev: DevSet | None
+    dev: DevSet | None = None
+    refresh: NegativeRefresh | None = None
 
     def __init__(
         self,
@@ -200,7 +175,6 @@ class RetrieverStep(TrainingStep):
         data: ExampleData,
         options: TrainingOptions,
         described: Mapping[str, Any],
-        miner: NegativeMiner | None = None,
         *,
         sharded: bool = False,
     ) -> None:
@@ -217,14 +191,12 @@ class RetrieverStep(TrainingStep):
             self.samples,
             StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask),
             objective.retriever,
-            batch_tokens=options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
-            micro_batch_size=options.micro_batch_size,
+            options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
+            options.micro_batch_size,
         )
-        self.dev = None
         if data.dev is not None:
             sizes = {"batch_size": options.batch_size, "rank_from": options.rank_from}
             self.dev = DevSet(data.dev.rows, data.passage, mask_false_negatives=mask, **sizes)
-        self.refresh = None if miner is None else NegativeRefresh(miner, objective.retriever, self.samples)
 
     def dry_run(self) -> None:
         """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
@@ -250,7 +222,7 @@ class RetrieverStep(TrainingStep):
                     "--refresh-negatives out, or choose another --loss."
                 )
                 raise OptionError(msg)
-            self.refresh.miner.check()
+            self.refresh.check()
         if loss.needs_teacher:
             check_teacher(self.data.train, negatives=self.options.negatives)
         self.objective.to(default_device())

@@ -61,16 +61,7 @@ def best_of(folder: Path) -> Best | None:
 
 
 class DevSet:
-    """Held-out questions with a gold passage each, and hard negatives if the examples have any.
-
-    Args:
-        examples: The questions; the first positive is the gold passage.
-        passage: Id -> passage.
-        batch_size: Questions that share their passages when the loss is computed.
-        rank_from: The first epoch (counted from 0) after which the average rank is used.
-        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives in the
-            loss, as in training.
-    """
+    """Held-out questions with a gold passage each, and hard negatives if the examples have any."""
 
     def __init__(
         self,

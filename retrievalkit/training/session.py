@@ -59,10 +59,6 @@ class Training:
 def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     """Train and write a folder.
 
-    Args:
-        make: Reads data and model.
-        options: Options of the loop, and where it writes.
-
     Returns:
         The manifest of the folder.
 
@@ -175,16 +171,7 @@ def _tidy(staging: Path, work: str | None) -> None:
 def model_card(
     manifest: Manifest, *, title: str, about: str, facts: Mapping[str, Any], use: Sequence[str], **metadata: Any
 ) -> str:
-    """The README.md of what was trained, as the Hugging Face hub shows it.
-
-    Args:
-        manifest: The manifest of its folder.
-        title: Headline.
-        about: What the model is.
-        facts: Rows of the table: from what, with what and how it was trained.
-        use: What to do with it, and the commands that do so.
-        **metadata: The hub's metadata: library_name, tags, ...
-    """
+    """The README.md of what was trained, as the Hugging Face hub shows it."""
     options = manifest["options"]
     facts = {"started from": options["model"], **facts}
     if training := options.get("training"):

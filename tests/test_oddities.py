@@ -12,7 +12,7 @@ from retrievalkit.cli import main
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.mine.audit import _SCORES
-from retrievalkit.training.data import ExampleData
+from retrievalkit.training.examples import ExampleData
 
 
 def rkit(*words):

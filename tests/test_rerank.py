@@ -31,7 +31,7 @@ from retrievalkit.reranking import scoring
 from retrievalkit.training import selection
 from retrievalkit.training.loop import Loop
 from retrievalkit.training.options import RerankerOptions
-from retrievalkit.training.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
+from retrievalkit.training.reranker import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import bytes_of, log_of, quick_training, saved_states

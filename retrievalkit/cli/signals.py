@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from retrievalkit.training import parent
-
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PATIENCE = 10.0
 """Seconds that a library may take to return after SIGTERM, and to fail because of an interruption."""
@@ -32,6 +30,8 @@ _exit = os._exit
 """Kept: while plugins are imported it is another function."""
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -49,7 +49,11 @@ def handled() -> Iterator[None]:
     Signals that are ignored, as by nohup, stay ignored. torchrun ends its processes itself, and waits for them; they
     end too where it is gone.
     """
-    parent.watch()
+    if _STARTED_BY_TORCHRUN in os.environ and sys.platform == "linux":
+        import ctypes
+
+        # torchrun that is killed cannot end its processes, which would wait for each other for a day.
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
     wanted = [number for number in usual if signal.getsignal(number) == usual[number]]
     if threading.current_thread() is not threading.main_thread() or _STARTED_BY_TORCHRUN in os.environ or not wanted:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from retrievalkit import oddities
+from retrievalkit import artifacts, oddities
 from retrievalkit.data import forms
-from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import (
     ONE_MEANING,
     Example,
@@ -29,6 +30,7 @@ from retrievalkit.data.examples import (
     example_of,
     is_bare,
     no_positive,
+    note_dropped,
     read_examples,
     texts_wanted,
 )
@@ -36,12 +38,75 @@ from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.positions import Places
 from retrievalkit.data.queries import QuestionNamer
 from retrievalkit.data.records import Record, table_of
-from retrievalkit.data.sources import open_source
+from retrievalkit.data.sources import fingerprint, open_source
+from retrievalkit.errors import DataError, InputError
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 _AT_ONCE = 1 << 16
 _REREAD = 1 << 10
 _SHOWN = 3
+
+
+@dataclass(frozen=True)
+class ExampleData:
+    """Examples that were read and checked.
+
+    Attributes:
+        train: The training examples.
+        dev: The held-out examples, or None.
+        corpus: The passages that the examples name, or None if they bring their own.
+        inputs: Entries for the manifest.
+    """
+
+    train: Examples
+    dev: Examples | None
+    corpus: Corpus | None
+    inputs: dict[str, dict[str, str]]
+
+    @classmethod
+    def read(cls, examples: str, corpus: str | None, dev: str | None) -> ExampleData:
+        """Read and check.
+
+        Raises:
+            InputError: A source is missing or broken, names an unknown passage, or has no example.
+        """
+        opened = open_corpus(corpus) if corpus else None
+
+        def read(source: str, split: str) -> Examples:
+            rows = open_examples(source, opened, split)
+            note_dropped(rows)
+            if not rows.rows:
+                msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
+                raise InputError(msg)
+            return rows
+
+        train = read(examples, "train")
+        held_out = read(dev, "dev") if dev else None
+        for identifier, passage in {} if held_out is None else held_out.passages.items():
+            if (other := train.passages.get(identifier)) is not None and other.text != passage.text:
+                msg = (
+                    f"the passage id '{identifier}' stands for another text in the training examples ('{train.source}')"
+                    ". An id must always mean the same."
+                )
+                raise DataError(msg, file=dev)
+        if held_out and (seen := int(np.isin(hashes_of(held_out.rows), hashes_of(train.rows)).sum())):
+            oddities.note(
+                f"{seen:,} of the {len(held_out):,} dev questions are training questions too: the state that is best "
+                f"on these may not be best on new ones. Hold them out of the training examples."
+            )
+        sources = {"examples": examples, "corpus": corpus, "dev": dev}
+        inputs = {name: artifacts.describe_input(one, fingerprint(one)) for name, one in sources.items() if one}
+        return cls(train, held_out, opened, inputs)
+
+    def passage(self, identifier: str) -> Passage:
+        """The passage with that id."""
+        # The corpus comes first: it is what will be searched.
+        if self.corpus is not None and identifier in self.corpus:
+            return self.corpus.get(identifier)
+        own = self.train.passages
+        if self.dev is not None and identifier in self.dev.passages:
+            own = self.dev.passages
+        return own[identifier]
 
 
 def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:
@@ -63,7 +128,7 @@ def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Exam
         check_examples(examples, corpus)
         return examples
     name = str(files[0] if len(files) == 1 else source)
-    return _Reading(files, name, partial(opened.records, "examples", split)).examples(corpus)
+    return _left_in_files(files, name, partial(opened.records, "examples", split), corpus)
 
 
 def hash_of(query: str) -> int:
@@ -86,14 +151,7 @@ def chosen(rows: Sequence[Example], positions: Sequence[int]) -> Sequence[Exampl
 
 
 class Rows(Sequence[Example]):
-    """Examples in plain files.
-
-    Args:
-        places: The files.
-        starts: Where each example starts.
-        sizes: Its bytes.
-        queries: A hash of its query.
-    """
+    """Examples in plain files."""
 
     def __init__(self, places: Places, starts: Numbers, sizes: Numbers, queries: Numbers) -> None:
         self._places, self._starts, self._sizes, self.queries = places, starts, sizes, queries
@@ -117,17 +175,12 @@ class Rows(Sequence[Example]):
         return self.at(position) if isinstance(position, slice) else self.parsed(position)[0]
 
     def _parsed(self, position: int) -> tuple[Example, list[Passage]]:
-        return _parse(self._places.read(int(self._starts[position]), int(self._sizes[position])))
+        record = self._places.read(int(self._starts[position]), int(self._sizes[position]))
+        return example_of(record, QuestionNamer(), Chooser(HardNegatives()))
 
 
 class Passages(Mapping[str, Passage]):
-    """The passages in the files of examples, by id.
-
-    Args:
-        rows: The examples.
-        hashes: The ids' hashes, ascending.
-        first: The first example with each.
-    """
+    """The passages in the files of examples, by id."""
 
     def __init__(self, rows: Rows, hashes: Numbers, first: Numbers) -> None:
         self._rows, self._hashes, self._first = rows, hashes, first
@@ -150,115 +203,91 @@ class Passages(Mapping[str, Passage]):
                     yield identifier
 
 
-def _parse(record: Record) -> tuple[Example, list[Passage]]:
-    return example_of(record, QuestionNamer(), Chooser(HardNegatives()))
+def _left_in_files(
+    files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]], corpus: Corpus | None
+) -> Examples:
+    """Read files of examples once, again only where hashes suspect a mistake, and keep where the examples are."""
+    starts, sizes, queries, ids = array("q"), array("I"), array("I"), array("q")
+    passage_ids, passage_texts, first = array("q"), array("q"), array("I")
+    empty: dict[str, dict[str, None]] = {"queries": {}, "passages": {}}
+    places = Places(files, [table_of(file, forms.EXAMPLES.table) for file in files])
+    dropped = 0
 
-
-class _Reading:
-    """Reads files of examples once, and keeps where these are."""
-
-    def __init__(self, files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]]) -> None:
-        self._source, self._records, self._dropped = source, records, 0
-        self._places = Places(files, [table_of(file, forms.EXAMPLES.table) for file in files])
-        self._starts, self._sizes, self._queries, self._ids = array("q"), array("I"), array("I"), array("q")
-        self._passages, self._texts, self._first = array("q"), array("q"), array("I")
-        self._empty: tuple[dict[str, None], dict[str, None]] = {}, {}
-
-    def examples(self, corpus: Corpus | None) -> Examples:
-        """All of them; what is wrong is found."""
-        unknown: dict[str, tuple[str, int]] = {}
-        wanted: dict[str, tuple[str, int]] = {}
-        texts: dict[str, tuple[str, int | None]] = {}
-        for record, example, held in self._read():
-            self._add(record, example, held)
-            own = {passage.id for passage in held}
-            for one in (*example.positives, *example.negatives):
-                if one not in own:
-                    wanted.setdefault(one, (record.file, record.line))
-            if corpus is not None:
-                texts |= {one.text: (record.file, record.line) for one in held if is_bare(one)}
-                if len(texts) > _AT_ONCE:
-                    check_texts(texts, corpus)
-                    texts.clear()
-            if len(wanted) > _AT_ONCE:
-                unknown = {**unknown, **_missing(wanted, corpus), **unknown}
-                wanted.clear()
-        if corpus is not None:
-            check_texts(texts, corpus)
-        unknown = {**unknown, **_missing(wanted, corpus), **unknown}
-        if not self._starts:
-            raise no_positive(self._dropped, self._source)
-        self._check_queries()
-        rows = Rows(self._places, _numbers(self._starts), _numbers(self._sizes), _numbers(self._queries))
-        passages = self._held(rows)
-        self._tell(_count(_numbers(self._ids)), len(passages))
-        del self._ids, self._passages, self._texts, self._first
-        lacking = {one: place for one, place in unknown.items() if one not in passages}
-        for one, (file, line) in lacking.items():
-            if corpus is None:
-                raise texts_wanted(len(lacking), self._source)
-            raise corpus.unknown(one, file=file, line=line)
-        return Examples(rows, passages, self._source, self._dropped, reread=self._located)
-
-    def _read(self) -> Iterator[tuple[Record, Example, list[Passage]]]:
+    def read() -> Iterator[tuple[Record, Example, list[Passage]]]:
         """The examples with a positive."""
-        namer, chooser = QuestionNamer(), Chooser(HardNegatives())
-        self._dropped = 0
-        for record in self._records():
+        nonlocal dropped
+        namer, chooser, dropped = QuestionNamer(), Chooser(HardNegatives()), 0
+        for record in records():
             example, passages = example_of(record, namer, chooser)
             if example.positives:
                 yield record, example, passages
             else:
-                self._dropped += 1
+                dropped += 1
 
-    def _located(self) -> Iterator[tuple[int, Example]]:
-        return ((record.line, example) for record, example, _ in self._read())
+    unknown: dict[str, tuple[str, int]] = {}
+    wanted: dict[str, tuple[str, int]] = {}
+    texts: dict[str, tuple[str, int | None]] = {}
 
-    def _add(self, record: Record, example: Example, passages: Sequence[Passage]) -> None:
-        row = len(self._starts)
-        self._starts.append(self._places.start(record))
-        self._sizes.append(record.end - record.start)
-        self._queries.append(hash_of(example.query))
-        self._ids.append(hash(example.query_id))
+    def look_up() -> None:
+        missing = wanted.keys() if corpus is None else corpus.missing(wanted)
+        unknown.update({one: place for one, place in wanted.items() if one in missing and one not in unknown})
+        wanted.clear()
+        if corpus is not None:
+            check_texts(texts, corpus)
+        texts.clear()
+
+    for record, example, passages in read():
+        row = len(starts)
+        starts.append(places.start(record))
+        sizes.append(record.end - record.start)
+        queries.append(hash_of(example.query))
+        ids.append(hash(example.query_id))
         if not example.query.strip():
-            self._empty[0][example.query_id] = None
+            empty["queries"][example.query_id] = None
         for passage in passages:
-            self._passages.append(hash(passage.id))
-            self._texts.append(hash(passage.text))
-            self._first.append(row)
+            passage_ids.append(hash(passage.id))
+            passage_texts.append(hash(passage.text))
+            first.append(row)
             if not passage.title.strip() and not passage.text.strip():
-                self._empty[1][passage.id] = None
+                empty["passages"][passage.id] = None
+        own = {passage.id for passage in passages}
+        for one in (*example.positives, *example.negatives):
+            if one not in own:
+                wanted.setdefault(one, (record.file, record.line))
+        texts |= {one.text: (record.file, record.line) for one in passages if is_bare(one)}
+        if max(len(texts), len(wanted)) > _AT_ONCE:
+            look_up()
+    look_up()
+    if not starts:
+        raise no_positive(dropped, source)
 
-    def _check_queries(self) -> None:
-        suspects = _two_meanings(_numbers(self._ids), _numbers(self._queries))
-        seen: dict[str, tuple[str, int]] = {}
-        for record, example, _ in self._read() if suspects else ():
-            if hash(example.query_id) in suspects:
-                first, line = seen.setdefault(example.query_id, (example.query, record.line))
-                if first != example.query:
-                    msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. "
-                    raise record.error(msg + ONE_MEANING)
+    suspects = _two_meanings(_numbers(ids), _numbers(queries))
+    seen: dict[str, tuple[str, int]] = {}
+    for record, example, _ in read() if suspects else ():
+        if hash(example.query_id) in suspects:
+            query, line = seen.setdefault(example.query_id, (example.query, record.line))
+            if query != example.query:
+                msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. "
+                raise record.error(msg + ONE_MEANING)
+    suspects = _two_meanings(_numbers(passage_ids), _numbers(passage_texts))
+    meant: dict[str, str] = {}
+    for record, _, passages in read() if suspects else ():
+        for passage in passages:
+            if hash(passage.id) in suspects and meant.setdefault(passage.id, passage.text) != passage.text:
+                msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
+                raise record.error(msg)
 
-    def _held(self, rows: Rows) -> Passages:
-        ids = _numbers(self._passages)
-        suspects = _two_meanings(ids, _numbers(self._texts))
-        seen: dict[str, str] = {}
-        for record, _, passages in self._read() if suspects else ():
-            for passage in passages:
-                if hash(passage.id) in suspects and seen.setdefault(passage.id, passage.text) != passage.text:
-                    msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
-                    raise record.error(msg)
-        hashes, first = np.unique(ids, return_index=True)
-        return Passages(rows, hashes, _numbers(self._first)[first])
-
-    def _tell(self, queries: int, passages: int) -> None:
-        for kind, count, empty in zip(("queries", "passages"), (queries, passages), self._empty, strict=True):
-            oddities.empty(kind, self._source, count, len(empty), list(empty)[:_SHOWN])
-
-
-def _missing(wanted: Mapping[str, tuple[str, int]], corpus: Corpus | None) -> dict[str, tuple[str, int]]:
-    missing = wanted.keys() if corpus is None else corpus.missing(wanted)
-    return {one: place for one, place in wanted.items() if one in missing}
+    rows = Rows(places, _numbers(starts), _numbers(sizes), _numbers(queries))
+    hashes, kept = np.unique(_numbers(passage_ids), return_index=True)
+    held = Passages(rows, hashes, _numbers(first)[kept])
+    for kind, count in (("queries", _count(_numbers(ids))), ("passages", len(held))):
+        oddities.empty(kind, source, count, len(empty[kind]), list(empty[kind])[:_SHOWN])
+    lacking = {one: place for one, place in unknown.items() if one not in held}
+    for one, (file, line) in lacking.items():
+        raise texts_wanted(len(lacking), source) if corpus is None else corpus.unknown(one, file=file, line=line)
+    return Examples(
+        rows, held, source, dropped, reread=lambda: ((record.line, example) for record, example, _ in read())
+    )
 
 
 def _count(numbers: Numbers) -> int:

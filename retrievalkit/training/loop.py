@@ -8,11 +8,12 @@ cut off ends with the same bytes. Several processes share each step (`retrievalk
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import transformers
@@ -26,38 +27,123 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import MissingDependencyError, check_choice
-from retrievalkit.model.allocation import Surplus
+from retrievalkit.model.allocation import Surplus, held_memory
 from retrievalkit.model.batches import prefetch
-from retrievalkit.training import processes, states
+from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import say
+from retrievalkit.training import checkpoints, processes, selection
+from retrievalkit.training.checkpoints import LOG, LOGS, PACE, STATES
 from retrievalkit.training.options import LoopOptions
-from retrievalkit.training.progress import Bar, Pace
-from retrievalkit.training.resume import LOG, LOGS, PACE, STATES, beside, interruption
-from retrievalkit.training.selection import BestState
-from retrievalkit.training.step import Inputs, Key, Samples, TrainingStep
+
+Key = tuple[int, int]
+"""A sample of an epoch: (epoch, position)."""
+
+Backward = Callable[[Tensor], None]
+Log = Callable[[dict[str, float]], None]
 
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
-@dataclass
-class Loop:
-    """A training under way.
+class Inputs(Protocol):
+    """What a step computes on, made on the CPU."""
 
-    Args:
-        step: What is trained, and how.
-        options: Batch size, schedule, when to log and to save.
-        folder: The folder that is trained in.
-        total: Steps of the whole training.
-        bar: Shows progress.
-        state: The state to continue from; None = from the beginning.
-        name: What trackers call the training.
-        trackers: Trackers that get what is logged.
+    @property
+    def texts(self) -> int:
+        """How many texts the whole step has, of all processes."""
+
+    def to(self, device: torch.device, /) -> Self:
+        """The same inputs on another device."""
+
+
+class Samples(Protocol):
+    """The samples of an epoch and their order, which depends on the seed and the epoch alone."""
+
+    def __len__(self) -> int: ...
+
+    def order(self, epoch: int) -> Sequence[int]:
+        """The positions of all samples in the order of an epoch."""
+
+
+class TrainingStep:
+    """One kind of training: its batches, its loss, what it saves and how it is judged.
+
+    Attributes:
+        module: Everything that is trained, on the device that trains it.
+        samples: What an epoch consists of; available once `open` was called.
+        dev: The dev questions by which the best state is selected, or None to keep the last.
     """
 
-    step: TrainingStep[Any]
+    title: ClassVar[str] = "training"
+    """Shown in front of the progress bar."""
+
+    work: ClassVar[str | None] = None
+    """Name of a folder that `open` writes and a resumed training reuses; removed at the end."""
+
+    sharded: bool = False
+    """Whether the processes divide the weights of the module among them."""
+
+    module: nn.Module
+    samples: Samples
+    dev: object = None
+
+    def dry_run(self) -> None:
+        """Refuse, before anything is written, what would fail in the first step.
+
+        Raises:
+            InputError: Says what does not fit.
+        """
+
+    def shard(self) -> None:
+        """Divide the weights among the processes. Called if `sharded`, before the first step."""
+        raise NotImplementedError
+
+    def open(self, folder: Path) -> None:
+        """Prepare what the first step needs in the folder that is trained in."""
+
+    def collate(self, keys: Sequence[Key]) -> Any:
+        """The `Inputs` of a step, on the CPU; of several processes, each gets its share."""
+
+    def run(self, inputs: Any, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+        """Forward and backward of one step.
+
+        Args:
+            inputs: From `collate`, on the device of the module.
+            progress: Where training is.
+            backward: Back-propagates a loss, scaled if the precision requires it.
+
+        Returns:
+            What is logged, "loss" last: the values of the whole step, equal in all processes. The gradients of the
+            processes add up to that of the whole step.
+        """
+        raise NotImplementedError
+
+    def save(self, folder: Path) -> None:
+        """Write what was trained."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts for the manifest, such as {"examples": 1000}."""
+        raise NotImplementedError
+
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The dev measure after an epoch and its value; lower is better. Called only if `dev` is given."""
+        raise NotImplementedError
+
+    def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
+        """Called in all processes when an epoch is done and another step follows, before the state is saved."""
+
+    def restore(self, epochs: int, folder: Path) -> None:
+        """Bring back what `end_epoch` changed in a training that is resumed after so many whole epochs."""
+
+
+@dataclass
+class Loop:
+    """A training under way."""
+
+    step: TrainingStep
     options: LoopOptions
     folder: Path
     total: int
-    bar: Bar
     state: Path | None = None
     name: str = "training"
     trackers: tuple[str, ...] = ()
@@ -70,8 +156,8 @@ class Loop:
         transformers.set_seed(self.options.seed + processes.rank())
         self.module: nn.Module = self.step.module
         if self.state is not None:
-            self.done = states.step_of(self.state)
-            states.load_module(self.state, self.module)
+            self.done = checkpoints.step_of(self.state)
+            checkpoints.load_module(self.state, self.module)
         if self.step.sharded:
             self.step.shard()
         AcceleratorState._reset_state()  # of an earlier training of this process, perhaps in another precision
@@ -86,42 +172,47 @@ class Loop:
         warmup = int(self.options.warmup_ratio * self.total)
         # The schedule of the optimizer itself: accelerate's wrapper would skip a step for each process.
         self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
-        self.best = BestState(self.step, self.folder) if self.step.dev is not None and processes.is_main() else None
-        self.surplus, self.pace = Surplus(), Pace()
+        self.bar = ProgressBar(self.step.title, self.total, unit="steps", done=self.done)
+        self.surplus = Surplus()
+        self.texts, self.since = 0, 0.0
 
     def run(self) -> None:
         """Train to the end."""
         self.accelerator.init_trackers(self.name)
-        self.bar.start(self.total, self.done)
+        if processes.is_main():
+            self.bar.start()
         if self.done:
             self.step.restore(self.done // self.epoch_steps, self.folder)
-            self.bar.say(f"resuming after step {self.done:,} of {self.total:,}")
+            if processes.is_main():
+                say(f"resuming after step {self.done:,} of {self.total:,}", err=True)
         try:
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
                 # A loader draws a random number, which a state in the middle of its epoch has behind it.
                 if not skipped:
                     self._restore()
-                loader = iter(self._loader(epoch, skipped))
+                keys = batches(self.step.samples, self.options.batch_size, epoch, skipped)
+                loader = iter(DataLoader(_Keys(), batch_sampler=keys, collate_fn=self.step.collate))
                 self._restore()
                 for inputs in islice(prefetch(loader), self.total - self.done):
                     norm, rate = self.compute_step(inputs.to(self.accelerator.device))
                     ends_epoch = self.done % self.epoch_steps == 0
                     ends = self.done == self.total
                     if ends_epoch and not ends:
-                        self.step.end_epoch(epoch + 1, self.folder, self.log, self.bar.say)
-                    if self.best is not None and (ends_epoch or ends):
-                        self.best.judge(epoch, self.log)
+                        self.step.end_epoch(epoch + 1, self.folder, self.log)
+                    if self.step.dev is not None and processes.is_main() and (ends_epoch or ends):
+                        selection.judge(self.step, self.folder, epoch, self.log)
                     if self.done % self.logging_steps == 0:
                         self.log_terms(norm, rate)
                     save_steps = self.options.save_steps
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
                         self.save()
-                    self.bar.update(self.done)
+                    if processes.is_main():
+                        self.bar.update(self.done)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:
-            error.add_note(interruption(self.done, self.folder / STATES))
+            error.add_note(checkpoints.interruption(self.done, self.folder / STATES))
             raise
         finally:
             self.bar.stop()
@@ -133,7 +224,7 @@ class Loop:
             The norm of the gradient before clipping, and the learning rate.
         """
         self.module.train()
-        self.pace.begin()
+        self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
         values = self.step.run(inputs, progress, self.accelerator.backward)
         weights = [one for one in self.module.parameters() if one.requires_grad]
@@ -150,18 +241,23 @@ class Loop:
         for name, value in values.items():
             self.terms.setdefault(name, []).append(value.detach().float())
         self.surplus.after_step()
-        self.pace.add(inputs.texts)
+        self.texts += inputs.texts
         return norm, rate
 
     def log_terms(self, norm: Tensor, rate: float) -> None:
-        """Log the means of the loss and of its terms since the last time."""
+        """Log the means of the loss and of its terms since the last time, and the pace."""
         means = {name: float(torch.stack(values).mean()) for name, values in self.terms.items()}
         self.terms.clear()
         self.log({"loss": means.pop("loss"), "grad_norm": float(norm), "learning_rate": rate, **means})
-        measured = self.pace.measured()
-        self.accelerator.log(measured, step=self.done)
+        now = time.monotonic()
+        pace = {"texts_per_second": self.texts / max(now - self.since, 1e-9)}
+        self.texts, self.since = 0, now
+        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
+        if memory is not None:
+            pace["memory_gib"] = memory / (1 << 30)
+        self.accelerator.log(pace, step=self.done)
         # Times differ between equal trainings, which write equal files but for `logs`.
-        self._append(self.folder / PACE, measured)
+        self._append(self.folder / PACE, pace)
 
     def log(self, values: dict[str, float]) -> None:
         """Append values to the log, hand them to the trackers, and show the loss and the dev measure."""
@@ -169,27 +265,23 @@ class Loop:
         self.accelerator.log(values, step=self.done)
         self._append(self.folder / LOG, values)
         shown = [f"{name} {value:.4f}" for name, value in values.items() if name == "loss" or name.startswith("dev_")]
-        if shown:
-            self.bar.update(self.done, ", ".join(shown))
+        if shown and processes.is_main():
+            self.bar.update(self.done, label=", ".join([self.step.title, *shown]))
 
     def _append(self, path: Path, values: dict[str, float]) -> None:
-        if values and processes.is_main():
+        if processes.is_main():
             path.parent.mkdir(exist_ok=True)
             with path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"step": self.done, **values}) + "\n")
 
     def _restore(self) -> None:
         if self.state is not None:
-            states.load(self.state, self)
+            checkpoints.load(self.state, self)
             self.state = None
 
     def save(self) -> None:
         """Save a state to continue from; older ones are removed."""
-        states.save(self, self.folder / STATES, beside(self.folder))
-
-    def _loader(self, epoch: int, skipped: int) -> DataLoader[Any]:
-        keys = batches(self.step.samples, self.options.batch_size, epoch, skipped)
-        return DataLoader(_Keys(), batch_sampler=keys, collate_fn=self.step.collate)
+        checkpoints.save(self, self.folder)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:

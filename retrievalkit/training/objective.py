@@ -8,8 +8,10 @@ So a regulariser can be added to any loss. Each loss has its own options, includ
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +20,6 @@ from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError, nearest
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.registry import describe
-from retrievalkit.training.loss_names import Term, parse_loss
 
 
 class Objective(nn.Module):
@@ -32,11 +32,7 @@ class Objective(nn.Module):
 
 
 class LossSum(Loss):
-    """The sum of several losses of one batch.
-
-    Args:
-        losses: Name -> loss.
-    """
+    """The sum of several losses of one batch."""
 
     def __init__(self, losses: Mapping[str, Loss]) -> None:
         super().__init__()
@@ -71,25 +67,25 @@ def create_loss(name: str, options: Mapping[str, Any]) -> Loss:
         UnknownNameError: There is no loss of that name.
         OptionError: An unknown option, an option of a loss that is not named, or parentheses at the wrong place.
     """
-    return _made(parse_loss(name), options_by_loss(name, options))
+    own = options_by_loss(name, options)
 
+    def create(terms: Sequence[Term]) -> Loss:
+        losses: dict[str, Loss] = {}
+        for term in terms:
+            inner = [create(term.inner)] if term.inner else []
+            losses[term.name] = registry.create("loss", term.name, *inner, **own[term.name])
+        return LossSum(losses) if len(losses) > 1 else next(iter(losses.values()))
 
-def _made(terms: Sequence[Term], options: Mapping[str, Mapping[str, Any]]) -> Loss:
-    losses: dict[str, Loss] = {}
-    for term in terms:
-        inner = [_made(term.inner, options)] if term.inner else []
-        losses[term.name] = registry.create("loss", term.name, *inner, **options[term.name])
-    return LossSum(losses) if len(losses) > 1 else next(iter(losses.values()))
+    return create(_parse(name))
 
 
 def describe_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The registry's description of the loss; of a sum, of each loss by name."""
-    described = {part: describe("loss", part, own) for part, own in options_by_loss(name, options).items()}
+    described = {part: registry.describe("loss", part, own) for part, own in options_by_loss(name, options).items()}
     if len(described) == 1:
         return next(iter(described.values()))
-    keys: Sequence[str] = ("options", "distribution", "version")
-    return {"name": "+".join(map(str, parse_loss(name)))} | {
-        key: {part: value[key] for part, value in described.items()} for key in keys
+    return {"name": "+".join(map(str, _parse(name)))} | {
+        key: {part: value[key] for part, value in described.items()} for key in ("options", "distribution", "version")
     }
 
 
@@ -100,30 +96,68 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
         name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
         options: Of one loss {"temperature": 1}, of several {"contrastive": {"temperature": 1}}.
     """
-    names = [part for term in parse_loss(name) for part in term.names()]
-    for part in names:
-        if names.count(part) > 1:
-            msg = f"--loss {name} names '{part}' twice. Name each loss once, and weigh it by its own options."
-            raise OptionError(msg)
+    names = [part for term in _parse(name) for part in term.names()]
+    if repeated := [part for part in names if names.count(part) > 1]:
+        msg = f"--loss {name} names '{repeated[0]}' twice. Name each loss once, and weigh it by its own options."
+        raise OptionError(msg)
     if len(names) == 1:
         return {names[0]: dict(options)}
     for key, value in options.items():
-        if problem := _problem(names, key, value):
-            msg = f"--loss {name} names several, and {problem}"
+        if key not in names or not isinstance(value, Mapping):
+            owners = [part for part in names if key in registry.options(registry.get("loss", part))]
+            setting = f"{key}.OPTION" if key in names else f"{owners[0]}.{key}" if owners else f"{names[0]}.OPTION"
+            close = nearest(key, names)
+            hint = f"; did you mean '{close}'?" if close and close != key else "."
+            msg = (
+                f"--loss {name} names several losses, and loss.{key} does not name an option of one{hint} Write "
+                f"--set loss.{setting}=VALUE."
+            )
             raise OptionError(msg)
     return {part: dict(options.get(part, {})) for part in names}
 
 
-def _problem(names: Sequence[str], key: str, value: Any) -> str:
-    """The problem with an option of a sum of losses; "" if there is none."""
-    if key in names and isinstance(value, Mapping):
-        return ""
-    if key in names:
-        return f"loss.{key}={value} sets no option. Set one of '{key}': --set loss.{key}.OPTION=VALUE."
-    if isinstance(value, Mapping):
-        close = nearest(key, names)
-        offer = f"; did you mean '{close}'?" if close else "."
-        return f"'{key}' is not one of its losses{offer} Leave out loss.{key}, or add the loss."
-    owners = [name for name in names if key in registry.options(registry.get("loss", name))] or names
-    settings = " or ".join(f"--set loss.{owner}.{key}={value}" for owner in owners)
-    return f"loss.{key} does not say whose option it is. Write {settings}."
+@dataclass(frozen=True)
+class Term:
+    """A loss by its name, and the sum that it is made of; [] for one that is made of none."""
+
+    name: str
+    inner: list[Term] = field(default_factory=list)
+
+    def names(self) -> Iterator[str]:
+        """Its name, and those within."""
+        yield self.name
+        for term in self.inner:
+            yield from term.names()
+
+    def __str__(self) -> str:
+        return f"{self.name}({'+'.join(map(str, self.inner))})" if self.inner else self.name
+
+
+def _parse(text: str) -> list[Term]:
+    """The terms of the sum that a text names, which is an expression of Python."""
+    form = "Write NAME, NAME+NAME, or 'matryoshka(NAME)' in quotes."
+
+    def terms(node: ast.expr) -> list[Term]:
+        match node:
+            case ast.BinOp(left, ast.Add(), right):
+                return terms(left) + terms(right)
+            case ast.Name(name):
+                term = Term(name)
+            case ast.Call(ast.Name(name), [inner], []):
+                term = Term(name, terms(inner))
+            case _:
+                msg = f"--loss '{text}': '{ast.unparse(node)}' is not the name of a loss. {form}"
+                raise OptionError(msg)
+        if getattr(registry.get("loss", name), "wraps", False) != bool(term.inner):
+            need = "no other loss" if term.inner else f"another loss, such as '{name}(contrastive)'"
+            msg = f"--loss '{text}': '{name}' is made of {need}. {form}"
+            raise OptionError(msg)
+        return [term]
+
+    if not set("+()") & set(text):
+        registry.component("loss", text.strip())
+    try:
+        return terms(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError:
+        msg = f"--loss '{text}': a name or a parenthesis is missing. {form}"
+        raise OptionError(msg) from None

@@ -1,4 +1,4 @@
-"""A pre-training: its objective, its encoder and its documents, made ready for the training loop.
+"""How a model is pre-trained: its objective, encoder and documents, and the steps of `rkit pretrain`.
 
 The corpus is read, cut and tokenised once, to a hidden folder next to the output, from which samples are taken in any
 order: so memory does not grow with it.
@@ -7,22 +7,36 @@ order: so memory does not grow with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import transformers
+from torch import Tensor
 
-from retrievalkit import artifacts, registry
-from retrievalkit.contracts import Encoder, Pretrainer
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.errors import LengthError, UnsupportedError
-from retrievalkit.model.precision import default_device, resolve_precision
+from retrievalkit import artifacts, oddities, registry
+from retrievalkit.contracts import Encoder, LossValue, Pretrainer, Progress
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.errors import InputError, LengthError, UnsupportedError
+from retrievalkit.model.precision import autocast, default_device, resolve_precision
 from retrievalkit.model.pretrained import model_fingerprint
-from retrievalkit.registry import describe
-from retrievalkit.training.card import ModelCard
+from retrievalkit.report.progress import ProgressBar
+from retrievalkit.training import processes
+from retrievalkit.training.loop import Backward, Key, TrainingStep
+from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
+from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import PretrainOptions
-from retrievalkit.training.pretraining_step import PretrainingStep
-from retrievalkit.training.session import Manifest, Training
+from retrievalkit.training.session import Manifest, Training, model_card
+from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
+
+TOKENS = "tokens"
+_TRIED = 64
 
 
 def prepare(options: PretrainOptions) -> Training:
@@ -36,12 +50,15 @@ def prepare(options: PretrainOptions) -> Training:
     for some in (documents, dev):
         if some is not None:
             next(iter(some))  # An empty or missing corpus fails before a model is loaded.
-    encoder_options = _encoder_options(options)
+    # Those that follow from the pre-training, as far as the encoder has them, and those that are given.
+    known = registry.options(registry.get("encoder", options.encoder))
+    follow = {"document_length": options.max_length, "new_vocabulary_head": True}
+    encoder_options = {name: value for name, value in follow.items() if name in known} | dict(options.encoder_options)
     made = _create(options, encoder_options)
     described = {
         "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
-        "encoder": describe("encoder", options.encoder, encoder_options),
-        "pretrainer": describe("pretrainer", options.pretrainer, options.pretrainer_options),
+        "encoder": registry.describe("encoder", options.encoder, encoder_options),
+        "pretrainer": registry.describe("pretrainer", options.pretrainer, options.pretrainer_options),
         "pretraining": options.training(),
     }
     inputs = {
@@ -52,13 +69,6 @@ def prepare(options: PretrainOptions) -> Training:
         inputs["dev"] = artifacts.describe_input(options.dev, dev.fingerprint())
     step = PretrainingStep(made, documents, options, dev)
     return Training(step, "model", "pretrain", described, inputs, _card, {"wants": made.wants})
-
-
-def _encoder_options(options: PretrainOptions) -> dict[str, Any]:
-    """The options given, and those that follow from the pre-training, as far as the encoder has them."""
-    known = registry.options(registry.get("encoder", options.encoder))
-    follow = {"document_length": options.max_length, "new_vocabulary_head": True}
-    return {name: value for name, value in follow.items() if name in known} | dict(options.encoder_options)
 
 
 def _create(options: PretrainOptions, encoder_options: Mapping[str, Any]) -> Pretrainer:
@@ -82,31 +92,212 @@ def _create(options: PretrainOptions, encoder_options: Mapping[str, Any]) -> Pre
     return made.to(device)
 
 
-def _card(manifest: Manifest) -> ModelCard:
+def _card(manifest: Manifest) -> str:
     options, counts = manifest["options"], manifest["counts"]
     name, training = options["pretrainer"]["name"], options["pretraining"]
-    tags = ["retrieval", name]
-    dropped = f"{counts['dropped']} without {manifest['wants']} were dropped"
-    steps = f"{counts['steps']}, {training['batch_size']}, {training['learning_rate']}"
-    return ModelCard(
-        metadata={
-            "library_name": "transformers",
-            "base_model": options["model"],
-            "pipeline_tag": "fill-mask",
-            "tags": tags,
-        },
+    schedule = counts["steps"], training["batch_size"], training["learning_rate"]
+    return model_card(
+        manifest,
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+        tags=["retrieval", name],
         title=f"Pre-trained with {name}",
-        about="A model with its vocabulary head, pre-trained on text with retrievalkit "
-        f"{manifest['versions'].get('retrievalkit', '')}.",
+        about="A model with its vocabulary head.",
         facts={
-            "started from": options["model"],
             "pretrainer": f"{name} {options['pretrainer']['options']}",
             "corpus": manifest["inputs"]["corpus"]["path"],
-            "documents": f"{counts['documents']}, of which {dropped}",
+            "documents": f"{counts['documents']}, {counts['dropped']} of them without {manifest['wants']} and dropped",
             "samples, tokens": f"{counts['samples']}, {counts['tokens']}",
-            "steps, batch size, learning rate": steps,
+            "steps, batch size, learning rate": ", ".join(map(str, schedule)),
             "longest text": f"{training['max_length']} tokens",
         },
-        use="Train a retriever from it",
-        commands=("rkit train --model FOLDER --corpus CORPUS --examples EXAMPLES --output CHECKPOINT",),
+        use=(
+            "Train a retriever from it",
+            "rkit train --model FOLDER --corpus CORPUS --examples EXAMPLES --output CHECKPOINT",
+        ),
     )
+
+
+@dataclass(frozen=True)
+class CorpusSamples:
+    """All samples of a corpus, which the pretrainer draws of its documents, in another order in each epoch."""
+
+    store: TokenStore
+    pretrainer: Pretrainer
+    seed: int
+
+    def __len__(self) -> int:
+        return self.store.counts["samples"]
+
+    def order(self, epoch: int) -> Any:
+        """The positions of all samples in the order of an epoch, as an array: four bytes each."""
+        positions = np.arange(len(self), dtype=np.uint32 if len(self) < 1 << 32 else np.uint64)
+        np.random.default_rng([self.seed, epoch]).shuffle(positions)
+        return positions
+
+    def draw(self, position: int, epoch: int) -> Any:
+        """A sample, as drawn in that epoch."""
+        document, number = self.store.find(position)
+        source = random.Random(f"sample {self.seed} {epoch} {position}")
+        return self.pretrainer.sample(self.store.document(document), number, source)
+
+
+@dataclass(frozen=True)
+class PartCollator:
+    """Makes this process's parts of a step, of at most `micro_batch_size` samples each."""
+
+    samples: CorpusSamples
+    pretrainer: Pretrainer
+    micro_batch_size: int | None
+
+    def __call__(self, keys: Sequence[Key]) -> Parts:
+        """The parts of a step.
+
+        Every process collates all parts, in the same order with the same generator: so the tokens that are masked do
+        not depend on the number of parts and processes.
+        """
+        drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
+        epoch, first = keys[0]
+        source = random.Random(f"batch {self.samples.seed} {epoch} {first}")
+        shares = [
+            [part_of(self.pretrainer, drawn[part], source) for part in share]
+            for share in slices(len(drawn), self.micro_batch_size)
+        ]
+        own = shares[processes.rank()]
+        return Parts(own or [part_of(self.pretrainer, drawn[:1], source).without_weight()], len(drawn))
+
+
+def part_of(pretrainer: Pretrainer, samples: Sequence[Any], source: random.Random) -> Part:
+    """A part of some samples."""
+    batch = pretrainer.collate(samples, source)
+    return Part(batch, len(samples), pretrainer.counts(batch))
+
+
+class HeldOut:
+    """Documents that are not trained on: a sample of each, the same with the same masks at every look."""
+
+    def __init__(self, pretrainer: Pretrainer, documents: Sequence[Any], size: int, seed: int) -> None:
+        self._pretrainer, self._size, self._seed = pretrainer, size, seed
+        source = random.Random(f"held out {seed}")
+        self._samples = [pretrainer.sample(one, 0, source) for one in documents if pretrainer.samples(one)]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def loss(self, loss_at: Callable[[Part], LossValue], device: torch.device) -> float:
+        """The loss of all samples without dropout, each term the mean over all of its units."""
+        source, made = random.Random(f"held out masks {self._seed}"), self._pretrainer
+        sums: defaultdict[str, float] = defaultdict(float)
+        units: Counter[str] = Counter()
+        was_training = made.training
+        made.eval()
+        with torch.inference_mode():
+            for start in range(0, len(self._samples), self._size):
+                part = part_of(made, self._samples[start : start + self._size], source).to(device)
+                value = loss_at(part)
+                for name, term in (value.addends or {"": value.total}).items():
+                    count = part.counts.get(name, part.size)
+                    sums[name] += float(term) * count
+                    units[name] += count
+        made.train(was_training)
+        return sum(sums[name] / max(1, units[name]) for name in sums)
+
+
+class PretrainingStep(TrainingStep):
+    """Trains a `Pretrainer` on a corpus."""
+
+    title = "pre-training"
+    work = TOKENS
+    samples: CorpusSamples
+    dev: HeldOut | None = None
+
+    def __init__(
+        self, pretrainer: Pretrainer, corpus: Corpus, options: PretrainingOptions, dev: Corpus | None = None
+    ) -> None:
+        self.module = self.pretrainer = pretrainer
+        self.corpus = corpus
+        self.options = options
+        self.device = default_device()
+        self.precision = resolve_precision(options.precision, self.device)
+        self.cutter = Cutter(
+            pretrainer.vocabulary,
+            options.max_length,
+            short_spans=options.short_spans,
+            titles=options.titles,
+            language=options.language,
+            seed=options.seed,
+        )
+        if dev is not None:
+            size = options.micro_batch_size or options.batch_size
+            self.dev = HeldOut(pretrainer, list(self.cutter.cut(0, list(dev))), size, options.seed)
+            if not len(self.dev):
+                msg = f"none of the held-out documents of '{dev.source}' has {pretrainer.wants}. Give whole documents."
+                raise InputError(msg)
+
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The loss of the held-out documents."""
+        del epoch
+        assert self.dev is not None
+        return "loss", self.dev.loss(self._loss_at(Progress(0, 0.0, 1)), self.device)
+
+    def dry_run(self) -> None:
+        """Take the loss of a few samples once, so that parts that do not fit fail before anything is written."""
+        source, made = random.Random(0), self.pretrainer
+        documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
+        samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
+        if samples:
+            with torch.no_grad():
+                self._loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
+
+    def open(self, folder: Path) -> None:
+        """Read, cut and tokenise the corpus, unless an earlier, killed run has done so.
+
+        Raises:
+            InputError: No document of the corpus gives a sample.
+        """
+        with processes.together():
+            if processes.is_main():
+                with ProgressBar("reading", unit="documents") as bar:
+                    try:
+                        read_corpus(folder / TOKENS, self.corpus, self.cutter, self.pretrainer.samples, bar.advance)
+                    except KeyboardInterrupt as error:
+                        error.add_note(f"Interrupted after {bar.done:,} documents: run the same command with --resume.")
+                        raise
+        store = TokenStore(folder / TOKENS, self.options.max_length)
+        if not store.counts["samples"]:
+            msg = (
+                f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.pretrainer.wants} at "
+                f"max_length {self.options.max_length}, so there is nothing to train on. Give whole documents, or a "
+                f"smaller --max-length."
+            )
+            raise InputError(msg)
+        if dropped := store.counts["dropped"]:
+            # The command's last line counts them.
+            oddities.check(f"{dropped:,} of the {len(store):,} documents have no {self.pretrainer.wants}.")
+        self.samples = CorpusSamples(store, self.pretrainer, self.options.seed)
+        self.collator = PartCollator(self.samples, self.pretrainer, self.options.micro_batch_size)
+
+    def collate(self, keys: Sequence[Key]) -> Parts:
+        """This process's parts."""
+        return self.collator(keys)
+
+    def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+        """The loss of the step, part by part: each term is the mean over its labelled tokens."""
+        return run_parts(inputs.parts, self._loss_at(progress), backward)
+
+    def _loss_at(self, progress: Progress) -> Callable[[Part], LossValue]:
+        def loss(part: Part) -> LossValue:
+            with autocast(self.precision, self.device):
+                value: LossValue = self.pretrainer(part.batch, progress)
+            return value
+
+        return loss
+
+    def save(self, folder: Path) -> None:
+        """Write the encoder."""
+        self.pretrainer.save(folder)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Documents, samples and tokens."""
+        return self.samples.store.counts

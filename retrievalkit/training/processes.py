@@ -4,6 +4,10 @@ A step has the same samples however many processes share it, and the gradients o
 the gradient of the whole batch, as a single process has it, not a mean over processes. Training a retriever, each
 process encodes some texts, receives the representations of all others and takes the loss of the whole step; its
 gradient flows back to its own texts. Pre-training and re-ranking, each process takes the loss of its own samples.
+
+With `rkit train --sharding full` they also divide weights, gradients and optimizer states (FSDP2): each keeps its part
+of every weight, and receives the others' for the layer that it computes (Zhao et al. 2023, "PyTorch FSDP"). States and
+checkpoints hold the whole weights.
 """
 
 from __future__ import annotations
@@ -11,28 +15,29 @@ from __future__ import annotations
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.training import parent
 
 Value = TypeVar("Value")
 
-# The main process judges dev questions and writes while the others wait. If a process dies, torchrun ends the others;
-# if torchrun dies, they see it: `parent`.
+# The main process judges dev questions and writes while the others wait; if a process dies, torchrun ends the others.
 _PATIENCE = timedelta(days=1)
-_BUCKET = 1 << 23
-_TO_ANSWER = timedelta(seconds=2)
-_TO_CONNECT = timedelta(minutes=10)
+_TO_ANSWER, _TO_CONNECT = timedelta(seconds=2), timedelta(minutes=10)
 _OWN_STORE = "retrievalkit/store"
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -53,7 +58,6 @@ def join() -> None:
             f"({missing[0]} is not set). Start several with torchrun, or unset WORLD_SIZE."
         )
         raise InputError(msg)
-    parent.watch()
     if torch.cuda.is_available():
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= gpus:
@@ -62,7 +66,7 @@ def join() -> None:
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        if os.environ.get(parent.STORE_OF_TORCHRUN) == "True":
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             rank, store = int(os.environ["RANK"]), _own_store(started)
             distributed.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=started)
         else:
@@ -103,12 +107,6 @@ def _own_store(started: int) -> Store:
         return own
 
 
-def leave() -> None:
-    """Disconnect at the end."""
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
 def restarted() -> bool:
     """Whether torchrun has started the processes again after some were lost; the same in all of them."""
     own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
@@ -118,11 +116,6 @@ def restarted() -> bool:
     found = [own] * count()
     distributed.all_gather_object(found, own)
     return any(found)
-
-
-def torchrun_id() -> str:
-    """What torchrun calls the training: its --rdzv-id, which defaults to "none"; "" without torchrun."""
-    return os.environ.get("TORCHELASTIC_RUN_ID", "")
 
 
 @contextmanager
@@ -140,19 +133,17 @@ def joined() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if count() == 1 or not _lost(error):
+        lost = isinstance(error, distributed.DistError) or any(
+            one in str(error) for one in ("gloo", "Connection closed")
+        )
+        if count() == 1 or not lost:
             raise
         if not is_main():
             raise SystemExit(1) from error
         msg = "another process of this training has ended, and this one with it. What that process printed says why."
         raise RetrievalkitError(msg) from error
-    if not theirs:
-        leave()
-
-
-def _lost(error: RuntimeError) -> bool:
-    """Whether the connection to another process was lost."""
-    return isinstance(error, distributed.DistError) or any(one in str(error) for one in ("gloo", "Connection closed"))
+    if not theirs and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def count() -> int:
@@ -163,13 +154,6 @@ def count() -> int:
 def rank() -> int:
     """The number of this process, from 0."""
     return distributed.get_rank() if distributed.is_initialized() else 0
-
-
-def backend() -> str | None:
-    """The backend that exchanges gradients; None for a single process."""
-    if count() == 1:
-        return None
-    return "nccl" if torch.cuda.is_available() else "gloo"
 
 
 def is_main() -> bool:
@@ -222,15 +206,7 @@ def same_draws(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
-    """The texts each process encodes, of about the same total size; with few texts, some processes get none.
-
-    Args:
-        sizes: Size of each text, such as its number of characters.
-        processes: Number of processes.
-
-    Returns:
-        Positions in `sizes`, ascending, for each process.
-    """
+    """The texts each process encodes, of about the same total size; with few texts, some processes get none."""
     order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
     shares: list[list[int]] = [[] for _ in range(processes)]
     for number, position in enumerate(order):
@@ -247,8 +223,13 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
         own: Of this process's texts, in their order. A process without texts passes that of any text.
         shares: The texts of each process, from `divide`.
     """
-    own = own.rows(slice(len(shares[rank()])))
-    parts = _exchange(_padded(own), [len(share) for share in shares])
+    own = _padded(own.rows(slice(len(shares[rank()]))))
+    sizes = [len(share) for share in shares]
+    tensors = (_exchange(one, sizes) for one in (own.vectors, own.vector_mask, own.weights))
+    parts = [
+        replace(own, vectors=one, vector_mask=mask, weights=weights)
+        for one, mask, weights in zip(*tensors, strict=True)
+    ]
     order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))
 
@@ -288,16 +269,7 @@ def _padded(own: Representation) -> Representation:
     return replace(own, vectors=padded, vector_mask=nn.functional.pad(mask, (0, missing)))
 
 
-def _exchange(own: Representation, texts: Sequence[int]) -> list[Representation]:
-    """The representations of every process; this process's own keep their graph."""
-    tensors = (_exchange_tensor(one, texts) for one in (own.vectors, own.vector_mask, own.weights))
-    return [
-        replace(own, vectors=vectors, vector_mask=mask, weights=weights)
-        for vectors, mask, weights in zip(*tensors, strict=True)
-    ]
-
-
-def _exchange_tensor(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
+def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
     """Exchange tensors that differ only in their first dimension, which all processes know."""
     if own is None:
         return [None] * len(texts)
@@ -322,24 +294,8 @@ def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-    for bucket in _buckets(gradients):
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        distributed.all_reduce(flat)
-        for gradient, total in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
-            gradient.copy_(total.view_as(gradient))
-
-
-def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors grouped by type, a few megabytes each: fewer and larger messages are faster."""
-    buckets: list[list[Tensor]] = []
-    elements = 0
-    for tensor in sorted(tensors, key=lambda one: str(one.dtype)):
-        if not buckets or buckets[-1][0].dtype != tensor.dtype or elements + tensor.numel() > _BUCKET:
-            buckets.append([])
-            elements = 0
-        buckets[-1].append(tensor)
-        elements += tensor.numel()
-    return buckets
+    for pending in [distributed.all_reduce(gradient, async_op=True) for gradient in gradients]:
+        pending.wait()
 
 
 def share_weights(module: nn.Module) -> None:
@@ -351,3 +307,72 @@ def share_weights(module: nn.Module) -> None:
             received = tensor.detach().reshape(-1).clone()
             distributed.broadcast(received.view(torch.uint8), 0)
             tensor.copy_(received.view_as(tensor))
+
+
+# --- divided weights -----------------------------------------------------------------------------------------------
+
+
+def shard(retriever: nn.Module, loss: nn.Module) -> None:
+    """Divide the weights among the processes: layer by layer, then the rest, and those of the loss."""
+    # Representations may be views of hidden states; nothing changes them in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    mesh = init_device_mesh(next(retriever.parameters()).device.type, (count(),))
+    parts: list[nn.Module] = [layer for layers in _outermost_lists(retriever) for layer in layers]
+    parts += [retriever, loss]
+    for part in parts:
+        if any(True for _ in part.parameters()):
+            divided: Any = fully_shard(part, mesh=mesh)
+            divided.set_gradient_divide_factor(1.0)
+            divided.set_force_sum_reduction_for_comms(True)
+
+
+def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _outermost_lists(child)
+
+
+@contextmanager
+def whole(module: nn.Module) -> Iterator[None]:
+    """In this block, the main process has whole weights, in its own memory; all processes enter it together."""
+    divided = _weights(module)
+    make_whole(module)
+    try:
+        yield
+    finally:
+        for owner, name, weight in divided:
+            owner._parameters[name] = weight
+
+
+def make_whole(module: nn.Module) -> None:
+    """Give the main process whole weights; the module computes no more. All processes call it together."""
+    made: dict[int, nn.Parameter] = {}
+    for owner, name, weight in _weights(module):
+        if id(weight) not in made and isinstance(weight, DTensor):
+            # A copy, since this may be part of a larger tensor, which would not be saved.
+            full: Tensor = weight.full_tensor().detach()
+            kept = full.to("cpu", copy=True) if is_main() else full.new_empty(0)
+            made[id(weight)] = nn.Parameter(kept, requires_grad=False)
+        owner._parameters[name] = made.get(id(weight), weight)
+
+
+def _weights(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    return [
+        (owner, name, weight)
+        for owner in module.modules()
+        for name, weight in owner._parameters.items()
+        if weight is not None
+    ]
+
+
+def optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer of divided weights, whole in the main process; all call it together."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_optimizer_state_dict(module, optimizer, options=options)
+
+
+def load_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Give each process its part of what `optimizer_state` returned."""
+    set_optimizer_state_dict(module, optimizer, state, options=StateDictOptions(full_state_dict=True))

@@ -1,21 +1,42 @@
-"""A retriever to train: its data, its parts and its loss, made ready for the training loop."""
+"""How a retriever is trained: its data, parts and loss, and the steps of `rkit train`.
+
+A step draws examples, encodes their texts in chunks, of several processes each its share, and takes the loss over the
+representations of the whole step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
 import transformers
+from torch import Tensor
 
 from retrievalkit import artifacts
-from retrievalkit.data.examples import against_corpus
-from retrievalkit.errors import InputError
-from retrievalkit.training.card import ModelCard, how_trained
-from retrievalkit.training.data import ExampleData
+from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
+from retrievalkit.data.examples import against_corpus, check_teacher
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.model.batches import token_budget_batches
+from retrievalkit.model.precision import autocast, default_device, resolve_precision
+from retrievalkit.model.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
+from retrievalkit.training import processes
+from retrievalkit.training.dry_run import dry_run, first_draws
+from retrievalkit.training.examples import ExampleData
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.training.initialize import initialize
+from retrievalkit.training.loop import Backward, Key, Log, TrainingStep
 from retrievalkit.training.objective import Objective, create_loss, describe_loss
-from retrievalkit.training.refresh import NegativeMiner, RefreshOptions, refresh_options
-from retrievalkit.training.retriever_step import RetrieverStep
-from retrievalkit.training.sampling import limited
-from retrievalkit.training.session import Manifest, Training
-from retrievalkit.training.start import start
+from retrievalkit.training.options import TrainingOptions
+from retrievalkit.training.refresh import NegativeRefresh, refresh_options
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler, example_sampler, limited
+from retrievalkit.training.selection import DevSet
+from retrievalkit.training.session import Manifest, Training, model_card
 from retrievalkit.training.train import TrainOptions
+
+_UNLIMITED = 1 << 60
 
 
 def prepare(options: TrainOptions) -> Training:
@@ -24,21 +45,12 @@ def prepare(options: TrainOptions) -> Training:
     Raises:
         InputError: The data, the model or a component's option does not fit.
     """
-    refresh = refresh_options(options.refresh_negatives, options.refresh_options)
-    if refresh is not None:
-        refresh.check_for(epochs=options.epochs, negatives=options.negatives)
+    refresh = refresh_options(options)
     data = ExampleData.read(options.examples, options.corpus, options.dev)
-    miner = None if refresh is None else _miner(data, options, refresh)
-    lengths = {"query_length": options.query_length, "document_length": options.document_length}
-    retriever = start(
-        options.model,
-        encoder=options.encoder,
-        pooler=options.pooler,
-        encoder_options={**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}},
-        pooler_options=options.pooler_options,
-        separate_towers=options.separate_towers,
-        seed=options.seed,
-    )
+    if refresh is not None and data.corpus is None:
+        msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
+        raise InputError(msg)
+    retriever = initialize(options)
     loss = options.loss or retriever.pooler.default_loss
     transformers.set_seed(options.seed)
     objective = Objective(retriever, create_loss(loss, options.loss_options))
@@ -50,40 +62,231 @@ def prepare(options: TrainOptions) -> Training:
         **({} if options.sharding == "none" else {"sharding": options.sharding}),
     }
     inputs = {"model": artifacts.describe_input(options.model, retriever.fingerprint), **data.inputs}
-    step = RetrieverStep(objective, data, options, described, miner, sharded=options.sharding == "full")
+    step = RetrieverStep(objective, data, options, described, sharded=options.sharding == "full")
+    if refresh is not None and data.corpus is not None:
+        known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
+        source = known, data.corpus, refresh, options.precision
+        step.refresh = NegativeRefresh(step.samples.examples, *source, retriever, step.samples)
     return Training(step, "checkpoint", "train", described, inputs, _card)
 
 
-def _miner(data: ExampleData, options: TrainOptions, refresh: RefreshOptions) -> NegativeMiner:
-    if data.corpus is None:
-        msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
-        raise InputError(msg)
-    rows = limited(data.train.rows, options.limit, options.seed)
-    known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
-    return NegativeMiner(rows, known, data.corpus, refresh, options.precision)
-
-
-def _card(manifest: Manifest) -> ModelCard:
+def _card(manifest: Manifest) -> str:
     options = manifest["options"]
     pooler = options["pooler"]["name"]
     parts = {kind: f"{options[kind]['name']} {options[kind]['options']}" for kind in ("encoder", "pooler", "loss")}
-    return ModelCard(
-        metadata={"library_name": "retrievalkit", "base_model": options["model"], "tags": ["retrieval", pooler]},
+    return model_card(
+        manifest,
+        library_name="retrievalkit",
+        tags=["retrieval", pooler],
         title=f"A {pooler} retriever",
-        about=f"A text retriever trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}.",
+        about="A text retriever.",
         facts={
-            "started from": options["model"],
             "encoder": parts["encoder"],
             "towers": "separate" if options["separate_towers"] else "shared",
             "pooler": parts["pooler"],
             "loss": parts["loss"],
             "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
-            **how_trained(options["training"]),
         },
-        use="Encode a corpus and search it",
-        commands=(
+        use=(
+            "Encode a corpus and search it",
             "rkit encode CHECKPOINT CORPUS --side document --output vectors",
             "rkit index vectors --indexer flat --output index",
             'rkit search index --query "..."',
         ),
     )
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of a step: tokenised, padded, in chunks.
+
+    Attributes:
+        chunks: The queries and documents that this process encodes, in batches of similar length. Their rows are
+            positions within this process's share.
+        shares: Rows of the step's queries and documents that each process encodes.
+        positives: (Q,) long: the document row that answers each query.
+        ignore: (Q, D) bool, or None.
+        teacher: (Q, D) float, NaN for a missing score, or None.
+    """
+
+    chunks: list[Chunk]
+    shares: Mapping[Side, list[list[int]]]
+    positives: Tensor
+    ignore: Tensor | None
+    teacher: Tensor | None
+
+    @property
+    def texts(self) -> int:
+        """How many queries and documents the whole step has."""
+        return sum(len(share) for side in SIDES for share in self.shares[side])
+
+    def to(self, device: torch.device) -> StepInputs:
+        """The same step on another device."""
+        chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
+        ignore = None if self.ignore is None else self.ignore.to(device)
+        teacher = None if self.teacher is None else self.teacher.to(device)
+        return replace(self, chunks=chunks, positives=self.positives.to(device), ignore=ignore, teacher=teacher)
+
+
+@dataclass(frozen=True)
+class StepCollator:
+    """Makes the inputs of a step from the positions of its examples."""
+
+    sampler: ExampleSampler
+    assembler: StepAssembler
+    retriever: Retriever
+    batch_tokens: int
+    micro_batch_size: int | None
+
+    def __call__(self, keys: Sequence[Key]) -> StepInputs:
+        """The inputs of a step."""
+        step = self.assembler.assemble([self.sampler.draw(position, epoch) for epoch, position in keys])
+        chunks: list[Chunk] = []
+        shares: dict[Side, list[list[int]]] = {}
+        sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
+        for side, texts in sides:
+            # By characters: a process tokenises its own texts only.
+            sizes = [len(title) + len(body) for title, body in texts]
+            shares[side] = processes.divide(sizes, processes.count())
+            # A process without a text encodes one of the others', for the shape of its representation.
+            own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
+            tower = self.retriever.tower(side)
+            token_ids = tower.tokenize(own, side)
+            lengths = [len(ids) for ids in token_ids]
+            if self.micro_batch_size is None:
+                groups = token_budget_batches(lengths, self.batch_tokens)
+            else:
+                groups = token_budget_batches(lengths, _UNLIMITED, most=self.micro_batch_size)
+            for rows in groups:
+                chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))
+        return StepInputs(chunks, shares, *step.tensors())
+
+
+class RetrieverStep(TrainingStep):
+    """Trains a retriever with a loss over the representations of the whole step."""
+
+    samples: ExampleSampler
+    dev: DevSet | None = None
+    refresh: NegativeRefresh | None = None
+
+    def __init__(
+        self,
+        objective: Objective,
+        data: ExampleData,
+        options: TrainingOptions,
+        described: Mapping[str, Any],
+        *,
+        sharded: bool = False,
+    ) -> None:
+        self.sharded = sharded
+        device = default_device()
+        self.module = self.objective = objective
+        self.data = data
+        self.options = options
+        self.described = described
+        self.precision = resolve_precision(options.precision, device)
+        self.samples = example_sampler(data.train.rows, options, sampling=options.sampling)
+        mask = options.false_negatives == "mask"
+        self.collator = StepCollator(
+            self.samples,
+            StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask),
+            objective.retriever,
+            options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
+            options.micro_batch_size,
+        )
+        if data.dev is not None:
+            sizes = {"batch_size": options.batch_size, "rank_from": options.rank_from}
+            self.dev = DevSet(data.dev.rows, data.passage, mask_false_negatives=mask, **sizes)
+
+    def dry_run(self) -> None:
+        """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
+        loss = self.objective.loss
+        if self.sharded:
+            conflicts = {
+                "--dev": self.dev is not None,
+                "--refresh-negatives": self.refresh is not None,
+                "a single process": processes.count() == 1,
+                "--separate-towers": len(self.objective.retriever.towers) > 1,
+                "frozen weights, such as those under encoder.lora_rank": not all(
+                    one.requires_grad for one in self.objective.parameters()
+                ),
+            }
+            if names := [name for name, conflict in conflicts.items() if conflict]:
+                named = " and ".join(names)
+                msg = f"--sharding full does not go with {named}. Leave it out, or start several by torchrun."
+                raise OptionError(msg)
+        if self.refresh is not None:
+            if loss.needs_teacher:
+                msg = (
+                    "the loss learns from a teacher's scores, which negatives mined during training lack. Leave "
+                    "--refresh-negatives out, or choose another --loss."
+                )
+                raise OptionError(msg)
+            self.refresh.check()
+        if loss.needs_teacher:
+            check_teacher(self.data.train, negatives=self.options.negatives)
+        self.objective.to(default_device())
+        texts = self.collator.assembler.assemble(first_draws(self.samples))
+        dry_run(self.objective, texts, self.described, precision=self.precision, dev=self.dev)
+
+    def shard(self) -> None:
+        """Divide the weights of retriever and loss."""
+        processes.shard(self.objective.retriever, self.objective.loss)
+
+    def collate(self, keys: Sequence[Key]) -> StepInputs:
+        """The texts that this process encodes."""
+        return self.collator(keys)
+
+    def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+        """Encode, exchange representations with the other processes, and take the loss of the whole step."""
+        retriever, loss = self.objective.retriever, self.objective.loss
+
+        def encode(batch: Batch, side: Side) -> Representation:
+            with autocast(self.precision, batch.input_ids.device):
+                representation: Representation = retriever(batch, side)
+            return representation
+
+        def compare(queries: Representation, documents: Representation) -> LossValue:
+            if processes.count() > 1:
+                queries = processes.gather(queries, inputs.shares["query"])
+                documents = processes.gather(documents, inputs.shares["document"])
+            targets = (inputs.positives, progress, inputs.ignore, inputs.teacher)
+            with processes.same_draws(progress.step, queries.device):
+                value: LossValue = loss(queries, documents, *targets)
+            return value
+
+        if self.sharded:
+            idle = processes.lacking(len(inputs.chunks))
+            value = cached_step(encode, inputs.chunks, compare, backward, idle)
+        else:
+            run = plain_step if self.options.micro_batch_size is None else cached_step
+            value = run(encode, inputs.chunks, compare, backward)
+        # The loss's own weights get the gradient of the whole step in every process, and gradients are added up.
+        for parameter in loss.parameters():
+            if parameter.grad is not None and processes.count() > 1:
+                parameter.grad /= processes.count()
+        return {**value.terms, "loss": value.total}
+
+    def save(self, folder: Path) -> None:
+        """Write the retriever."""
+        self.objective.retriever.save(folder)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of examples."""
+        return {"examples": len(self.samples)}
+
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The loss on the dev questions, or the average rank of the gold passage."""
+        assert self.dev is not None
+        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+
+    def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
+        """Mine new negatives if that is due."""
+        if self.refresh is not None:
+            self.refresh.end_epoch(epoch, folder, log)
+
+    def restore(self, epochs: int, folder: Path) -> None:
+        """Use the negatives that were mined last."""
+        if self.refresh is not None:
+            self.refresh.restore(epochs, folder)

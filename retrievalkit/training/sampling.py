@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -72,35 +72,20 @@ class StepTexts:
         return torch.tensor(self.positives), ignore, teacher
 
 
+@dataclass
 class ExampleSampler:
-    """Draws a positive and negatives for an example, anew in each epoch.
+    """Draws a positive and negatives for an example, anew in each epoch, by the options of these names.
 
-    Args:
-        examples: Each with at least one positive.
-        negatives: How many to draw; an example with fewer contributes all of its own.
-        pool: Draw only from the first so many negatives of an example; None = from all.
-        positive: The "first" of an example's positives (DPR, MLR), or a "random" one in each epoch.
-        sampling: "random" draws without replacement; "window" is Tevatron's rule, where a window slides over a
-            pool that is shuffled once.
-        seed: Of all draws and of the order of examples.
+    "window" is Tevatron's rule, where a window slides over a pool that is shuffled once.
     """
 
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        *,
-        negatives: int = 1,
-        pool: int | None = None,
-        positive: Literal["first", "random"] = "first",
-        sampling: Literal["random", "window"] = "random",
-        seed: int = 42,
-    ) -> None:
-        self.examples = examples
-        self.negatives = negatives
-        self.pool = pool
-        self.positive = positive
-        self.sampling = sampling
-        self.seed = seed
+    examples: Sequence[Example]
+    _: KW_ONLY
+    negatives: int = 1
+    pool: int | None = None
+    positive: Literal["first", "random"] = "first"
+    sampling: Literal["random", "window"] = "random"
+    seed: int = 42
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -148,14 +133,7 @@ def window_sample(
 
 
 class StepAssembler:
-    """Looks up the texts of a step's draws, and which documents do not count as negatives.
-
-    Args:
-        passage: Id -> passage.
-        examples: All examples, from which the known positives of every query are collected.
-        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives; the papers' own
-            code does not ignore them.
-    """
+    """Looks up the texts of a step's draws, and which documents do not count as negatives."""
 
     def __init__(
         self, passage: Callable[[str], Passage], examples: Sequence[Example], *, mask_false_negatives: bool = True
@@ -174,7 +152,8 @@ class StepAssembler:
         for row, draw in enumerate(draws):
             positives.append(len(ids))
             own = (draw.positive, *draw.negatives)
-            teacher.update(_teacher_scores(draw.example.teacher, own, row, len(ids)))
+            known = draw.example.teacher or {}
+            teacher.update({(row, len(ids) + place): known[one] for place, one in enumerate(own) if one in known})
             ids.extend(own)
         passages = [self.passage(identifier) for identifier in ids]
         documents = [(passage.title, passage.text) for passage in passages]
@@ -204,11 +183,7 @@ class StepAssembler:
 
 
 class Known:
-    """The known positives of every query; only those of queries that occur more than once take memory.
-
-    Args:
-        examples: All examples.
-    """
+    """The known positives of every query; only those of queries that occur more than once take memory."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
@@ -229,14 +204,6 @@ class Known:
 
 def _digest(text: Text) -> bytes:
     return hashlib.blake2b("\0".join(text).encode(), digest_size=16).digest()
-
-
-def _teacher_scores(
-    scores: Mapping[str, float] | None, ids: Sequence[str], row: int, start: int
-) -> Iterator[tuple[tuple[int, int], float]]:
-    for offset, identifier in enumerate(ids):
-        if scores is not None and identifier in scores:
-            yield (row, start + offset), scores[identifier]
 
 
 def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:

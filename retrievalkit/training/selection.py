@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,7 +25,9 @@ from retrievalkit.model.pretrained import save_weights
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 from retrievalkit.training.sampling import Draw, StepAssembler
-from retrievalkit.training.step import Log, TrainingStep
+
+if TYPE_CHECKING:
+    from retrievalkit.training.loop import Log, TrainingStep
 
 BEST, SELECTION = "best.safetensors", "selection.json"
 _DO = "Start the training anew, without --resume."
@@ -51,10 +53,6 @@ class Best:
         self.epoch, self.measure, self.value = epoch, measure, value
         return True
 
-    def as_dict(self) -> dict[str, object]:
-        """For a file."""
-        return asdict(self)
-
 
 def best_of(folder: Path) -> Best | None:
     """The best state of a training in this folder; None if it judged none."""
@@ -63,16 +61,7 @@ def best_of(folder: Path) -> Best | None:
 
 
 class DevSet:
-    """Held-out questions with a gold passage each, and hard negatives if the examples have any.
-
-    Args:
-        examples: The questions; the first positive is the gold passage.
-        passage: Id -> passage.
-        batch_size: Questions that share their passages when the loss is computed.
-        rank_from: The first epoch (counted from 0) after which the average rank is used.
-        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives in the
-            loss, as in training.
-    """
+    """Held-out questions with a gold passage each, and hard negatives if the examples have any."""
 
     def __init__(
         self,
@@ -110,9 +99,11 @@ class DevSet:
         total = 0.0
         for start in range(0, len(self.examples), self.batch_size):
             rows = self.examples[start : start + self.batch_size]
-            step = self.assembler.assemble(
-                [Draw(row, row.positives[0], _first_negative(row, scored=loss.needs_teacher)) for row in rows]
-            )
+            draws = []
+            for row in rows:
+                known = row.teacher if loss.needs_teacher and row.teacher else row.negatives
+                draws.append(Draw(row, row.positives[0], tuple(one for one in row.negatives if one in known)[:1]))
+            step = self.assembler.assemble(draws)
             queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
                 positives, ignore, teacher = (
@@ -135,17 +126,20 @@ class DevSet:
         asked = [("", example.query) for example in rows]
         queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
         place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
-        own = torch.cat(
-            [
-                block.gather(1, some[:, None])
-                for block, some in zip(_blocks(queries, documents), torch.split(place, _BLOCK), strict=True)
-            ]
-        )
+        places = torch.split(place, _BLOCK)
+        own = [
+            block.gather(1, some[:, None]) for block, some in zip(_blocks(queries, documents), places, strict=True)
+        ]  # blocks of (queries, 1): the score of the gold passage
+
+        def at_least(others: Representation) -> Tensor:
+            blocks = zip(_blocks(queries, others.to(queries.device)), own, strict=True)
+            return torch.cat([(block >= some).sum(dim=1) for block, some in blocks])
+
         # The gold passage counted itself.
-        before = _at_least(own, queries, documents) - 1
+        before = at_least(documents) - 1
         for start in range(0, len(others), _POOL_BLOCK):
             texts = self._texts(others[start : start + _POOL_BLOCK])
-            before += _at_least(own, queries, retriever.encode(texts, "document", precision=precision))
+            before += at_least(retriever.encode(texts, "document", precision=precision))
         return float(before.double().mean())
 
     def _texts(self, ids: Sequence[str]) -> list[Text]:
@@ -158,43 +152,15 @@ def _blocks(queries: Representation, documents: Representation) -> Iterator[Tens
         yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
 
 
-def _at_least(own: Tensor, queries: Representation, documents: Representation) -> Tensor:
-    """(queries,): the number of documents whose score is at least the query's own, given as (queries, 1)."""
-    documents = documents.to(queries.device)
-    counts = [
-        (block >= some).sum(dim=1)
-        for block, some in zip(_blocks(queries, documents), torch.split(own, _BLOCK), strict=True)
-    ]
-    return torch.cat(counts)
-
-
-def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
-    known = row.teacher if scored and row.teacher else row.negatives
-    return tuple(one for one in row.negatives if one in known)[:1]
-
-
-class BestState:
-    """Judges states on the dev questions, and stores the best one.
-
-    Args:
-        step: What is trained.
-        folder: Where to store the best state, and its value.
-    """
-
-    def __init__(self, step: TrainingStep[Any], folder: Path) -> None:
-        self.step = step
-        self.folder = folder
-
-    def judge(self, epoch: int, log: Log) -> None:
-        """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
-        measure, value = self.step.measure(epoch)
-        log({f"dev_{measure}": value})
-        path = self.folder / SELECTION
-        best = best_of(self.folder) or Best()
-        if best.improve(epoch, measure, value):
-            with artifacts.write_file(self.folder / BEST) as staging:
-                save_weights(self.step.module, staging)
-            artifacts.write_json(path, best.as_dict(), indent=None)
+def judge(step: TrainingStep, folder: Path, epoch: int, log: Log) -> None:
+    """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
+    measure, value = step.measure(epoch)
+    log({f"dev_{measure}": value})
+    best = best_of(folder) or Best()
+    if best.improve(epoch, measure, value):
+        with artifacts.write_file(folder / BEST) as staging:
+            save_weights(step.module, staging)
+        artifacts.write_json(folder / SELECTION, asdict(best), indent=None)
 
 
 def _encode(

@@ -7,34 +7,23 @@ processes the main one writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import ModelCardData
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.model.precision import default_device, resolve_precision
 from retrievalkit.model.pretrained import load_weights, quiet
-from retrievalkit.training import processes, sharding
-from retrievalkit.training.card import ModelCard
+from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
-from retrievalkit.training.loop import Loop, steps_per_epoch, trackers
-from retrievalkit.training.options import LoopOptions, RunOptions
-from retrievalkit.training.progress import Bar
-from retrievalkit.training.resume import (
-    OPTIONS,
-    RUN,
-    STATES,
-    complete_but_for_its_name,
-    finished,
-    only_resumable_kept,
-    prepare_partial,
-)
+from retrievalkit.training.loop import Loop, TrainingStep, steps_per_epoch, trackers
+from retrievalkit.training.options import RunOptions
 from retrievalkit.training.selection import BEST, best_of
-from retrievalkit.training.states import WEIGHTS, step_of
-from retrievalkit.training.step import TrainingStep
 
 Manifest = dict[str, Any]
 
@@ -53,12 +42,12 @@ class Training:
         extra: More entries of the manifest.
     """
 
-    step: TrainingStep[Any]
+    step: TrainingStep
     kind: str
     command: str
     options: Mapping[str, Any]
     inputs: Mapping[str, Any]
-    card: Callable[[Manifest], ModelCard]
+    card: Callable[[Manifest], str]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -70,10 +59,6 @@ class Training:
 def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     """Train and write a folder.
 
-    Args:
-        make: Reads data and model.
-        options: Options of the loop, and where it writes.
-
     Returns:
         The manifest of the folder.
 
@@ -83,85 +68,76 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     processes.join()
     # Of a training that has ended just before a process was lost, nothing is left to go on with but its output.
     again = processes.restarted()
+    resume = options.resume or again
+    output, main = Path(options.output), processes.is_main()
+    partial = artifacts.partial_folder(output)
     with ExitStack() as stack:
         with processes.together():
-            stack.enter_context(artifacts.held(Path(options.output), wait=again))
-            if processes.is_main():
-                artifacts.restore(Path(options.output))
-        return _run(make, options, again)
-
-
-def _run(make: Callable[[], Training], options: RunOptions, again: bool) -> Manifest:
-    output, overwrite, resume = Path(options.output), options.overwrite, options.resume
-    with processes.together():
-        followers = trackers(options.report_to) if processes.is_main() else ()
-        if not (resume or again):
-            artifacts.check_output(output, overwrite=overwrite)
-        training = make()
-        done = finished(output, training.kind, training.identity) if resume or again else None
-        if done is None:
-            artifacts.check_output(output, overwrite=overwrite)
-            training.step.rehearse()
-    # As the main process saw it: it alone writes, and the others may have looked a moment later.
-    if done := processes.from_main(done):
-        return done
-    with processes.together():
-        manifest = complete_but_for_its_name(output, training.kind, training.identity) if resume or again else None
-        last = None
-        if manifest is None and processes.is_main():
-            with artifacts.full_disk_named(artifacts.partial_folder(output)):
-                last = prepare_partial(output, training.identity, resume=resume, again=again)
-    last, manifest = processes.from_main((last, manifest))
-    with _staging(output, overwrite=overwrite) as staging:
-        if manifest is None:
-            with only_resumable_kept(staging, training.step.work), quiet():
-                steps = _train(training.step, options, staging, last, followers)
-            manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
-        if processes.is_main():
-            _tidy(staging, training.step.work)
-    return processes.from_main(manifest)
-
-
-def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[Path]:
-    """The folder to train in, which the main process renames at the end."""
-    if processes.is_main():
-        return artifacts.write_folder(output, overwrite=overwrite, keep_partial=True)
-    return nullcontext(artifacts.partial_folder(output))
+            stack.enter_context(artifacts.held(output, wait=again))
+            if main:
+                artifacts.restore(output)
+        with processes.together():
+            followers = trackers(options.report_to) if main else ()
+            if not resume:
+                artifacts.check_output(output, overwrite=options.overwrite)
+            training = make()
+            step, identity = training.step, training.identity
+            done = checkpoints.finished(output, training.kind, identity) if resume else None
+            if done is None:
+                artifacts.check_output(output, overwrite=options.overwrite)
+                step.dry_run()
+        # As the main process saw it: it alone writes, and the others may have looked a moment later.
+        if done := processes.from_main(done):
+            return done
+        last = manifest = None
+        with processes.together():
+            if main:
+                # Killed when only what resuming needs was left to remove, it lacks nothing but its name.
+                if resume and not (partial / checkpoints.OPTIONS).exists():
+                    manifest = checkpoints.finished(partial, training.kind, identity)
+                if manifest is None:
+                    with artifacts.full_disk_named(partial):
+                        last = checkpoints.prepare_partial(output, identity, resume=options.resume, again=again)
+        last, manifest = processes.from_main((last, manifest))
+        writing = artifacts.write_folder(output, overwrite=options.overwrite, keep_partial=True)
+        with writing if main else nullcontext(partial) as staging:
+            if manifest is None:
+                with checkpoints.only_resumable_kept(staging, step.work), quiet():
+                    steps = _train(step, options, staging, last, followers)
+                manifest = _finish(training, options, staging, steps) if main else {}
+            if main:
+                _tidy(staging, step.work)
+        return processes.from_main(manifest)
 
 
 def _train(
-    step: TrainingStep[Any], options: RunOptions, staging: Path, last: Path | None, followers: tuple[str, ...]
+    step: TrainingStep, options: RunOptions, staging: Path, last: Path | None, followers: tuple[str, ...]
 ) -> int:
-    """Train, from the state `last` if there is one, and leave the best state in the module.
-
-    Returns:
-        The number of steps.
-    """
+    """Train, from the state `last` if there is one, and leave the best state in the module; returns the steps."""
     step.open(staging)
     total = options.total_steps(steps_per_epoch(len(step.samples), options.batch_size))
     if total == 0:
         return 0
     # Equal already, unless a component draws its initial weights in a way of its own.
     processes.share_weights(step.module)
-    if last and step_of(last) == total:
-        load_weights(step.module, last / WEIGHTS)
+    if last and checkpoints.step_of(last) == total:
+        load_weights(step.module, last / checkpoints.WEIGHTS)
     else:
-        bar = Bar(step.title, shown=processes.is_main())
-        Loop(step, options, staging, total, bar, last, Path(options.output).name, followers).run()
+        Loop(step, options, staging, total, last, Path(options.output).name, followers).run()
         if step.sharded:
-            sharding.make_whole(step.module)
+            processes.make_whole(step.module)
     if processes.is_main() and (staging / BEST).exists():
         load_weights(step.module, staging / BEST)
     return total
 
 
-def _finish(training: Training, options: LoopOptions, staging: Path, steps: int) -> Manifest:
+def _finish(training: Training, options: RunOptions, staging: Path, steps: int) -> Manifest:
     """Save what was trained and describe it."""
     step = training.step
     step.save(staging)
     several: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
     if (best := best_of(staging)) is not None:
-        several["selection"] = best.as_dict()
+        several["selection"] = asdict(best)
     files = artifacts.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work)))
     manifest = artifacts.write_manifest(
         staging,
@@ -176,17 +152,34 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
         **training.extra,
         **several,
     )
-    (staging / "README.md").write_text(training.card(manifest).text(), encoding="utf-8")
+    (staging / "README.md").write_text(training.card(manifest), encoding="utf-8")
     write_curves(staging)
     return manifest
 
 
 def _resumed_from(work: str | None) -> list[str]:
-    return [name for name in (STATES, BEST, work) if name is not None] + [RUN, OPTIONS]
+    return [name for name in (checkpoints.STATES, BEST, work, checkpoints.RUN, checkpoints.OPTIONS) if name is not None]
 
 
 def _tidy(staging: Path, work: str | None) -> None:
     """Remove what resuming alone needed; the options first, so that what is left without them is complete."""
-    (staging / OPTIONS).unlink(missing_ok=True)
+    (staging / checkpoints.OPTIONS).unlink(missing_ok=True)
     for name in _resumed_from(work):
         artifacts.discard(staging / name)
+
+
+def model_card(
+    manifest: Manifest, *, title: str, about: str, facts: Mapping[str, Any], use: Sequence[str], **metadata: Any
+) -> str:
+    """The README.md of what was trained, as the Hugging Face hub shows it."""
+    options = manifest["options"]
+    facts = {"started from": options["model"], **facts}
+    if training := options.get("training"):
+        names = ("epochs", "batch_size", "learning_rate")
+        facts["epochs, batch size, learning rate"] = ", ".join(str(training[name]) for name in names)
+    rows = [f"| {name} | {value} |" for name, value in facts.items()]
+    about = f"{about} Trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}."
+    head = ["---", ModelCardData(base_model=options["model"], **metadata).to_yaml(), "---", f"# {title}", "", about, ""]
+    action, *commands = use
+    commands = [f"    {command}" for command in commands]
+    return "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{action}:", "", *commands, ""])

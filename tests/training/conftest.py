@@ -1,4 +1,4 @@
-"""What the tests of trainings share: several processes that train together."""
+"""What the tests of trainings share: tiny ones of each kind, and several processes that train together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,42 @@ import pytest
 import torch
 
 from killed_processes import start
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.training.pretrain import pretrain
+from retrievalkit.training.train import train
+from retrievalkit.training.train_reranker import train_reranker
+from trainings import quick_training
+
+# Three steps an epoch, and states after every second.
+QUICK = {"batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2, "save_steps": 2}
+
+
+@pytest.fixture(scope="session")
+def examples(tiny_collection, tmp_path_factory):
+    """Training and dev examples, each with two positives and five negatives."""
+    folder = tmp_path_factory.mktemp("examples")
+    ids = open_corpus(tiny_collection.corpus).ids()
+    for split in ("train", "test"):
+        rows = []
+        for row in read_examples(tiny_collection.folder, split=split).rows:
+            place = ids.index(row.positives[0])
+            around = [ids[(place + step) % len(ids)] for step in range(1, 7)]
+            rows.append(Example(row.query_id, row.query, (row.positives[0], around[0]), tuple(around[1:])))
+        write_examples(folder / f"{split}.jsonl", rows if split == "train" else rows[:16])
+    return {split: str(folder / f"{split}.jsonl") for split in ("train", "test")}
+
+
+@pytest.fixture(scope="session")
+def programs(tiny_model, tiny_collection, examples):
+    """Name -> trains for six steps to a folder; keywords are further options."""
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus)}
+    taught = QUICK | {"epochs": 2, "limit": 24, "examples": examples["train"]}
+    return {
+        "train": quick_training(train, taught, pooler="mean", **places),
+        "rerank": quick_training(train_reranker, taught | {"negatives": 3}, **places),
+        "pretrain": quick_training(pretrain, QUICK | {"steps": 6, "max_length": 20, "pretrainer": "mlm"}, **places),
+    }
 
 
 @pytest.fixture

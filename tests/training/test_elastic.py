@@ -15,42 +15,26 @@ import pytest
 
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.examples import Example, write_examples
-from retrievalkit.errors import ArtifactError
-from retrievalkit.training import loop, parent, session
-from retrievalkit.training.pretrain import pretrain
-from retrievalkit.training.train import train
-from retrievalkit.training.train_reranker import train_reranker
-from trainings import bytes_of, quick_training
+from retrievalkit.training import loop, session
+from trainings import bytes_of
 
 pytestmark = forks
 
-QUICK = {"batch_size": 8, "precision": "fp32", "save_steps": 2, "epochs": 1, "logging_steps": 1}
+QUICK = {"batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2, "save_steps": 2}
 
 
 @pytest.fixture
-def programs(tiny_model, tiny_collection, tmp_path_factory):
-    """Name -> trains for some steps, with dropout."""
-    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus)}
-    folder = tmp_path_factory.mktemp("examples")
-    source = tiny_collection.folder
-    mined = folder / "train.jsonl"
-    ids = open_corpus(tiny_collection.corpus).ids()
-    write_examples(mined, [Example(f"q{row}", "lima", (ids[row],), (ids[row + 1],)) for row in range(40)])
-    examples = places | {"examples": str(source)}
-    pretraining = places | {"pretrainer": "retromae"}
+def programs(programs):
+    """Trainings of five steps, with dropout."""
+    more = {"train": {"limit": 40, "epochs": 1}, "rerank": {"limit": 40, "epochs": 1}, "pretrain": {"steps": 5}}
     return {
-        "train": quick_training(train, QUICK | {"limit": 40}, **examples),
-        "rerank": quick_training(train_reranker, QUICK | {"negatives": 1}, **examples | {"examples": str(mined)}),
-        "pretrain": quick_training(pretrain, QUICK | {"steps": 5}, **pretraining),
+        name: lambda output, name=name, **changes: programs[name](output, **(more[name] | changes)) for name in more
     }
 
 
 def as_by_torchrun(monkeypatch, run="job", restarts=0):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
-    monkeypatch.setattr(parent, "_parent", os.getpid())
 
 
 def cut_off(run, output):
@@ -96,24 +80,13 @@ def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monk
     assert [last is not None for last in found] == [goes_on]
 
 
-def test_other_options_are_not_gone_on_with_by_themselves(programs, tmp_path, monkeypatch):
-    """They are a new training, whose torchrun may have the name of an old one; only --resume refuses them."""
-    as_by_torchrun(monkeypatch)
-    cut_off(programs["train"], tmp_path / "out")
-    with pytest.raises(ArtifactError, match="had other options"):
-        programs["train"](tmp_path / "out", seed=7, resume=True)
-    programs["train"](tmp_path / "whole", seed=7)
-    programs["train"](tmp_path / "out", seed=7)
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
-
-
 def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp_path, monkeypatch, capfd):
     """Machines come and go; by hand, with --resume, it is refused."""
     as_by_torchrun(monkeypatch)
     cut_off(programs["train"], tmp_path / "out")
     shutil.copytree(artifacts.partial_folder(tmp_path / "out"), artifacts.partial_folder(tmp_path / "by hand"))
     made = together(lambda: programs["train"](tmp_path / "out"))
-    assert "The state after step 2 is that of 1 process, and 2 processes go on from it" in capfd.readouterr().err
+    assert "The state after step 2 is that of 1 process, and 2 processes go on" in capfd.readouterr().err
     assert (made[0]["counts"]["steps"], made[0]["processes"]) == (5, 2)
     as_by_torchrun(monkeypatch, run="other")
     with pytest.raises(AssertionError):
@@ -160,11 +133,14 @@ def until(found, seconds=200):
 
 
 @pytest.mark.slow
-def test_two_machines_go_on_after_a_process_was_killed(programs, together, tmp_path, tiny_model, tiny_collection):
+def test_two_machines_go_on_after_a_process_was_killed(
+    programs, together, tmp_path, tiny_model, tiny_collection, examples
+):
     """And write the bytes that they write undisturbed."""
     together(lambda: programs["train"](tmp_path / "whole", epochs=12.0))
     settings = QUICK | {"limit": 40, "epochs": 12.0}
-    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
+    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", examples["train"]]
+    words += ["--pooler", "mean"]
     words += ["--output", tmp_path / "out", *(f"--set={name}={value}" for name, value in settings.items())]
     states = artifacts.partial_folder(tmp_path / "out") / "states"
     with machines(words, tmp_path) as (first, second):

@@ -14,7 +14,7 @@ from retrievalkit.lexical import keep_top_k, text_mask
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.training.gradcache import Chunk, RandomState, cached_step, plain_step
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]
 DOCUMENTS = [
@@ -27,9 +27,6 @@ DOCUMENTS = [
 POSITIVES = torch.tensor([0, 2, 4])
 IGNORE = torch.zeros(3, 5, dtype=torch.bool)
 IGNORE[1, 3] = True
-# Each query's own two passages; the last query has but one.
-TEACHER = torch.full((3, 5), float("nan"))
-TEACHER[0, :2], TEACHER[1, 2:4], TEACHER[2, 4] = torch.tensor([2.0, -1.0]), torch.tensor([0.5, 1.0]), 3.0
 
 
 def one_vector(states, side):
@@ -92,18 +89,10 @@ class BatchStatistics(Loss):
         return LossValue(total)
 
 
-LOSSES = {
-    "contrastive": lambda: registry.create("loss", "contrastive", temperature=0.7),
-    "distill_kl": lambda: registry.create("loss", "distill_kl", temperature=0.7, contrastive=0.2),
-    "margin_mse": lambda: registry.create("loss", "margin_mse", contrastive=0.2),
-    "batch_statistics": BatchStatistics,
-}
-
-
 class Setting:
     """A model, the chunks of a step, and the gradients that a step leaves."""
 
-    def __init__(self, model, pooler, *, most, separate=False, dropout=0.3, precision=None, loss="contrastive"):
+    def __init__(self, model, pooler, *, most, separate=False, dropout=0.3, precision=None, loss=None):
         self.retriever = Retriever.create(
             model,
             pooler=pooler if isinstance(pooler, str) else "cls",
@@ -112,7 +101,7 @@ class Setting:
             seed=1,
         )
         self.retriever.train()
-        self.loss = LOSSES[loss]()
+        self.loss = loss or registry.create("loss", "contrastive", temperature=0.7)
         self.pooler = pooler
         self.precision = precision
         self.chunks = [
@@ -134,7 +123,7 @@ class Setting:
             return self.pooler(self.retriever.tower(side)(batch, [1, 2]), side)
 
     def compare(self, queries, documents, ignore=None):
-        return self.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1), ignore, TEACHER)
+        return self.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1), ignore)
 
     def run(self, step, ignore=None, seed=0):
         torch.manual_seed(seed)
@@ -170,14 +159,9 @@ def test_cached_gradients_equal_plain_ones_with_the_same_dropout(tiny_model, poo
 
 
 # Losses that ship are tried with all that ship of poolers in tests/test_combinations.py.
-WITH_A_TEACHER = [
-    (pooler, loss) for pooler in ("cls", many_vectors_and_top_weights) for loss in ("distill_kl", "margin_mse")
-]
-
-
-@pytest.mark.parametrize(("pooler", "loss"), [*((pooler, "batch_statistics") for pooler in POOLERS), *WITH_A_TEACHER])
-def test_losses_of_every_kind(tiny_model, pooler, loss):
-    setting = Setting(tiny_model, pooler, most=2, loss=loss)
+@pytest.mark.parametrize("pooler", POOLERS)
+def test_a_loss_that_looks_at_everything(tiny_model, pooler):
+    setting = Setting(tiny_model, pooler, most=2, loss=BatchStatistics())
     plain, cached = setting.run(plain_step, IGNORE), setting.run(cached_step, IGNORE)
     torch.testing.assert_close(plain[0], cached[0])
     assert_equal_gradients(plain[1], cached[1])
@@ -208,14 +192,6 @@ def test_without_dropout_the_size_of_the_chunks_changes_nothing(tiny_model):
         assert_equal_gradients(whole[1], cut[1])
 
 
-def test_what_is_ignored_is_ignored_in_both(tiny_model):
-    setting = Setting(tiny_model, one_vector, most=2, dropout=0.0)
-    free, plain, cached = setting.run(plain_step), setting.run(plain_step, IGNORE), setting.run(cached_step, IGNORE)
-    torch.testing.assert_close(plain[0], cached[0])
-    assert not torch.isclose(plain[0], free[0])
-    assert_equal_gradients(plain[1], cached[1])
-
-
 @pytest.mark.parametrize("pooler", [many_vectors_and_top_weights, "colbert"])
 def test_in_half_precision_too(tiny_model, pooler):
     setting = Setting(tiny_model, pooler, most=2, precision=torch.bfloat16)
@@ -242,11 +218,6 @@ def test_the_random_numbers_go_on_as_after_a_plain_step(tiny_model):
     setting = Setting(tiny_model, one_vector, most=2)
     states = [setting.run(step)[2] for step in (plain_step, cached_step)]
     assert torch.equal(*states)
-
-
-def test_dropout_differs_from_step_to_step(tiny_model):
-    setting = Setting(tiny_model, one_vector, most=2)
-    assert setting.run(cached_step, seed=0)[0] != setting.run(cached_step, seed=1)[0]
 
 
 def test_a_loss_with_weights_of_its_own_is_trained_too(tiny_model):
@@ -392,10 +363,3 @@ def test_a_text_without_any_term():
 def token_batch(token=0):
     one = torch.full((1, 1), token)
     return Batch(one, torch.ones_like(one), torch.zeros_like(one, dtype=torch.bool))
-
-
-def test_a_random_state_draws_again_what_was_drawn():
-    state = RandomState.now(torch.device("cpu"))
-    first = torch.rand(3)
-    state.restore()
-    assert torch.equal(torch.rand(3), first)

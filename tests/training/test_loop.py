@@ -11,7 +11,7 @@ from retrievalkit.model.pretrained import load_weights, save_weights
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.training.loop import batches, steps_per_epoch
 from retrievalkit.training.objective import Objective
-from retrievalkit.training.retriever_step import StepCollator
+from retrievalkit.training.retriever import StepCollator
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 
 EXAMPLES = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -16,40 +15,25 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 
-from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.data.corpus import open_corpus
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.errors import InputError
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.training import pretrain_tokens as tokens
-from retrievalkit.training import states
-from retrievalkit.training.loop import Loop
+from retrievalkit.training import token_store as tokens
 from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import pretrain
-from retrievalkit.training.pretraining_step import CorpusSamples, PartCollator, PretrainingStep
-from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states, weights_of
-
-QUICK = {
-    "steps": 6,
-    "batch_size": 8,
-    "max_length": 20,
-    "learning_rate": 1e-2,
-    "precision": "fp32",
-    "logging_steps": 2,
-    "save_steps": 2,
-}
+from retrievalkit.training.pretraining import CorpusSamples, PartCollator, PretrainingStep
+from trainings import log_of, weights_of
 
 REAL_TEXT = "pydoc:asyncio,argparse,logging,unittest"
 
 
 @pytest.fixture
-def quick(tiny_model, tiny_collection):
-    """Pre-trains for a second or so."""
-    places = {"pretrainer": "mlm", "model": tiny_model, "corpus": str(tiny_collection.corpus)}
-    return quick_training(pretrain, QUICK, **places)
+def quick(programs):
+    return programs["pretrain"]
 
 
 # --- learning real text --------------------------------------------------------------------------------------------
@@ -91,10 +75,10 @@ def test_each_term_falls_from_random_initialisation(random_model, tmp_path, name
 
 
 @pytest.fixture(scope="module")
-def pretrained(tiny_model, tiny_collection, tmp_path_factory):
+def pretrained(programs, tmp_path_factory):
     """A model pre-trained with RetroMAE."""
     output = tmp_path_factory.mktemp("pretrained") / "model"
-    pretrain(tiny_model, str(tiny_collection.corpus), pretrainer="retromae", output=output, **QUICK)
+    programs["pretrain"](output, pretrainer="retromae")
     return output
 
 
@@ -109,12 +93,8 @@ def test_the_folder_is_an_ordinary_model_and_nothing_is_beside_it(pretrained, ti
     moved = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, started.state_dict()[name])]
     assert {"cls.predictions.bias", "bert.embeddings.word_embeddings.weight"} <= set(moved)
     assert len(transformers.AutoTokenizer.from_pretrained(pretrained)) == model.config.vocab_size
-
-
-def test_no_part_of_a_decoder_is_in_it(pretrained, tiny_model):
-    assert (
-        load_file(pretrained / "model.safetensors").keys() == load_file(Path(tiny_model) / "model.safetensors").keys()
-    )
+    stored = [load_file(Path(folder) / "model.safetensors").keys() for folder in (pretrained, tiny_model)]
+    assert stored[0] == stored[1], "no part of a decoder is in it"
 
 
 def test_the_manifest_says_what_made_it(quick, tmp_path, tiny_model, tiny_collection):
@@ -125,7 +105,8 @@ def test_the_manifest_says_what_made_it(quick, tmp_path, tiny_model, tiny_collec
     assert paths == {"model": tiny_model, "corpus": str(tiny_collection.corpus)}
     assert manifest["counts"] == {"documents": 42, "dropped": 0, "samples": 84, "tokens": 1508, "steps": 6}
     options = manifest["options"]
-    assert options["pretraining"] == dataclasses.asdict(PretrainingOptions(**QUICK))
+    assert (options["pretraining"]["steps"], options["pretraining"]["short_spans"]) == (6, 0.15)
+    assert set(options["pretraining"]) == {field.name for field in dataclasses.fields(PretrainingOptions)}
     assert options["pretrainer"]["options"] == {"mask_ratio": 0.4, "whole_words": True}
     assert options["encoder"]["options"]["document_length"] == 20
     assert manifest["fingerprint"] == weights_of(tmp_path / "out")
@@ -133,8 +114,7 @@ def test_the_manifest_says_what_made_it(quick, tmp_path, tiny_model, tiny_collec
 
 def test_the_model_card_names_the_parts(pretrained):
     card = (pretrained / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: transformers\n")
-    for part in ("retromae", "pipeline_tag: fill-mask", "| 42, of which 0 without text were dropped |", "rkit train"):
+    for part in ("retromae", "pipeline_tag: fill-mask", "| 42, 0 of them without text and dropped |", "rkit train"):
         assert part in card
 
 
@@ -142,14 +122,6 @@ def test_the_model_card_names_the_parts(pretrained):
 def test_a_retriever_is_trained_from_it(pretrained, pooler):
     retriever = Retriever.create(pretrained, pooler=pooler)
     assert retriever.encode([("Peru", "Lima")], "document").vectors.isfinite().all()
-
-
-def test_it_is_the_same_model_with_and_without_its_logs(pretrained, tmp_path):
-    """As the input of a training, whose fingerprint tells what was trained from what."""
-    import shutil
-
-    copied = shutil.copytree(pretrained, tmp_path / "copied", ignore=shutil.ignore_patterns("logs", "training.*"))
-    assert Retriever.create(copied).fingerprint == Retriever.create(pretrained).fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -191,25 +163,11 @@ def test_a_model_without_a_head_gets_one_that_poolers_take(quick, headless, tmp_
     assert weights.isfinite().all()
 
 
-def test_a_new_head_starts_from_the_seed(quick, headless, tmp_path):
-    made = [quick(tmp_path / str(number), model=headless, steps=1, seed=seed) for number, seed in enumerate((1, 1, 2))]
-    assert made[0]["fingerprint"] == made[1]["fingerprint"] != made[2]["fingerprint"]
-
-
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
 def test_other_architectures_are_pretrained_too(quick, tmp_path, architecture):
     model = testing.tiny_model(tmp_path / "model", architecture=architecture)
     quick(tmp_path / "out", model=model, pretrainer="retromae", steps=1)
     assert Retriever.create(tmp_path / "out").encode([("", "lima")], "query").vectors.isfinite().all()
-
-
-def test_the_terminal_shows_our_bars_and_nothing_else(quick, tmp_path, capfd):
-    quick(tmp_path / "out")
-    shown = capfd.readouterr()
-    assert shown.out == ""
-    assert "reading: 42 documents" in shown.err
-    assert "pre-training" in shown.err
-    assert "transformers" not in shown.err
 
 
 def test_from_the_command_line(tmp_path, tiny_model, tiny_collection):
@@ -226,34 +184,6 @@ def test_from_the_command_line(tmp_path, tiny_model, tiny_collection):
     assert (again.exit_code, "exists already" in again.stderr) == (2, True)
     wrong = CliRunner().invoke(main, [*arguments, str(tmp_path / "two"), "--set", "batchsize=2"])
     assert (wrong.exit_code, "did you mean 'batch_size'" in wrong.stderr) == (2, True)
-
-
-OWN_ENCODER = """
-from retrievalkit import hookimpl
-from retrievalkit.builtin.encoders.transformer import Transformer
-
-@hookimpl
-def register_encoders(register):
-    register("own", "local_own:Own")
-
-class Own(Transformer):
-    def __init__(self, model, *, dropout: float | None = None):
-        super().__init__(model, dropout=dropout, document_length=20)
-"""
-
-
-def test_another_encoder_is_pretrained_by_its_name(tmp_path, tiny_model, tiny_collection, monkeypatch, fresh_registry):
-    """It is given the options that follow from the pre-training only if it has them."""
-    (tmp_path / "local_own.py").write_text(OWN_ENCODER)
-    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "local_own.py"))
-    arguments = ["pretrain", "--pretrainer", "mlm", "--model", tiny_model, "--corpus", str(tiny_collection.corpus)]
-    arguments += ["--encoder", "own", "--steps", "1", "--max-length", "16", "--set", "encoder.dropout=0"]
-    ran = CliRunner().invoke(main, [*arguments, "--output", str(tmp_path / "out")])
-    assert ran.exit_code == 0, ran.output
-    encoder = artifacts.read_manifest(tmp_path / "out")["options"]["encoder"]
-    assert (encoder["name"], encoder["options"]) == ("own", {"dropout": 0.0})
-    wrong = CliRunner().invoke(main, [*arguments[:7], "--encoder", "owm", "--output", str(tmp_path / "two")])
-    assert wrong.exit_code == 2
 
 
 # --- held-out documents --------------------------------------------------------------------------------------------
@@ -290,15 +220,6 @@ def test_held_out_documents_are_masked_alike_at_every_look(tiny_model, tiny_coll
 # --- repeating and options -----------------------------------------------------------------------------------------
 
 
-def test_two_equal_pretrainings_give_equal_bytes(quick, tmp_path):
-    made = []
-    for name in ("one", "two"):
-        torch.manual_seed(len(made))
-        quick(tmp_path / name, pretrainer="retromae")
-        made.append(bytes_of(tmp_path / name))
-    assert made[0] == made[1]
-
-
 def test_steps_go_on_over_epochs_of_another_order(quick, tmp_path, monkeypatch):
     """84 samples are eleven steps of eight, the last of four."""
     seen = []
@@ -326,160 +247,6 @@ def test_a_document_is_masked_anew_in_each_epoch_and_the_same_each_time(tiny_col
     one, same, other = (collator(part).parts[0].batch["labels"] for part in keys)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-
-
-# Each option with another value than in QUICK; and what must differ then, where it is not the weights.
-OTHERWISE = {
-    "steps": 5, "epochs": 0.3, "batch_size": 6, "micro_batch_size": 3, "max_length": 12, "short_spans": 0.9,
-    "titles": False, "language": "ja", "learning_rate": 2e-2, "warmup_ratio": 0.5, "weight_decay": 0.1,
-    "adam_epsilon": 1e-3, "max_gradient_norm": 0.1, "precision": "bf16", "logging_steps": 1, "save_steps": 1,
-    "seed": 43,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def baseline(tiny_model, tmp_path_factory, texts):
-    output = tmp_path_factory.mktemp("baseline") / "out"
-    pretrain(tiny_model, texts, pretrainer="mlm", output=output, **QUICK)
-    return output
-
-
-@pytest.fixture(scope="module")
-def texts(tiny_collection, tmp_path_factory):
-    """The tiny collection; in English, its "No. 1" is no end of a sentence."""
-    path = tmp_path_factory.mktemp("texts") / "corpus.jsonl"
-    rows = [
-        {"_id": one.id, "title": one.title, "text": one.text.replace("number", "Mr. No. number")}
-        for one in open_corpus(tiny_collection.corpus)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
-def test_every_option_is_among_those_that_are_changed():
-    assert set(OTHERWISE) == {field.name for field in dataclasses.fields(PretrainingOptions)}
-
-
-@pytest.mark.parametrize("option", OTHERWISE)
-def test_every_option_changes_something(quick, texts, tmp_path, baseline, monkeypatch, option):
-    saved = saved_states(monkeypatch)
-    without_steps = {"steps": None} if option == "epochs" else {}
-    quick(tmp_path / "out", corpus=texts, **without_steps, **{option: OTHERWISE[option]})
-    if option == "save_steps":
-        assert len(saved) == 6
-    if option == "logging_steps":
-        assert len(log_of(tmp_path / "out")) == 6
-    same = option in ("save_steps", "logging_steps")
-    assert (weights_of(tmp_path / "out") == weights_of(baseline)) == same
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epochs": -1}, "epochs.*-1.*greater than or equal to 0"),
-        ({"epochs": float("nan")}, "epochs.*nan"),
-        ({"learning_rate": float("inf")}, "learning_rate.*inf"),
-        ({"steps": 0}, "steps.*0.*greater than or equal to 1"),
-        ({"batch_size": 0}, "batch_size.*0"),
-        ({"micro_batch_size": 0}, "micro_batch_size.*0"),
-        ({"max_length": 2}, "max_length.*2.*greater than or equal to 3"),
-        ({"short_spans": 1.5}, "short_spans.*less than or equal to 1"),
-        ({"warmup_ratio": 2}, "warmup_ratio.*less than or equal to 1"),
-        ({"save_steps": 0}, "save_steps.*0"),
-        ({"seed": -1}, "seed.*-1"),
-    ],
-)
-def test_options_that_no_pretraining_can_have_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        pretrain("no-model", "no-corpus", pretrainer="mlm", output="never", **options)
-
-
-def test_no_step_leaves_the_model_as_it_was(quick, tmp_path, tiny_model):
-    manifest = quick(tmp_path / "out", steps=None, epochs=0)
-    assert manifest["counts"]["steps"] == 0
-    one, other = (load_file(Path(folder) / "model.safetensors") for folder in (tmp_path / "out", tiny_model))
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-# --- resuming ------------------------------------------------------------------------------------------------------
-
-
-# Where a pre-training of six steps is killed: states are saved after steps 2, 4 and 6.
-MOMENTS = {
-    "while the corpus is read": lambda: kill_at_call(tokens, "_save", 3),
-    "before the corpus is whole": lambda: kill_at_call(tokens, "_finish", 1),
-    "before any state": lambda: kill_at_call(Loop, "compute_step", 2),
-    "in the middle": lambda: kill_at_call(Loop, "compute_step", 4),
-    "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
-    "before the last file of a state is written": lambda: kill_at_call(states, "_complete", 2),
-    "after a line of the log": lambda: kill_at_call(Loop, "log", 2, after=True),
-    "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
-    "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
-}
-
-
-@forks
-@pytest.mark.parametrize("moment", first_fast(MOMENTS))
-def test_a_killed_pretraining_goes_on_and_ends_with_the_same_bytes(quick, tmp_path, pretrained, moment):
-    output = tmp_path / "out"
-
-    def killed():
-        MOMENTS[moment]()
-        quick(output, pretrainer="retromae")
-
-    assert in_another_process(killed) == -signal.SIGKILL
-    assert not output.exists()
-    assert artifacts.partial_folder(output).exists()
-    quick(output, pretrainer="retromae", resume=True)
-    assert bytes_of(output) == bytes_of(pretrained)
-    assert list(tmp_path.iterdir()) == [output]
-
-
-def test_a_resumed_pretraining_starts_neither_reading_nor_training_anew(quick, tmp_path, monkeypatch):
-    calls = interrupt_at(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        quick(tmp_path / "out")
-    monkeypatch.setattr(tokens, "_save", None)
-    quick(tmp_path / "out", resume=True)
-    assert len(calls) == 8, "four steps, of which two were saved, and the last four again"
-
-
-def test_without_resume_a_pretraining_starts_anew(quick, tmp_path, monkeypatch):
-    calls = interrupt_at(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        quick(tmp_path / "out")
-    quick(tmp_path / "out")
-    assert len(calls) == 10
-    assert [line["step"] for line in log_of(tmp_path / "out")] == [2, 4, 6]
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"pretrainer": "retromae"}, {"max_length": 10}], ids=str)
-def test_another_pretraining_cannot_be_resumed(quick, tmp_path, monkeypatch, change):
-    interrupt_at(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        quick(tmp_path / "out")
-    with pytest.raises(ArtifactError, match="had other options or other data, so it cannot be resumed"):
-        quick(tmp_path / "out", resume=True, **change)
-    assert artifacts.partial_folder(tmp_path / "out").exists(), "what was trained is still there"
-
-
-def test_a_finished_pretraining_is_not_done_again(quick, tmp_path, monkeypatch):
-    returned = quick(tmp_path / "out")
-    calls = interrupt_at(monkeypatch, 1)
-    assert quick(tmp_path / "out", resume=True) == json.loads(json.dumps(returned))
-    with pytest.raises(ArtifactError, match="exists already"):
-        quick(tmp_path / "out", resume=True, seed=1)
-    assert not calls
-
-
-def test_a_full_disk_is_an_oserror_and_leaves_nothing(quick, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(states, "save_weights", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        quick(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- wrong input ---------------------------------------------------------------------------------------------------
@@ -531,27 +298,6 @@ def corpus_of(path, *texts):
     return str(path)
 
 
-def test_an_empty_corpus_is_refused(quick, tmp_path):
-    with pytest.raises(InputError, match=r"corpus\.jsonl: the file is empty"):
-        quick(tmp_path / "out", corpus=corpus_of(tmp_path / "corpus.jsonl"))
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
-
-
-def test_a_bad_line_far_into_the_corpus_is_named_and_leaves_nothing(quick, tmp_path):
-    corpus = corpus_of(tmp_path / "corpus.jsonl", *["The city."] * 300)
-    with open(corpus, "a") as stream:
-        stream.write("{\n")
-    with pytest.raises(InputError, match=r"corpus\.jsonl:301: "):
-        quick(tmp_path / "out", corpus=corpus)
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
-
-
-def test_a_corpus_without_a_sample_is_refused(quick, tmp_path):
-    with pytest.raises(InputError, match=r"none of the 2 documents of .* has text at max_length 20"):
-        quick(tmp_path / "out", corpus=corpus_of(tmp_path / "corpus.jsonl", " ", ""))
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
-
-
 PAIRS = """
 from retrievalkit import hookimpl
 from retrievalkit.contracts import LossValue, Pretrainer
@@ -584,17 +330,33 @@ def local_pairs(tmp_path_factory, monkeypatch, fresh_registry):
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
 
 
+@pytest.mark.parametrize(
+    ("pretrainer", "lines", "message"),
+    [
+        ("mlm", [], r"corpus\.jsonl: the file is empty"),
+        (
+            "mlm",
+            [*(json.dumps({"_id": str(row), "text": "The city."}) for row in range(300)), "{"],
+            r"corpus\.jsonl:301: ",
+        ),
+        ("mlm", ['{"_id": "0", "text": " "}'], r"none of the 1 documents of .* has text at max_length 20"),
+        ("pairs", ['{"_id": "0", "text": "Lima."}'], "has two spans of text"),
+    ],
+    ids=["empty", "broken", "blank", "single sentences"],
+)
+def test_a_corpus_that_gives_no_sample_is_refused(quick, tmp_path, local_pairs, pretrainer, lines, message):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(InputError, match=message):
+        quick(tmp_path / "out", pretrainer=pretrainer, corpus=str(path))
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_documents_that_lack_what_the_method_wants_are_dropped_and_counted(quick, tmp_path, local_pairs):
     texts = ["The city of Lima. " * 10, "Lima.", "People pay with the sol. " * 9]
     manifest = quick(tmp_path / "out", pretrainer="pairs", corpus=corpus_of(tmp_path / "corpus.jsonl", *texts))
     assert (manifest["counts"]["dropped"], manifest["counts"]["samples"]) == (1, 2)
-    assert "3, of which 1 without two spans of text were dropped" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_a_corpus_of_single_sentences_is_refused(quick, tmp_path, local_pairs):
-    with pytest.raises(InputError, match=r"none of the 2 documents of .* has two spans of text"):
-        quick(tmp_path / "out", pretrainer="pairs", corpus=corpus_of(tmp_path / "corpus.jsonl", "Lima.", "Rome."))
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+    assert "3, 1 of them without two spans of text and dropped" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_what_would_fail_in_the_first_step_fails_before_anything_is_written(quick, tmp_path, local_pairs, monkeypatch):
@@ -602,10 +364,3 @@ def test_what_would_fail_in_the_first_step_fails_before_anything_is_written(quic
     with pytest.raises(InputError, match="'picky' needs another encoder"):
         quick(tmp_path / "out", pretrainer="picky")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_output_is_refused_before_anything_is_read(quick, pretrained):
-    before = bytes_of(pretrained)
-    with pytest.raises(ArtifactError, match=r"exists already.*--overwrite"):
-        quick(pretrained, model="no-such/model")
-    assert bytes_of(pretrained) == before

@@ -18,13 +18,10 @@ from torch.distributed import TCPStore
 from killed_processes import forks, kill_at_call, start
 from retrievalkit import artifacts, cli
 from retrievalkit.contracts import Representation
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.model import retriever
 from retrievalkit.training import loop, processes, selection, session
-from retrievalkit.training.train import train
-from trainings import bytes_of, quick_training
+from trainings import bytes_of
 
 pytestmark = forks
 
@@ -41,23 +38,6 @@ def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
 
 
 # --- who is who ----------------------------------------------------------------------------------------------------
-
-
-def test_one_process_is_the_main_one():
-    processes.join()
-    assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
-    assert processes.from_main("value") == "value"
-    with pytest.raises(KeyError), processes.together():
-        raise KeyError
-    processes.leave()
-
-
-def test_each_process_knows_its_number(together):
-    assert together(lambda: (processes.rank(), processes.count(), processes.is_main()), 3) == [
-        (0, 3, True),
-        (1, 3, False),
-        (2, 3, False),
-    ]
 
 
 def test_the_main_process_decides(together):
@@ -109,10 +89,6 @@ def test_texts_are_dealt_once_and_evenly(sizes, count):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     loads = [sum(sizes[text] for text in share) for share in shares]
     assert max(loads) - min(loads) <= max(sizes, default=0)
-
-
-def test_one_process_has_all_texts_in_their_order():
-    assert processes.divide([5, 9, 1], 1) == [[0, 1, 2]]
 
 
 # --- gathering -----------------------------------------------------------------------------------------------------
@@ -197,9 +173,7 @@ def test_weights_alone_can_be_gathered(together):
 # --- gradients -----------------------------------------------------------------------------------------------------
 
 
-def test_gradients_are_added_and_a_missing_one_counts_as_nothing(together, monkeypatch):
-    monkeypatch.setattr(processes, "_BUCKET", 4)
-
+def test_gradients_are_added_and_a_missing_one_counts_as_nothing(together):
     def added():
         rank = processes.rank()
         parameters = [torch.nn.Parameter(torch.zeros(2, 3).to(dtype)) for dtype in (torch.float32, torch.float64) * 2]
@@ -328,28 +302,15 @@ STEPS = {
 }
 
 
-@pytest.fixture(scope="session")
-def examples(tiny_collection, tmp_path_factory):
-    """Examples with negatives; two questions share their passage, so that something is to be ignored."""
-    ids = open_corpus(tiny_collection.corpus).ids()
-    rows = []
-    for row in read_examples(tiny_collection.folder, split="train").rows:
-        place = ids.index(row.positives[0])
-        rows.append(Example(row.query_id, row.query, row.positives, (ids[place - 1], ids[place - 2])))
-    path = tmp_path_factory.mktemp("shared") / "train.jsonl"
-    write_examples(path, rows)
-    return str(path)
-
-
 @pytest.fixture
-def quick(tiny_model, tiny_collection, examples, tmp_path_factory, monkeypatch, fresh_registry):
+def quick(programs, tmp_path_factory, monkeypatch, fresh_registry):
     """Trains for some steps; keywords are options of training, or arguments of `train`."""
     plugin = tmp_path_factory.mktemp("plugin") / "local_shared.py"
     plugin.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(plugin))
-    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples}
-    run = quick_training(train, STEP, **places)
-    return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
+    return lambda output, dropout=0.0, **changes: programs["train"](
+        output, encoder_options={"dropout": dropout}, **(STEP | changes)
+    )
 
 
 def one_step(quick, output, **changes):
@@ -437,7 +398,7 @@ def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes
     together, quick, tmp_path, examples, tmp_path_factory
 ):
     """The random state of each process too: there is dropout."""
-    together(lambda: quick(tmp_path / "whole", dev=examples, **RESUMED))
+    together(lambda: quick(tmp_path / "whole", dev=examples["test"], **RESUMED))
     expected = bytes_of(tmp_path / "whole")
     for number, (rank, moment) in enumerate(MOMENTS.values()):
         output = tmp_path / f"out{number}"
@@ -445,7 +406,7 @@ def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes
         def killed(output=output, rank=rank, moment=moment):
             if processes.rank() == rank:
                 moment()
-            quick(output, dev=examples, **RESUMED)
+            quick(output, dev=examples["test"], **RESUMED)
 
         started = start(killed, tmp_path_factory.mktemp("killed"), 2)
         started[rank].join(timeout=300)
@@ -454,29 +415,9 @@ def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes
         started[1 - rank].terminate()
         started[1 - rank].join(timeout=300)
         assert not output.exists()
-        together(lambda output=output: quick(output, dev=examples, resume=True, **RESUMED))
+        together(lambda output=output: quick(output, dev=examples["test"], resume=True, **RESUMED))
         assert bytes_of(output) == expected
         assert not artifacts.partial_folder(output).exists()
-
-
-def test_a_finished_training_is_not_done_again(together, quick, tmp_path):
-    manifests = together(lambda: quick(tmp_path / "out", pooler="mean"))
-    before = bytes_of(tmp_path / "out")
-    again = together(lambda: quick(tmp_path / "out", pooler="mean", resume=True))
-    assert manifests == again
-    assert manifests[0] == manifests[1]
-    assert bytes_of(tmp_path / "out") == before
-
-
-def test_wrong_input_ends_all_processes_and_leaves_nothing(together, quick, tmp_path):
-    def refused():
-        try:
-            quick(tmp_path / "out", pooler="maen")
-        except (InputError, SystemExit) as error:
-            return type(error).__name__, str(error)[:22]
-
-    assert together(refused) == [("UnknownNameError", "unknown pooler 'maen';"), ("SystemExit", "2")]
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- torchrun ------------------------------------------------------------------------------------------------------
@@ -489,12 +430,28 @@ def torchrun(*words, count=2):
 
 @pytest.mark.slow
 def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, tiny_collection, examples):
-    options = {"limit": 16, "batch_size": 8, "epochs": 2, "pooler": "both", "micro_batch_size": 4, "dev": examples}
+    options = {
+        "limit": 16,
+        "batch_size": 8,
+        "epochs": 2,
+        "pooler": "both",
+        "micro_batch_size": 4,
+        "dev": examples["test"],
+    }
     quick(tmp_path / "alone", **options)
     settings = {name: STEP[name] for name in ("learning_rate", "precision", "logging_steps", "warmup_ratio")}
     settings |= {"adam_epsilon": STEP["adam_epsilon"], "limit": 16, "batch_size": 8, "epochs": 2, "micro_batch_size": 4}
     words = [f"--set={name}={value}" for name, value in (settings | {"encoder.dropout": 0.0}).items()]
-    words += ["--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", examples, "--dev", examples]
+    words += [
+        "--model",
+        tiny_model,
+        "--corpus",
+        tiny_collection.corpus,
+        "--examples",
+        examples["train"],
+        "--dev",
+        examples["test"],
+    ]
     ended = torchrun("train", *words, "--pooler", "both", "--output", tmp_path / "two")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"{tmp_path / 'two'}: trained on 16 examples in 4 steps\n"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import signal
-import socket
 
 import pytest
 from click.testing import CliRunner
@@ -15,50 +12,31 @@ from safetensors.torch import load_file
 import retrievalkit as rk
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit.cli import main
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.data.examples import read_examples
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
-from retrievalkit.training import loop, processes, refresh, sampling
+from retrievalkit.training import loop, refresh, sampling
 from retrievalkit.training.refresh import RefreshOptions, refresh_options, share_changed
-from retrievalkit.training.train import train
+from retrievalkit.training.train import TrainOptions
 from trainings import bytes_of, log_of
 
 # Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
-QUICK = {"epochs": 4, "limit": 16, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 3}
+QUICK = {"epochs": 4, "limit": 16, "logging_steps": 3, "save_steps": 3}
 REFRESH = {"every": 2, "depth": 8, "negatives": 4}
 
 
 @pytest.fixture(scope="module")
-def examples(tiny_collection, tmp_path_factory):
-    """Each with its positive and the four passages behind it in the corpus as negatives."""
-    ids = open_corpus(tiny_collection.corpus).ids()
-    rows = []
-    for row in read_examples(tiny_collection.folder).rows:
-        place = ids.index(row.positives[0])
-        around = tuple(ids[(place + step) % len(ids)] for step in range(1, 5))
-        rows.append(Example(row.query_id, row.query, row.positives, around))
-    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
-    write_examples(path, rows)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def quick(tiny_model, tiny_collection, examples):
-    """Trains for a second or so."""
-
-    def quick(output, *, refresh=REFRESH, resume=False, corpus=str(tiny_collection.corpus), loss=None, **options):
-        arguments = {"model": tiny_model, "corpus": corpus, "examples": examples, "pooler": "mean", "loss": loss}
-        return train(**arguments, output=output, refresh_options=refresh, resume=resume, **(QUICK | options)).manifest
-
-    return quick
+def quick(programs):
+    return lambda output, refresh=REFRESH, **changes: programs["train"](
+        output, refresh_options=refresh, **(QUICK | changes)
+    )
 
 
 @pytest.fixture(scope="module")
 def refreshed(quick, tmp_path_factory):
     """A training that mined once, after its second epoch."""
     output = tmp_path_factory.mktemp("refreshed") / "out"
-    quick(output, save_steps=3)
+    quick(output)
     return output
 
 
@@ -71,7 +49,7 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
     """After the second of four, and not after the last; what is logged is the share of new ones."""
     files = sorted(path.name for path in (refreshed / "negatives").iterdir())
     assert files == ["epoch-2.audit.json", "epoch-2.jsonl"]
-    before = {row.query_id: row for row in read_examples(examples).rows}
+    before = {row.query_id: row for row in read_examples(examples["train"]).rows}
     after = read_examples(refreshed / "negatives" / "epoch-2.jsonl").rows
     assert len(after) == 16
     assert all(row.positives == before[row.query_id].positives for row in after)
@@ -108,7 +86,7 @@ def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatc
         assert all(set(negatives) <= set(pools[query]) for query, negatives, _ in step)
 
 
-def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, examples, monkeypatch):
+def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, monkeypatch):
     """The negatives are those that `rkit mine-negatives` finds with a checkpoint of that moment."""
     save = refresh._save
     monkeypatch.setattr(refresh, "_save", lambda model, folder: save(model, tmp_path / "kept") and save(model, folder))
@@ -121,7 +99,7 @@ def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, examp
 
 def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
     """The log has no such line, the folder no such files, and until the refresh the trainings are the same one."""
-    quick(tmp_path / "out", refresh={}, save_steps=3)
+    quick(tmp_path / "out", refresh={})
     assert not (tmp_path / "out" / "negatives").exists()
     assert "refresh" not in json.loads((tmp_path / "out" / "manifest.json").read_text())["options"]
     logs = [(folder / "training.jsonl").read_text().splitlines() for folder in (tmp_path / "out", refreshed)]
@@ -152,10 +130,10 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
 
     def killed():
         MOMENTS[moment]()
-        quick(tmp_path / "out", save_steps=3)
+        quick(tmp_path / "out")
 
     assert in_another_process(killed) == -signal.SIGKILL
-    quick(tmp_path / "out", save_steps=3, resume=True)
+    quick(tmp_path / "out", resume=True)
     assert bytes_of(tmp_path / "out") == bytes_of(refreshed)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -166,9 +144,9 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"refresh": {"every": 0}}, "refresh.every is 0, and must be at least 1"),
-        ({"refresh": {"every": 4}}, "refresh.every is 4, and the training has 4 epochs"),
-        ({"refresh": {"every": 1, "depth": 0}}, "depth.* 0"),
+        ({"refresh": {"every": 0}}, "refresh.every is 0, and has to be from 1"),
+        ({"refresh": {"every": 4}}, "refresh.every is 4, .* less than the 4 epochs"),
+        ({"refresh": {"every": 1, "depth": 0}}, "depth is 0"),
         ({"refresh": {"every": 1, "positives": "retrieved"}}, "a training keeps its positives"),
         ({"refresh": {"every": 1, "keep": 3}}, "there is no other set"),
         ({"refresh": {"every": 1, "reranker": "nowhere", "reranker_above": 0}}, "cannot load the model 'nowhere'"),
@@ -195,12 +173,17 @@ def test_a_corpus_is_needed(tiny_model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
 
 
+def options_of(flag, settings):
+    given = {"refresh_negatives": flag, "refresh_options": settings}
+    return refresh_options(TrainOptions("model", "examples", output="output", **given))
+
+
 def test_the_command_line_says_when_and_which():
     """The flag and --set refresh.OPTION go together."""
-    assert refresh_options(None, {}) is None
-    assert refresh_options("every=2", {"depth": "50"}) == RefreshOptions(every=2, depth=50)
-    assert refresh_options("every=3,skip_top=5", {}) == RefreshOptions(every=3, skip_top=5)
-    assert refresh_options(None, {"every": 1}) == RefreshOptions(every=1)
+    assert options_of(None, {}) is None
+    assert options_of("every=2", {"depth": "50"}) == RefreshOptions(every=2, depth=50)
+    assert options_of("every=1,skip_top=5", {}) == RefreshOptions(every=1, skip_top=5)
+    assert options_of(None, {"every": 1}) == RefreshOptions(every=1)
 
 
 @pytest.mark.parametrize(
@@ -216,45 +199,30 @@ def test_the_command_line_says_when_and_which():
 def test_a_flag_of_another_form_is_refused(flag, settings, problem):
     """The message says which form."""
     with pytest.raises(OptionError, match=problem):
-        refresh_options(flag, settings)
+        options_of(flag, settings)
 
 
 @forks
-def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp_path):
+def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, together, tmp_path):
     """They share the steps, so they have to draw alike."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
 
-    def run(rank):
-        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in own.items()})
-        mined, drawn = refresh.NegativeMiner.mine, loop.Loop.compute_step
-        calls = []
+    def run():
+        mine, step, calls = refresh.NegativeRefresh.mine, loop.Loop.compute_step, []
 
-        def watched(*arguments):
+        def mined(*arguments):
             calls.append("mined")
-            return mined(*arguments)
+            return mine(*arguments)
 
         def stepped(self, *arguments):
-            rows = self.step.samples.examples
-            calls.append([row.negatives for row in rows])
-            return drawn(self, *arguments)
+            calls.append([row.negatives for row in self.step.samples.examples])
+            return step(self, *arguments)
 
-        refresh.NegativeMiner.mine, loop.Loop.compute_step = watched, stepped
+        refresh.NegativeRefresh.mine, loop.Loop.compute_step = mined, stepped
         quick(tmp_path / "out")
-        (tmp_path / f"{rank}.json").write_text(json.dumps(calls))
-        processes.leave()
+        return calls
 
-    started = [multiprocessing.get_context("fork").Process(target=run, args=(rank,), daemon=True) for rank in (0, 1)]
-    for one in started:
-        one.start()
-    for one in started:
-        one.join(timeout=300)
-    assert [one.exitcode for one in started] == [0, 0]
-    calls = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    assert "mined" in calls[0]
-    assert "mined" not in calls[1]
-    assert [one for one in calls[0] if one != "mined"] == calls[1]
+    main, other = together(run)
+    assert "mined" in main
+    assert [one for one in main if one != "mined"] == other
     rows = read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows
-    assert calls[1][-1] == [list(row.negatives) for row in rows] != calls[1][0]
+    assert other[-1] == [row.negatives for row in rows] != other[0]

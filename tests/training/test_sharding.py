@@ -10,29 +10,20 @@ from safetensors.torch import load_file
 
 from killed_processes import forks, kill_at_call, start
 from retrievalkit import artifacts
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.errors import OptionError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.training import loop, processes
-from retrievalkit.training.train import train
-from trainings import bytes_of, log_of, quick_training
+from trainings import bytes_of, log_of
 
 pytestmark = [forks, pytest.mark.slow]
 
-QUICK = {"batch_size": 5, "precision": "fp32", "epochs": 1, "logging_steps": 1, "learning_rate": 1e-2}
-QUICK |= {"adam_epsilon": 1e-2, "save_steps": 2}
-
 
 @pytest.fixture
-def quick(tiny_model, tiny_collection, tmp_path_factory):
-    ids = open_corpus(tiny_collection.corpus).ids()
-    rows = [Example(f"q{row}", f"lima {row}", (ids[row],), (ids[row + 1],)) for row in range(20)]
-    examples = tmp_path_factory.mktemp("examples") / "train.jsonl"
-    write_examples(examples, rows)
-    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": str(examples), "pooler": "mean"}
-    run = quick_training(train, QUICK, **places)
-    return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
+def quick(programs):
+    more = {"epochs": 1, "limit": 20, "batch_size": 5, "logging_steps": 1, "adam_epsilon": 1e-2}
+    return lambda output, dropout=0.0, **changes: programs["train"](
+        output, encoder_options={"dropout": dropout}, **more, **changes
+    )
 
 
 @pytest.mark.parametrize("size", [None, 3], ids=["whole", "cached"])

@@ -14,7 +14,6 @@ from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores
 from retrievalkit.search.recall import check_index
-from retrievalkit_testing.indexers import INDEXERS
 from vector_folders import drawn as drawn_by_width
 from vector_folders import opened as opened_by_name
 from vector_folders import representation, write

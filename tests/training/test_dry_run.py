@@ -9,13 +9,13 @@ from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
+from retrievalkit.training.dry_run import _note_alike, dry_run, first_draws
 from retrievalkit.training.objective import Objective
-from retrievalkit.training.rehearsal import _note_alike, first_draws, rehearse
 from retrievalkit.training.sampling import ExampleSampler
 from retrievalkit.training.selection import DevSet
 from retrievalkit.training.train import train
 
-PLUGIN = '''
+PLUGIN = """
 import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Encoder, Loss, LossValue, Pooler, Representation
@@ -29,7 +29,7 @@ def register_encoders(register):
 
 @hookimpl
 def register_poolers(register):
-    for name in ("narrow", "short", "bare", "late", "picky_when_judged"):
+    for name in ("narrow", "short", "bare", "picky_when_judged"):
         register(name, f"local_parts:{name.title().replace('_', '')}")
 
 
@@ -69,18 +69,6 @@ class Bare(Plain):
         return states.last[:, 0]
 
 
-class Late(Plain):
-    """Fails in the second step, which no rehearsal sees."""
-
-    calls = 0
-
-    def forward(self, states, side):
-        self.calls += 1
-        if self.calls > 4:
-            raise RuntimeError("too late")
-        return super().forward(states, side)
-
-
 class PickyWhenJudged(Plain):
     def forward(self, states, side):
         if not self.training:
@@ -101,7 +89,7 @@ class Many(Loss):
 class Nothing(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         return queries.vectors.sum()
-'''
+"""
 
 FITS = r"may not fit the other parts \(encoder 'transformer', pooler 'cls', loss '{loss}'\); or it is a mistake of its "
 
@@ -147,7 +135,7 @@ def test_a_part_that_fails_is_named_and_nothing_is_left(tiny_model, tiny_collect
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_judging_of_dev_questions_is_rehearsed_too(tiny_model, tiny_collection, tmp_path, parts):
+def test_the_judging_of_dev_questions_is_tried_too(tiny_model, tiny_collection, tmp_path, parts):
     trained(tiny_model, tiny_collection, tmp_path / "out", pooler="picky_when_judged")
     dev = tmp_path / "dev.jsonl"
     write_examples(dev, read_examples(tiny_collection.folder, split="test").rows)
@@ -156,12 +144,7 @@ def test_the_judging_of_dev_questions_is_rehearsed_too(tiny_model, tiny_collecti
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.jsonl", "out"]
 
 
-def test_what_fails_later_keeps_its_traceback(tiny_model, tiny_collection, tmp_path, parts):
-    with pytest.raises(RuntimeError, match="too late"):
-        trained(tiny_model, tiny_collection, tmp_path / "out", pooler="late")
-
-
-# --- what a rehearsal may not do -----------------------------------------------------------------------------------
+# --- what a dry run may not do -----------------------------------------------------------------------------------
 
 
 class Remembering(Loss):
@@ -183,7 +166,7 @@ EXAMPLES = [Example(str(row), f"question {row}", (f"p{row}",), (f"n{row}",)) for
 DESCRIBED = {kind: {"name": kind} for kind in ("encoder", "pooler", "loss")}
 
 
-def test_a_rehearsal_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_model):
+def test_a_dry_run_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_model):
     from retrievalkit.data.corpus import Passage
 
     objective = Objective(Retriever.create(tiny_model), Remembering())
@@ -191,7 +174,7 @@ def test_a_rehearsal_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_m
     dev = DevSet(EXAMPLES, lambda one: Passage(one, "", one), batch_size=4)
     step = dev.assembler.assemble(first_draws(ExampleSampler(EXAMPLES)))
     before = torch.get_rng_state()
-    rehearse(objective, step, DESCRIBED, precision="fp32", dev=dev)
+    dry_run(objective, step, DESCRIBED, precision="fp32", dev=dev)
     assert torch.equal(torch.get_rng_state(), before)
     assert objective.loss.count == 0
     assert objective.loss.modes == [(True, False), (False, False)], "as in training, then as in judging"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from retrievalkit.contracts import LossValue
 from retrievalkit.training import processes
-from retrievalkit.training.step import Backward, to_device
+from retrievalkit.training.loop import Backward
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Part:
 
     def to(self, device: torch.device) -> Self:
         """The same part on another device."""
-        return replace(self, batch=to_device(self.batch, device))
+        return replace(self, batch={name: value.to(device) for name, value in self.batch.items()})
 
     def without_weight(self) -> Self:
         """A part that only lends its shapes, to a process that has no sample of a step."""
@@ -71,32 +71,23 @@ def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backw
     Returns:
         The terms and, last, the loss of the whole step over all processes.
     """
-    totals = _totals(parts)
+    # Units of the whole step: of the loss under "", and of each term that counts its own.
+    counts = {"": sum(part.size for part in parts)}
+    counts |= {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
+    totals = processes.add_up({name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()})
     sums: dict[str, Tensor] = {}
     for part in parts:
         value = loss_of(part)
-        share = part.size / totals[""]
-        shares = {name: count / max(1.0, totals[name]) for name, count in part.counts.items()}
-        loss = _weighed(value, share, shares)
+        share = part.size / float(totals[""])
+        shares = {name: count / max(1.0, float(totals[name])) for name, count in part.counts.items()}
+        loss = value.total * share
+        if value.addends:
+            loss = torch.stack([addend * shares.get(name, share) for name, addend in value.addends.items()]).sum()
         backward(loss)
         terms = {name: term.detach().float() * shares.get(name, share) for name, term in value.terms.items()}
         for name, number in (*terms.items(), ("loss", loss.detach().float())):
             sums[name] = sums[name] + number if name in sums else number
     return processes.add_up(sums)
-
-
-def _totals(parts: Sequence[Part]) -> dict[str, float]:
-    """Units of the whole step: of the loss under "", and of each term that counts its own."""
-    names = parts[0].counts
-    counts = {"": sum(part.size for part in parts)} | {name: sum(part.counts[name] for part in parts) for name in names}
-    tensors = {name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()}
-    return {name: float(count) for name, count in processes.add_up(tensors).items()}
-
-
-def _weighed(value: LossValue, share: float, shares: Mapping[str, float]) -> Tensor:
-    if not value.addends:
-        return value.total * share
-    return torch.stack([addend * shares.get(name, share) for name, addend in value.addends.items()]).sum()
 
 
 def slices(count: int, size: int | None) -> Iterator[list[slice]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.errors import DataError
-from retrievalkit.training import pretrain_tokens as tokens
-from retrievalkit.training.pretrain_tokens import Cutter, TokenStore, read_corpus
+from retrievalkit.training import token_store as tokens
+from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
 
 SENTENCES = ("One two three. ", "Four five. ", "Six seven eight nine ten. ", "Eleven. ")
 
@@ -156,28 +155,3 @@ def test_what_is_whole_is_not_read_again(tmp_path):
 def test_a_duplicate_id_is_found_though_the_corpus_is_read_as_a_stream(tmp_path):
     with pytest.raises(DataError, match="d0"):
         read(tmp_path / "tokens", Corpus.of([Passage("d0", "", "Go."), Passage("d0", "", "Go on.")]))
-
-
-KINDS = ("tokens", "sentences", "spans", "documents")
-
-
-@pytest.mark.parametrize("damage", ["missing", "truncated", "altered"])
-@pytest.mark.parametrize(
-    "name", [*(f"{kind}-00001.npy" for kind in KINDS), "shard-00001.json", "samples.npy", "counts.json"]
-)
-def test_what_was_changed_since_is_read_again(whole, tmp_path, capsys, name, damage):
-    """The corpus was read whole; it is read again from the shard that is damaged on."""
-    shutil.copytree(whole, tmp_path / "tokens")
-    before = bytes_of(whole)
-    path, data = tmp_path / "tokens" / name, bytearray(before[name])
-    if damage == "missing":
-        path.unlink()
-    elif damage == "truncated":
-        path.write_bytes(data[: len(data) // 2])
-    else:
-        data[-4] ^= 1
-        path.write_bytes(data)
-    read(tmp_path / "tokens", corpus_of(40), shard_tokens=60)
-    assert bytes_of(tmp_path / "tokens") == before
-    if name.endswith("-00001.npy"):
-        assert name in capsys.readouterr().err

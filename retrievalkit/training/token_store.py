@@ -4,13 +4,12 @@
     sentences-00000.npy  uint32: where each sentence ends, in tokens of its document
     spans-00000.npy      uint32: where each span ends, in sentences of its document
     documents-00000.npy  int64 (documents, 4): where the tokens, sentences and spans of each document end in the shard,
-                         and its number of samples
-    shard-00000.json     size and checksum of each file of the shard: written last of these
+                         and its number of samples; written last of these
     samples.npy          int64: how many samples there are up to each document
     counts.json          documents, dropped, samples, tokens, shards: written last
 
 So memory does not grow with the corpus, an epoch may take the samples in any order, and a killed training resumes at
-once. A killed reading resumes at the first shard that is incomplete, or was changed since.
+once. A killed reading resumes at the first shard that is incomplete.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -26,20 +25,15 @@ import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import write_file, write_json
-from retrievalkit.artifacts.schemas import File, InnerName
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
-from retrievalkit.errors import ArtifactError
-from retrievalkit.report.terminal import say
 
 SHARD_TOKENS = 1 << 24
 _STARTS = 1 << 31
 _GROUP_CHARACTERS, _GROUP_PASSAGES = 1 << 20, 256
-_COUNTS, _SAMPLES, _SHARD = "counts.json", "samples.npy", "shard-{:05d}.json"
-_DO = "Start the training anew, without --resume."
+_COUNTS, _SAMPLES = "counts.json", "samples.npy"
 _KINDS = ("tokens", "sentences", "spans")
-_FILES = (*_KINDS, "documents")
 
 
 @dataclass(frozen=True)
@@ -89,19 +83,18 @@ class _Counts:
 class TokenStore:
     """A corpus on disk that was read completely.
 
-    Args:
-        folder: What `read_corpus` wrote.
-        max_length: Target length of a span, in tokens.
-
     Attributes:
         counts: Number of "documents", of "dropped" ones among them, of "samples" and of "tokens".
     """
 
     def __init__(self, folder: Path, max_length: int) -> None:
         self.max_length = max_length
-        self.counts: dict[str, int] = asdict(artifacts.read_document(folder / _COUNTS, _Counts, do=_DO))
+        counts = artifacts.read_document(folder / _COUNTS, _Counts, do="Start the training anew, without --resume.")
+        self.counts: dict[str, int] = asdict(counts)
         shards = self.counts.pop("shards")
-        self._shards = [{kind: _open(folder, kind, number) for kind in _FILES} for number in range(shards)]
+        self._shards = [
+            {kind: _open(folder, kind, number) for kind in (*_KINDS, "documents")} for number in range(shards)
+        ]
         self._first = [0]
         for shard in self._shards:
             self._first.append(self._first[-1] + len(shard["documents"]))
@@ -145,7 +138,6 @@ def read_corpus(
     corpus: Iterable[Passage],
     cutter: Cutter,
     samples: Callable[[Document], int],
-    *,
     advance: Callable[[int], object] = lambda _: None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> None:
@@ -160,12 +152,14 @@ def read_corpus(
         shard_tokens: Approximate number of tokens per shard, which is held in memory.
     """
     folder.mkdir(exist_ok=True)
-    done = _whole_shards(folder)
-    if _is_finished(folder, len(done)):
-        _finish(folder, len(done))
+    if (folder / _COUNTS).exists():
         return
-    number, shard, shards = sum(done), _Shard(), len(done)
+    shards = number = 0
+    while _path(folder, "documents", shards).exists():
+        number += len(_open(folder, "documents", shards))
+        shards += 1
     advance(number)
+    shard = _Shard()
     for group in _groups(islice(corpus, number, None)):
         for document in cutter.cut(number, group):
             shard.add(document, samples(document))
@@ -194,14 +188,12 @@ def _groups(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
         yield group
 
 
-@dataclass
 class _Shard:
     """A shard in the making."""
 
-    tokens: array[int] = field(default_factory=lambda: array("I"))
-    sentences: array[int] = field(default_factory=lambda: array("I"))
-    spans: array[int] = field(default_factory=lambda: array("I"))
-    documents: list[tuple[int, int, int, int]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.tokens, self.sentences, self.spans = array("I"), array("I"), array("I")
+        self.documents: list[tuple[int, int, int, int]] = []
 
     def add(self, document: Document, samples: int) -> None:
         pieces = document.pieces[0 : len(document.pieces)]
@@ -214,64 +206,25 @@ class _Shard:
 
     def write(self, folder: Path, number: int) -> None:
         for kind in _KINDS:
-            _save(folder, kind, number, np.asarray(getattr(self, kind), dtype=np.uint32))
-        _save(folder, "documents", number, np.asarray(self.documents, dtype=np.int64))
-        # Last: a shard with this file is complete.
-        paths = [_path(folder, kind, number) for kind in _FILES]
-        files = {path.name: artifacts.describe_file(path) for path in paths}
-        write_json(folder / _SHARD.format(number), files, indent=None)
+            _save(_path(folder, kind, number), np.asarray(getattr(self, kind), dtype=np.uint32))
+        _save(_path(folder, "documents", number), np.asarray(self.documents, dtype=np.int64))
 
 
 def _finish(folder: Path, shards: int) -> None:
     documents = [_open(folder, "documents", number) for number in range(shards)]
     taken = np.concatenate([[], *(one[:, 3] for one in documents)]).astype(np.int64)
-    with write_file(folder / _SAMPLES) as staging:
-        np.save(staging, np.cumsum(taken))
-    counts = {
-        "documents": len(taken),
-        "dropped": int((taken == 0).sum()),
-        "samples": int(taken.sum()),
-        "tokens": sum(int(one[-1, 0]) for one in documents),
-        "shards": shards,
-    }
-    write_json(folder / _COUNTS, counts, indent=None)
-
-
-def _whole_shards(folder: Path) -> list[int]:
-    """Number of documents of each shard that is complete and as it was written, up to the first that is not."""
-    found: list[int] = []
-    while (folder / _SHARD.format(len(found))).exists():
-        try:
-            _check_shard(folder, len(found))
-        except ArtifactError as error:
-            say(str(error), err=True)
-            break
-        found.append(len(_open(folder, "documents", len(found))))
-    return found
-
-
-def _check_shard(folder: Path, number: int) -> None:
-    description, do = folder / _SHARD.format(number), "The rest of the corpus is read again."
-    files = artifacts.read_json(description, dict[InnerName, File], do=do)
-    if set(files) != {_path(folder, kind, number).name for kind in _FILES}:
-        msg = f"'{description}' is damaged: it lists other files. {do}"
-        raise ArtifactError(msg)
-    artifacts.check_files(folder, files, remedy=do)
-
-
-def _is_finished(folder: Path, shards: int) -> bool:
-    try:
-        return artifacts.read_document(folder / _COUNTS, _Counts, do=_DO).shards == shards
-    except ArtifactError:
-        return False
+    _save(folder / _SAMPLES, np.cumsum(taken))
+    tokens = sum(int(one[-1, 0]) for one in documents)
+    counts = _Counts(len(taken), int((taken == 0).sum()), int(taken.sum()), shards, tokens)
+    write_json(folder / _COUNTS, asdict(counts), indent=None)
 
 
 def _path(folder: Path, kind: str, number: int) -> Path:
     return folder / f"{kind}-{number:05d}.npy"
 
 
-def _save(folder: Path, kind: str, number: int, values: np.ndarray) -> None:
-    with write_file(_path(folder, kind, number)) as staging:
+def _save(path: Path, values: np.ndarray) -> None:
+    with write_file(path) as staging:
         np.save(staging, values)
 
 

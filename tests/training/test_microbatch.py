@@ -15,30 +15,14 @@ from retrievalkit import artifacts, registry
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.training import processes
+from retrievalkit.training.microbatch import slices
 from retrievalkit.training.options import PretrainingOptions
-from retrievalkit.training.parts import slices
 from retrievalkit.training.pretrain import pretrain
-from retrievalkit.training.pretraining_step import PretrainingStep
+from retrievalkit.training.pretraining import PretrainingStep
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import log_of
 
 KEYS = [(0, position) for position in range(7)]
-
-OLD = """
-from retrievalkit import hookimpl
-from retrievalkit.builtin.pretrainers.mlm import MaskedLanguageModel
-from retrievalkit.contracts import LossValue, Pretrainer
-
-@hookimpl
-def register_pretrainers(register):
-    register("old", "local_old:Old")
-
-class Old(MaskedLanguageModel):
-    counts = Pretrainer.counts
-    def forward(self, batch, progress):
-        value = super().forward(batch, progress)
-        return LossValue(value.total, value.terms)
-"""
 
 
 @pytest.fixture
@@ -89,18 +73,6 @@ def test_masked_tokens_do_not_depend_on_the_parts(step_of):
     ]
     assert masked[0] == masked[1]
     assert [part.size for part in parted] == [2, 2, 2, 1]
-
-
-def test_a_pretrainer_of_the_older_contract_counts_by_samples(step_of, tmp_path, monkeypatch, fresh_registry):
-    """It gives neither counts nor addends: its loss is taken for a mean over samples."""
-    (tmp_path / "local_old.py").write_text(OLD)
-    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "local_old.py"))
-    step = step_of("old", 3)
-    parts = step.collate(KEYS).parts
-    expected = sum(step.pretrainer(part.batch, None).total * part.size / 7 for part in parts)
-    logged, gradients = run(step)
-    torch.testing.assert_close(logged["loss"].double(), expected.detach(), rtol=1e-6, atol=0)
-    assert gradients
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, None), (7, 2), (2, 5), (1, None)])

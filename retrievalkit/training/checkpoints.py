@@ -1,0 +1,327 @@
+"""What a training that was cut off goes on from: states, written whole or not at all, and checked before they are used.
+
+A training lies in a hidden folder beside its output until it is complete:
+
+    options.json                      which training it is, so that another one does not resume it
+    states/step-40/state.json         the number of processes, and size and checksum of every file below
+    states/step-40/model.safetensors  the weights
+    states/step-40/optimizer.pt       optimizer, schedule and gradient scaler
+    states/step-40/random-0.pt        random states of the process of rank 0
+    states/step-40/progress.json      the step, and the terms of the loss since the last line of the log
+    states/step-40/beside/...         copies of what the training had written next to its states: log, best state, ...
+
+A state is written in `states/writing` and renamed, so each that has its name is whole. Without one of its files a
+training would continue silently and end with other weights; so a state that was changed is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from retrievalkit import artifacts
+from retrievalkit.artifacts import NEGATIVES
+from retrievalkit.artifacts.schemas import File, InnerName
+from retrievalkit.errors import ArtifactError, RetrievalkitError
+from retrievalkit.model.pretrained import load_weights, save_weights
+from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import say
+from retrievalkit.training import processes
+from retrievalkit.training.selection import BEST, SELECTION
+
+if TYPE_CHECKING:
+    from retrievalkit.training.loop import Loop
+
+LOG, LOGS, STATES, OPTIONS = "training.jsonl", "logs", "states", "options.json"
+RUN = "torchrun.txt"
+"""Which torchrun started the training, so that the processes it starts after a loss go on with it."""
+PACE = f"{LOGS}/pace.jsonl"
+"""What was measured beside the log: equal trainings write equal files, and times are never equal."""
+
+WRITING, STATE, WEIGHTS = "writing", "state.json", "model.safetensors"
+_PROGRESS, _OPTIMIZER = "progress.json", "optimizer.pt"
+_BESIDE = (LOG, BEST, SELECTION, NEGATIVES)
+_REMEDY = (
+    "Put the file back if you have it; or delete the state's folder, and --resume goes on from an older state, or "
+    "starts this training from its beginning."
+)
+
+
+@dataclass(frozen=True)
+class _State:
+    """The form of state.json."""
+
+    processes: int
+    files: dict[InnerName, File]
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """The form of progress.json."""
+
+    step: int
+    terms: dict[str, list[float]]
+
+
+def step_of(state: Path) -> int:
+    """The step after which a state was saved."""
+    return int(state.name.rpartition("-")[2])
+
+
+def saved(folder: Path) -> list[Path]:
+    """The states in a folder, the newest first."""
+    states = [path for path in folder.glob("step-*") if path.name.rpartition("-")[2].isdecimal()]
+    return sorted(states, key=step_of, reverse=True)
+
+
+def save(loop: Loop, staging: Path) -> None:
+    """Write the state of a training that lies in a folder, and remove older states; all processes call it together."""
+    states = staging / STATES
+    written = states / WRITING / f"step-{loop.done}"
+    # What is written last completes the state, so the files of all processes must exist by then.
+    with processes.together():
+        written.mkdir(parents=True, exist_ok=True)
+        kind, keys, *rest = np.random.get_state()
+        drawn = {
+            "python": random.getstate(),
+            "numpy": (kind, torch.from_numpy(np.asarray(keys, np.int64)), *rest),
+            "cpu": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        }
+        torch.save(drawn, written / f"random-{processes.rank()}.pt")
+    optimizer = loop.optimizer.optimizer
+    if loop.step.sharded:
+        divided = processes.optimizer_state(loop.module, optimizer)
+        with processes.whole(loop.module):
+            if processes.is_main():
+                _write(loop, written, divided)
+    elif processes.is_main():
+        _write(loop, written, optimizer.state_dict())
+    if not processes.is_main():
+        return
+    for path in (staging / name for name in _BESIDE):
+        if path.exists():
+            (written / "beside").mkdir(exist_ok=True)
+            _copy(path, written / "beside" / path.name)
+    files = artifacts.describe_files(written)
+    artifacts.write_json(written / STATE, {"format": 2, "processes": processes.count(), "files": files})
+    state = states / written.name
+    # There is one if a damaged state was left alone and an older one used.
+    shutil.rmtree(state, ignore_errors=True)
+    written.rename(state)
+    for other in saved(states):
+        if other != state:
+            shutil.rmtree(other)
+
+
+def _write(loop: Loop, written: Path, optimizer: dict[str, Any]) -> None:
+    save_weights(loop.module, written / WEIGHTS)
+    scaler = loop.accelerator.scaler
+    parts = {"optimizer": optimizer, "schedule": loop.schedule.state_dict(), "scaler": scaler and scaler.state_dict()}
+    torch.save(parts, written / _OPTIMIZER)
+    terms = {name: torch.stack(values).tolist() for name, values in loop.terms.items()}
+    artifacts.write_json(written / _PROGRESS, {"step": loop.done, "terms": terms})
+
+
+def load_module(state: Path, module: torch.nn.Module) -> None:
+    """Load the weights of a state.
+
+    Raises:
+        ArtifactError: They do not fit.
+    """
+    with _fitting(state):
+        load_weights(module, state / WEIGHTS)
+
+
+def load(state: Path, loop: Loop) -> None:
+    """Load the rest of a state: optimizer, schedule, random states, and the terms that were not logged yet.
+
+    Raises:
+        ArtifactError: It does not fit this training.
+    """
+    with _fitting(state):
+        # Nothing but tensors and numbers is ever unpickled.
+        parts = torch.load(state / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
+        if loop.step.sharded:
+            processes.load_optimizer(loop.module, loop.optimizer.optimizer, parts["optimizer"])
+        else:
+            loop.optimizer.optimizer.load_state_dict(parts["optimizer"])
+        loop.schedule.load_state_dict(parts["schedule"])
+        if loop.accelerator.scaler is not None:
+            loop.accelerator.scaler.load_state_dict(parts["scaler"])
+        progress = artifacts.read_document(state / _PROGRESS, _Progress, do=_REMEDY, nan=True)
+        if progress.step != loop.done:
+            msg = f"{_PROGRESS} is that of step {progress.step}"
+            raise ValueError(msg)
+        device = loop.accelerator.device
+        loop.terms = {name: list(torch.tensor(values, device=device)) for name, values in progress.terms.items()}
+        path = state / f"random-{processes.rank()}.pt"
+        if path.exists():  # a machine that joined has none
+            drawn = torch.load(path, weights_only=True)
+            random.setstate(drawn["python"])
+            kind, keys, *rest = drawn["numpy"]
+            np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+            torch.set_rng_state(drawn["cpu"])
+            if drawn["cuda"] is not None and torch.cuda.is_available():
+                torch.cuda.set_rng_state(drawn["cuda"])
+
+
+@contextmanager
+def _fitting(state: Path) -> Iterator[None]:
+    """Name the state whose files are as they were written, and do not fit."""
+    try:
+        yield
+    except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        msg = f"the state '{state}' does not fit this training ({reason}). Train without --resume."
+        raise ArtifactError(msg) from error
+
+
+def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of the very same training, if that is complete."""
+    if artifacts.kind_of(output) != kind:
+        return None
+    manifest = artifacts.read_manifest(output)
+    same = json.loads(json.dumps(identity, default=str)) == {name: manifest.get(name) for name in identity}
+    return manifest if same else None
+
+
+def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
+    """Keep what a cut-off training left only if it is the same training and is to be resumed.
+
+    Args:
+        output: The folder that is trained to.
+        identity: What makes it the same training.
+        resume: Whether the user wants to resume.
+        again: Whether torchrun has started the processes again. What processes of the same torchrun left is resumed
+            anyway, by another number of them too: a user who gives it a range of machines does not choose it.
+
+    Returns:
+        The state to go on from; None = from the beginning.
+
+    Raises:
+        ArtifactError: It is another training, or its states are damaged.
+    """
+    partial = artifacts.partial_folder(output)
+    text = json.dumps(identity, sort_keys=True, default=str)
+    same = _holds(partial / OPTIONS, text)
+    # A machine that joins has the others start again uncounted, so the name counts too; "none" is every torchrun's.
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    restarted = same and (again or run not in ("", "none")) and _holds(partial / RUN, run)
+    goes_on = (resume or restarted) and (partial / OPTIONS).exists()
+    if goes_on and not same:
+        msg = (
+            f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
+            f"resumed. Repeat its command with --resume, or start anew without."
+        )
+        raise ArtifactError(msg)
+    if not goes_on:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    for name, content in ((RUN, run), *(() if goes_on else ((OPTIONS, text),))):
+        with artifacts.write_file(partial / name) as staging:
+            staging.write_text(content, encoding="utf-8")
+    if not goes_on:
+        return None
+    shutil.rmtree(partial / STATES / WRITING, ignore_errors=True)
+    state = choose(partial / STATES, processes=processes.count(), any_number=restarted)
+    for path in (partial / name for name in _BESIDE):
+        artifacts.discard(path)
+        if state is not None and (state / "beside" / path.name).exists():
+            _copy(state / "beside" / path.name, path)
+    return state
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
+
+
+def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | None:
+    """The newest state that is as it was written, with a note on newer ones; None if there is no state.
+
+    Raises:
+        ArtifactError: There are states, but none to go on from.
+    """
+    problems: list[ArtifactError] = []
+    for state in saved(folder):
+        try:
+            recorded = artifacts.read_json(state / STATE, _State, do=_REMEDY)
+            artifacts.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
+            artifacts.check_files(state, recorded["files"], remedy=_REMEDY)
+        except ArtifactError as error:
+            problems.append(error)
+            continue
+        before, now = (counted(count, "processes") for count in (recorded["processes"], processes))
+        if before != now and not any_number:
+            msg = (
+                f"the training that was cut off had {before}, and this one has {now}; each has a random state of its "
+                "own, so it cannot be resumed. Start as many by torchrun, or start anew without --resume."
+            )
+            raise ArtifactError(msg)
+        for problem in problems:
+            say(f"{str(problem).removesuffix(f'. {_REMEDY}')}; going on from the state before it", err=True)
+        if before != now:
+            same = "with the same samples in each step and the same gradient of them, but other random numbers"
+            say(f"The state after step {step_of(state):,} is that of {before}, and {now} go on: {same}", err=True)
+        return state
+    if problems:
+        raise problems[0]
+    return None
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file or a folder; files that are never written to again are linked, and take no space."""
+    if path.is_dir():
+        shutil.copytree(path, to, copy_function=_link)
+    elif path.name == LOG:
+        shutil.copy(path, to)
+    else:
+        _link(path, to)
+
+
+def _link(path: str | Path, to: str | Path) -> object:
+    try:
+        os.link(path, to)
+    except OSError:  # a file system without links
+        return shutil.copy(path, to)
+    return to
+
+
+@contextmanager
+def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
+    """If the block fails, keep the last state and the folder `work` alone; without either, nothing."""
+    try:
+        with artifacts.full_disk_named(staging):
+            yield
+    except BaseException as error:
+        if processes.is_main():
+            shutil.rmtree(staging / STATES / WRITING, ignore_errors=True)
+            last = saved(staging / STATES)
+            worked = work is not None and (staging / work).exists()
+            # The prepared work may be what filled the disk.
+            if not last and (isinstance(error, OSError) or not worked):
+                shutil.rmtree(staging, ignore_errors=True)
+            elif isinstance(error, OSError) and last:
+                error.add_note(f"The state after step {step_of(last[0]):,} is kept: --resume goes on from there.")
+        raise
+
+
+def interruption(at: int, folder: Path) -> str:
+    """What to tell the user who interrupted a training at a step."""
+    last = saved(folder)
+    if not last:
+        return f"Interrupted at step {at:,}; no state was saved before it (--set save_steps=N saves one every N steps)."
+    kept = f"the state after step {step_of(last[0]):,} is kept: run the same command with --resume."
+    return f"Interrupted at step {at:,}; {kept}"

@@ -1,0 +1,162 @@
+"""A trial run before anything is written: two examples through encoder, pooler and loss.
+
+Parts that do not fit together fail in seconds, with a message that names the part. Vectors that tell no document from
+another, or equal each other, are noted: a training with them is an hour spent on nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
+from retrievalkit.errors import RetrievalkitError, UnsupportedError
+from retrievalkit.model.precision import Precision, autocast
+from retrievalkit.oddities import note
+from retrievalkit.training.objective import Objective
+from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
+from retrievalkit.training.selection import DevSet
+
+_EXAMPLES = 2
+_ALIKE = 0.999  # cosines from which vectors count as the same
+
+
+def dry_run(
+    objective: Objective,
+    step: StepTexts,
+    described: Mapping[str, Any],
+    *,
+    precision: Precision,
+    dev: DevSet | None = None,
+) -> None:
+    """Compute the loss of a small step once, without a gradient; weights and random state stay as they are.
+
+    Raises:
+        InputError: The parts do not fit together.
+    """
+    retriever, loss = objective.retriever, objective.loss
+    device, pooler = retriever.device, retriever.pooler
+
+    def represent(texts: Sequence[Text], side: Side) -> Representation:
+        encoder = retriever.tower(side)
+        with autocast(precision, device):
+            with _blamed(described, encoder=encoder):
+                batch = encoder.collate(encoder.tokenize(texts, side), side).to(device)
+                states = encoder(batch, pooler.needs.layers_of(side, encoder.info))
+            with _blamed(described, pooler=pooler):
+                pooled = pooler(states, side)
+                if not isinstance(pooled, Representation) or len(pooled) != len(texts):
+                    returned = f"Representation of {len(pooled)}" if isinstance(pooled, Representation) else ""
+                    msg = f"it returned a {returned or type(pooled).__name__}, and must return a Representation of "
+                    raise TypeError(msg + f"{len(texts)} texts")
+        return pooled
+
+    with _unchanged(objective), torch.no_grad():
+        objective.train()
+        queries, documents = represent(step.queries, "query"), represent(step.documents, "document")
+        positives, ignore, teacher = (one if one is None else one.to(device) for one in step.tensors())
+        with _blamed(described, loss=loss):
+            value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
+            if not isinstance(value, LossValue) or value.total.dim() != 0:
+                shape = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""
+                msg = f"it returned a {type(value).__name__}{shape}, and must return a LossValue with a single number"
+                raise TypeError(msg)
+        if documents.vectors is not None and documents.vectors.shape[1] > 1:
+            retriever.tower("document").eval()  # dropout makes equal vectors differ
+            _note_alike(represent(step.documents, "document"), described["pooler"]["name"])
+        if dev is not None:
+            few = copy.copy(dev)
+            few.examples = dev.examples[:_EXAMPLES]
+            parts = {"encoder": retriever.tower("query"), "pooler": pooler, "loss": loss}
+            with _blamed(described, when="when dev questions are judged", **parts):
+                few.measure(retriever, loss, 0, precision)
+
+
+def _note_alike(documents: Representation, pooler: str) -> None:
+    """Note vectors that are the same for all documents, while others are not, and documents of equal vectors.
+
+    In some encoders, such as MiniLM, the state of [CLS] depends on the text in the last layer alone.
+    """
+    if documents.vectors is None or documents.vector_mask is not None or documents.vectors.shape[1] == 1:
+        return
+    vectors = nn.functional.normalize(documents.vectors.float(), dim=-1)  # (D, m, width)
+    across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
+    if across.all():
+        return  # as of random weights, or of a text with itself
+    made = f"vectors that pooler '{pooler}' makes of a text"
+    if across.any():
+        numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
+        note(
+            f"Before training, of the {len(across)} {made}, number {numbers} is the same for all that were tried "
+            f"(cosines of {_ALIKE} or more): this encoder puts nothing of the text there. Choose other layers, or "
+            "another token."
+        )
+    elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
+        note(
+            f"Before training, the {len(across)} {made} are all the same (cosines of {_ALIKE} or more), and a short "
+            "training does not part them. Let them start farther apart, as pooler.position=1 does for viewers."
+        )
+
+
+@contextmanager
+def _unchanged(objective: Objective) -> Iterator[None]:
+    """Restore buffers, modes and random state afterwards."""
+    device = objective.retriever.device
+    buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
+    modes = [(module, module.training) for module in objective.modules()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    for module, mode in modes:
+        module.training = mode
+
+
+@contextmanager
+def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
+    """Turn an error of a component into a message that names it; of several, the one in whose file it was raised."""
+    try:
+        yield
+    except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        files = {
+            getattr(sys.modules.get(type(part).__module__), "__file__", ""): kind
+            for kind, part in reversed(parts.items())
+        }
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        raised = next((frame for frame in frames if frame.filename in files), None)
+        kind = list(parts)[-1] if raised is None else files[raised.filename]
+        place = "" if raised is None else f" ({Path(raised.filename).name}:{raised.lineno})"
+        names = ", ".join(f"{one} '{described[one]['name']}'" for one in ("encoder", "pooler", "loss"))
+        msg = (
+            f"{kind} '{described[kind]['name']}' fails {when}: {type(error).__name__}{place}: "
+            f"{' '.join(str(error).split()) or 'no reason given'}. Its options or sizes may not fit the other parts "
+            f"({names}); or it is a mistake of its plugin."
+        )
+        raise UnsupportedError(msg) from error
+
+
+def first_draws(sampler: ExampleSampler) -> list[Draw]:
+    """Examples to try: the first that have negatives."""
+    order: list[int] = []
+    for wanted in (True, False):
+        rows = (row for row, example in enumerate(sampler.examples) if bool(example.negatives) == wanted)
+        order += islice(rows, _EXAMPLES - len(order))
+    draws = []
+    for example in (sampler.examples[row] for row in sorted(order)):
+        # Negatives that the teacher scored come first, since a full step would draw some of them.
+        pool, scored = example.negatives[: sampler.pool], example.teacher or {}
+        ordered = [one for one in pool if one in scored] + [one for one in pool if one not in scored]
+        draws.append(Draw(example, example.positives[0], tuple(ordered[: sampler.negatives])))
+    return draws

@@ -1,0 +1,86 @@
+"""Where a training starts: a pretrained model with new parts, or a checkpoint of ours with all that it has learnt.
+
+From a checkpoint go on the weights of both towers, the vocabulary head, extra tokens, adapters, the tokenizer, the
+pooler's weights, and every option. What the user gives in addition:
+
+    another encoder, another pooler          refused: the weights belong to theirs
+    an option of the pooler                  refused if it differs from the checkpoint's
+    an option of the encoder                 wins if it is `adjustable` (lengths, dropout ...), else refused likewise
+    --separate-towers                        both start from the checkpoint's; two are not made one (--shared-tower)
+    loss and options of the training         free: a checkpoint has none of its own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from retrievalkit import registry
+from retrievalkit.errors import OptionError
+from retrievalkit.model.checkpoint import is_checkpoint, missing_plugins_explained, read_checkpoint
+from retrievalkit.model.retriever import Retriever, note_left_out
+from retrievalkit.training.train import TrainOptions
+
+
+def initialize(options: TrainOptions) -> Retriever:
+    """The retriever to train, on the CPU and in training mode.
+
+    Raises:
+        OptionError: Something contradicts the checkpoint.
+    """
+    model = str(options.model)
+    lengths = {"query_length": options.query_length, "document_length": options.document_length}
+    encoder_options = {**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}}
+    if not is_checkpoint(model):
+        note_left_out(model, options.encoder, options.pooler, encoder_options, options.pooler_options)
+        return Retriever.create(
+            model,
+            encoder=options.encoder or "transformer",
+            pooler=options.pooler,
+            encoder_options=encoder_options,
+            pooler_options=options.pooler_options,
+            separate_towers=bool(options.separate_towers),
+            seed=options.seed,
+        )
+    description, _ = read_checkpoint(model)
+    inner = Path(model) / ("query" if description["separate_towers"] else "encoder")
+    parts = (
+        ("encoder", options.encoder, encoder_options),
+        ("pooler", options.pooler, options.pooler_options),
+    )
+    for kind, name, values in parts:
+        own = description[kind]
+        if name is not None and name != own["name"]:
+            msg = (
+                f"'{model}' is a checkpoint whose {kind} is '{own['name']}', and --{kind} {name} names another, with "
+                f"which its weights were not trained. Leave --{kind} out, or start from its encoder alone: --model "
+                f"{inner}"
+            )
+            raise OptionError(msg)
+        with missing_plugins_explained(description, model):
+            component = registry.get(kind, own["name"])
+        adjustable: frozenset[str] = getattr(component, "adjustable", frozenset())
+        for option, value in registry.check_options(f"{kind} '{own['name']}'", component, values).items():
+            stored = own["options"].get(option, registry.options(component)[option].default)
+            # As the checkpoint stores them: a tuple is a list there.
+            same = json.dumps(value, sort_keys=True, default=str) == json.dumps(stored, sort_keys=True, default=str)
+            if option not in adjustable and not same:
+                free = f" Options that may change: {', '.join(sorted(adjustable))}." if adjustable else ""
+                msg = (
+                    f"'{model}' is a checkpoint that was trained with {kind}.{option}={stored}, and {kind}.{option}="
+                    f"{value} contradicts that. Leave it out, or start from another model.{free}"
+                )
+                raise OptionError(msg)
+    if description["separate_towers"] and options.separate_towers is False:
+        msg = f"'{model}' is a checkpoint with an encoder for each side, and --shared-tower wants one. Leave it out."
+        raise OptionError(msg)
+    separate = bool(options.separate_towers)
+    retriever = Retriever.load(
+        model, "cpu", encoder_options=encoder_options, separate_towers=separate, seed=options.seed
+    )
+    for kind in ("encoder", "pooler"):
+        part = retriever.description[kind]
+        retriever.description[kind] = registry.describe(kind, part["name"], part["options"])
+    retriever.description["model"] = os.path.abspath(model)
+    return retriever.train()

@@ -13,7 +13,6 @@ import click
 
 from retrievalkit import oddities
 from retrievalkit.cli.group import RootGroup
-from retrievalkit.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -23,35 +22,6 @@ _NO_PLACES = ("output", "settings", "query", "delete", "ray", "directory")
 _SENDS = "sends_to_stores"
 CALLED = "retrievalkit.called"
 """Key of a context's meta: a Python program called the command."""
-
-
-class Registered(click.ParamType):  # type: ignore[type-arg]
-    """The name of a registered component, with options as in "NAME(option=value)"."""
-
-    name = "name"
-
-    def __init__(self, kind: str, shown: str) -> None:
-        self.kind = kind
-        self.shown = shown
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """The names to show in the help, which asks no plugin."""
-        del param, ctx
-        return self.shown
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text, if the name is registered."""
-        from retrievalkit import registry
-
-        try:
-            registry.component(self.kind, registry.read_call(str(value))[0])
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
-
-
-FUSION = Registered("fusion", "[rrf|sum|linear|...]")
-"""What `--fusion` takes."""
 
 
 def set_option(function: Function) -> Function:
@@ -197,25 +167,9 @@ def parse(settings: tuple[str, ...]) -> Settings:
     return parse_set(settings)
 
 
-def section(settings: Settings, name: str) -> Settings:
-    """Remove one section ("pooler") from the values of `--set`, and return it."""
-    section = settings.pop(name, {})
-    if not isinstance(section, dict):
-        msg = f"--set {name}={section} sets no option. Name the {name} by --{name}, an option by {name}.OPTION=VALUE."
-        raise InputError(msg)
-    return section
-
-
 def given_flags(flags: Settings) -> Settings:
     """The flags that the user set."""
     return {name: value for name, value in flags.items() if value is not None}
-
-
-def refuse(settings: Settings, command: str, sections: str) -> None:
-    """Refuse the remaining values of `--set`, which the command does not use."""
-    if settings:
-        msg = f"rkit {command} has no option '{next(iter(settings))}'. --set takes {sections} here."
-        raise InputError(msg)
 
 
 def echo(as_json: bool, result: Result, line: str) -> Result:

@@ -109,22 +109,19 @@ class Mining:
         wanted = {document for ids, _ in hits for document in ids}
         if unknown := self.corpus.missing(wanted):
             raise self.corpus.unknown(min(unknown), file=self.source)
-        holds = self._answer_hits(hits, batch, wanted)
+        queries = [question.query for question in batch]
+        answers = {query.id: query.answers for query in queries if self.options.needs_answers and query.answers}
+        holds: dict[str, list[bool]] = {}
+        if answers:
+            run = {query.id: list(zip(*found, strict=True)) for query, found in zip(queries, hits, strict=True)}
+            # Fetching a few passages by id is faster than reading a large corpus.
+            few = 4 * len(wanted) < len(self.corpus)
+            texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
+            holds = answer_hits(run, answers, texts, depth=self.options.depth)
         return [
             Found(question, ids, scores, holds.get(question.query.id), question.positives)
             for question, (ids, scores) in zip(batch, hits, strict=True)
         ]
-
-    def _answer_hits(self, hits: Sequence[Hits], batch: Sequence[Question], wanted: set[str]) -> dict[str, list[bool]]:
-        queries = [question.query for question in batch]
-        answers = {query.id: query.answers for query in queries if self.options.needs_answers and query.answers}
-        if not answers:
-            return {}
-        run = {query.id: list(zip(*found, strict=True)) for query, found in zip(queries, hits, strict=True)}
-        # Fetching a few passages by id is faster than reading a large corpus.
-        few = 4 * len(wanted) < len(self.corpus)
-        texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
-        return answer_hits(run, answers, texts, depth=self.options.depth)
 
 
 class MinedParts:

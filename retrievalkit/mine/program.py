@@ -17,10 +17,9 @@ from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, OptionError
 from retrievalkit.mine.audit import distribution
 from retrievalkit.mine.audit_page import audit_page
-from retrievalkit.mine.merge import merge_examples, mined_examples
+from retrievalkit.mine.examples import group_questions, merge_examples, mined_examples
 from retrievalkit.mine.mine import MineOptions
 from retrievalkit.mine.parts import MinedParts, Mining, part_size
-from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.sources import Sources
 from retrievalkit.report.page import write_page
 
@@ -93,8 +92,8 @@ def _write(
             "negatives": distribution(sizes),
         }
         oddities.check(*audit["warnings"])
-        artifacts.write_json(audit_file(output), audit)
-        write_page(page_file(output), audit_page(audit, title=output.name))
+        artifacts.write_json(f"{output}.audit.json", audit)
+        write_page(Path(f"{output}.audit.html"), audit_page(audit, title=output.name))
     return audit
 
 
@@ -103,16 +102,6 @@ def _counted(rows: Iterable[Example], sizes: Counter[int]) -> Iterator[Example]:
     for row in rows:
         sizes[len(row.negatives)] += 1
         yield row
-
-
-def audit_file(output: str | Path) -> Path:
-    """Where the audit of a mined file is written."""
-    return Path(f"{output}.audit.json")
-
-
-def page_file(output: str | Path) -> Path:
-    """Where the page of the audit is written."""
-    return Path(f"{output}.audit.html")
 
 
 def _read(options: MineOptions) -> Examples:

@@ -135,7 +135,14 @@ class Sources:
         check_queries([question.query for question in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
-                _name_queries(source, questions, name)
+                source.names = _names_in(source, questions)
+                if questions and not any(source.run.get(own) for own in source.names.values()):
+                    msg = (
+                        f"none of {len(questions)} questions is in the run '{name}': the examples have query ids like "
+                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Is it a run of these "
+                        "examples?"
+                    )
+                    raise InputError(msg)
         fusion = self.fusion.fused(len(places), searcher.identities)
 
         def search(questions: Sequence[Question], depth: int, at_once: int) -> Iterator[Hits]:
@@ -277,18 +284,6 @@ def source_kind(source: str | Path) -> str:
     close = nearest(str(path), [*near, "bm25"])
     msg = f"'{source}' does not exist{f'; did you mean {close!r}?' if close else '.'} {_KNOWN}"
     raise InputError(msg)
-
-
-def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
-    """Find the run's id of each question."""
-    run = source.run
-    source.names = _names_in(source, questions)
-    if questions and not any(run.get(own) for own in source.names.values()):
-        msg = (
-            f"none of {len(questions)} questions is in the run '{name}': the examples have query ids "
-            f"like '{questions[0].query.id}', the run like '{next(iter(run))}'. Is it a run of these examples?"
-        )
-        raise InputError(msg)
 
 
 def _names_in(source: OpenRun, questions: Sequence[Question]) -> dict[str, str]:

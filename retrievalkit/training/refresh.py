@@ -26,10 +26,9 @@ from retrievalkit.contracts import PairScores
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
-from retrievalkit.mine.merge import mined_examples
+from retrievalkit.mine.examples import group_questions, mined_examples
 from retrievalkit.mine.options import MiningOptions
 from retrievalkit.mine.parts import Mining
-from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.reranker import open_scores
 from retrievalkit.mine.sources import Sources
 from retrievalkit.model.precision import Precision

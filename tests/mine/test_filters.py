@@ -9,10 +9,9 @@ from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import DataError
+from retrievalkit.mine.examples import find_copies, group_questions, merge_examples
 from retrievalkit.mine.filters import make_filters, mine_part
-from retrievalkit.mine.merge import merge_examples
 from retrievalkit.mine.options import MiningOptions, choose, document_of, document_pattern
-from retrievalkit.mine.questions import find_copies, group_questions
 
 COMMON = "the cat sat on the mat all day long and then went home"
 PASSAGES = {

@@ -42,7 +42,7 @@ PROMISED = {
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,
     "retrievalkit.lexical": None,
-    "retrievalkit.oddities": ["gathered", "show"],
+    "retrievalkit.oddities": ["gathered", "join", "show"],
     "retrievalkit.score": None,
     "retrievalkit.searching": None,
     "retrievalkit.testing": None,

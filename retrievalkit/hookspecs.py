@@ -143,3 +143,8 @@ def register_rerankers(register: Register) -> None:
 @hookspec
 def register_recipes(register: Register) -> None:
     """Register folders of recipes: each target is a Path, and `rkit run NAME/RECIPE` finds the YAML files below it."""
+
+
+@hookspec
+def register_workers(register: Register) -> None:
+    """Register workers of a cluster; those named `ray` do what `--ray` spreads (`contracts.Workers`)."""

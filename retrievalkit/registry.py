@@ -58,6 +58,7 @@ HOOKS = {
     "metric": "register_metrics",
     "reranker": "register_rerankers",
     "recipe": "register_recipes",
+    "workers": "register_workers",
 }
 
 DISTRIBUTIONS = {
@@ -69,7 +70,13 @@ DISTRIBUTIONS = {
 
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
-_BASES = {"filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker"}
+_BASES = {
+    "filter": "Filter",
+    "fusion": "FusionMethod",
+    "metric": "Metric",
+    "reranker": "Reranker",
+    "workers": "Workers",
+}
 """The class of `retrievalkit.contracts` that a component has to extend, for kinds whose methods have defaults."""
 _SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 

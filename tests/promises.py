@@ -54,7 +54,7 @@ PROMISED = {
         "options",
         "plugins",
     ],
-    "retrievalkit.oddities": ["gathered", "show"],
+    "retrievalkit.oddities": ["gathered", "join", "show"],
     "retrievalkit.score": None,
     "retrievalkit.searching": None,
     "retrievalkit_testing": None,

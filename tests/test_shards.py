@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -38,7 +39,9 @@ class InThisProcess:
 
 @pytest.fixture
 def workers(monkeypatch):
-    monkeypatch.setattr(fanout, "Actors", InThisProcess)
+    monkeypatch.setattr(
+        fanout, "workers", lambda options: SimpleNamespace(stay=lambda make: InThisProcess(make, options))
+    )
     return ClusterOptions(ray="nowhere", workers=3)
 
 

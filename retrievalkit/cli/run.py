@@ -61,11 +61,11 @@ def _runner(jobs: int | None, cluster: ClusterOptions | None) -> Callable[[], Ru
     Raises:
         OptionError: They are to run in two places.
     """
-    from retrievalkit.recipe.apart import Local, OnRay
+    from retrievalkit.recipe.apart import Local, OnCluster
 
     if cluster is None:
         return None if jobs is None else partial(Local, jobs)
     if jobs is not None:
         msg = "--jobs is for steps on this machine, and --ray for those on a cluster. Give --ray-workers instead."
         raise OptionError(msg)
-    return partial(OnRay, cluster)
+    return partial(OnCluster, cluster)

@@ -42,16 +42,19 @@ if TYPE_CHECKING:
         absolute_layers,
     )
     from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
+    from retrievalkit.contracts.workers import ClusterOptions, Staying, Tasks, Workers
 
 _LIGHT = {
     "mining": ("Filter", "FilterInputs", "Found", "PairScores", "Places", "Question"),
     "searching": ("Candidates", "FusionMethod", "Judged", "Metric", "Reranker"),
+    "workers": ("ClusterOptions", "Staying", "Tasks", "Workers"),
 }
 _MODULE_OF = {name: module for module, names in _LIGHT.items() for name in names}
 
 __all__ = [
     "Batch",
     "Candidates",
+    "ClusterOptions",
     "Encoder",
     "EncoderInfo",
     "ExtraTokens",
@@ -77,10 +80,13 @@ __all__ = [
     "Reranker",
     "SIDES",
     "Side",
+    "Staying",
+    "Tasks",
     "Text",
     "TokenStates",
     "VERSION",
     "VocabularyHead",
+    "Workers",
     "absolute_layer",
     "absolute_layers",
 ]

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal
 
 from retrievalkit.artifacts.folder import Folder
-from retrievalkit.cluster.options import RayOptions
+from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Argument, ReadingOptions, Reads, WritingOptions, command
 from retrievalkit.indexing.options import EncodingOptions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts.folder import Folder
-from retrievalkit.cluster.options import RayOptions
+from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs
 from retrievalkit.data.sources import InMemory
 from retrievalkit.declarations import Argument, Flag, Named, Place, ReadingOptions, Reads, Rest, command

@@ -16,10 +16,10 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from retrievalkit.recipe.state import STATE
 
@@ -127,48 +127,30 @@ class Local:
         self._pool.shutdown(cancel_futures=True)
 
 
-class OnRay:
-    """Runs steps on a Ray cluster, each as a task with processors of its own.
+class OnCluster:
+    """Runs steps on a cluster, each as a task with processors of its own.
 
     Args:
         options: The cluster, and what a step gets of it.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
-        from retrievalkit.cluster import connected, room
+        from retrievalkit.cluster import workers
 
-        self._open = ExitStack()
-        self._open.enter_context(connected(options.ray))
-        import ray
-
-        try:
-            gpus, _ = room(options)
-        except BaseException:
-            self._open.close()
-            raise
-        self.slots = options.workers or 1 << 16
-        self.lost: tuple[type[BaseException], ...] = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-        self._threads = options.worker_cpus
-        # What was cut off is resumed by the run, which Ray's own retries would not tell the step.
-        self._run = ray.remote(num_cpus=options.worker_cpus, num_gpus=gpus, max_retries=0)(run_apart)
-        self._refs: list[Any] = []
+        self._tasks = workers(options).tasks(_with_threads)
+        self.slots, self.lost = self._tasks.slots, self._tasks.lost
 
     def submit(self, task: Task) -> Future[Ended]:
         """Run a step as soon as a machine has room."""
-        self._refs.append(self._run.remote(replace(task, threads=self._threads)))
-        future: Future[Ended] = self._refs[-1].future()
-        return future
+        return self._tasks.submit(task)
 
     def stop(self) -> None:
         """End all steps, and wait until they have ended."""
-        import ray
+        self._tasks.stop(_PATIENCE)
 
-        for ref in self._refs:
-            with suppress(Exception):
-                ray.cancel(ref)
-        if self._refs:
-            ray.wait(self._refs, num_returns=len(self._refs), timeout=_PATIENCE)
-        self._open.close()
+
+def _with_threads(task: Task, threads: int) -> Ended:
+    return run_apart(replace(task, threads=threads))
 
 
 def run_apart(task: Task, wanted: Callable[[], bool] = lambda: True) -> Ended:

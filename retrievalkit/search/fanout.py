@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, consent
-from retrievalkit.cluster import Actors, ClusterOptions
+from retrievalkit.cluster import ClusterOptions, workers
 from retrievalkit.contracts import Indexer
+from retrievalkit.contracts.workers import Staying
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.segments import Lease, filled, merged, segments_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-_actors: weakref.WeakValueDictionary[ClusterOptions, Actors] = weakref.WeakValueDictionary()
+_actors: weakref.WeakValueDictionary[ClusterOptions, Staying] = weakref.WeakValueDictionary()
 """Shared by all indexes that this process has open, and by those that take their place."""
 
 
@@ -64,7 +65,7 @@ class Spread(Indexer):
         self.view, self.segmented = made.view, made.segmented
         self.indexes = made.indexes  # type: ignore[misc]
         self._manifest = manifest
-        self._workers = _actors.get(cluster) or _actors.setdefault(cluster, Actors(Holder, cluster))
+        self._workers = _actors.get(cluster) or _actors.setdefault(cluster, workers(cluster).stay(Holder))
         names = [segment.name for segment in segments_of(manifest)]
         count = min(self._workers.grow(len(names)), len(names))
         place, version = Path(artifacts.absolute(folder)), artifacts.fingerprint_value(dict(manifest))

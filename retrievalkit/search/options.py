@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from retrievalkit.cluster.options import RayOptions
+from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Flag, Named, ReadingOptions, Reads
 from retrievalkit.errors import OptionError

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit import hookspecs, registry
 from retrievalkit.cli import main
+from retrievalkit.cluster import ClusterOptions, workers
 from retrievalkit.errors import MissingDependencyError, OptionError
 
 COMMAND = """
@@ -159,6 +160,8 @@ def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, f
     for name in ("export", "serve"):
         with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{name}"):
             getattr(rk, name)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):
+        workers(ClusterOptions(ray="auto"))
 
 
 def test_a_target_that_is_no_command_is_an_error_of_the_plugin(use):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # noqa: TID253 - this module is imported with Ray alone
+import pyarrow as pa
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from retrievalkit import oddities
+from retrievalkit.oddities import gathered
 
 COLUMN = "packed"
 
@@ -87,7 +87,7 @@ class Worker:
         if isinstance(item, Failure):
             return packed(item)
         try:
-            with oddities.gathered() as met:
+            with gathered() as met:
                 result = self._apply(item)
             return packed((result, met))
         except Exception as error:  # noqa: BLE001 - handed to the command, which raises it

@@ -10,6 +10,8 @@ import threading
 import time
 
 import pytest
+import ray
+from ray import cluster_utils
 
 import retrievalkit as rk
 from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
@@ -18,7 +20,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import write_run
-from retrievalkit.errors import DataError, InputError, MissingDependencyError
+from retrievalkit.errors import DataError, InputError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.options import EncodingOptions
@@ -29,8 +31,6 @@ from retrievalkit.search import searcher
 from retrievalkit.search.sources import open_index
 from sharded import KINDS, asked, assert_same, write
 
-ray = pytest.importorskip("ray")
-cluster_utils = pytest.importorskip("ray.cluster_utils")
 # Ray warns of its own settings whenever it copies them.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -220,9 +220,3 @@ def test_what_no_machine_has_room_for_is_refused(cluster):
 def test_an_address_where_nothing_answers_is_refused():
     with pytest.raises(InputError, match=r"No Ray cluster answers at '127\.0\.0\.1:1'"):
         list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="127.0.0.1:1")))
-
-
-def test_without_ray_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):
-        list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="auto")))

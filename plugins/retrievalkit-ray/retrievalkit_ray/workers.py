@@ -1,11 +1,4 @@
-"""A function applied to many items by the workers of a Ray cluster.
-
-    rkit encode CHECKPOINT corpus.jsonl --ray auto --output vectors
-
-Ray Data streams the items. The command's own machine reads and writes the files, so that input and output need not be
-visible from other machines; what the workers load (a model) must be at the same place on each. A worker or a machine
-that is lost costs what it was working on, which others do again; workers are added while the cluster grows.
-"""
+"""Functions applied to items by the workers of a Ray cluster, by Ray Data, actors and tasks."""
 
 from __future__ import annotations
 
@@ -14,70 +7,102 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrievalkit import oddities
-from retrievalkit.cluster.options import MOST_WORKERS, ClusterOptions
-from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError
+from retrievalkit import contracts
+from retrievalkit.contracts import ClusterOptions
+from retrievalkit.errors import InputError
+from retrievalkit.oddities import join
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+    from retrievalkit_ray.actors import Actors
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _LOCAL = "local"
+_MOST_WORKERS = 1 << 16
 _ANSWER_SECONDS = 10.0
 
 
-def spread_map(
-    make: Callable[[], Callable[[Item], Result]],
-    items: Callable[[], Iterable[Item]],
-    options: ClusterOptions,
-    *,
-    ordered: bool = True,
-) -> Iterator[Result]:
-    """Apply a function to each item on the workers of a cluster.
+class RayWorkers(contracts.Workers):
+    """Workers of a Ray cluster.
 
     Args:
-        make: Called in each worker, when it has its first item: gives the function. An item is done again if its worker
-            is lost.
-        items: Gives the items, called in a process on this machine. Each is large enough to be worth a journey.
-        options: Where.
-        ordered: Whether the results come in the order of the items, which wait for one that is late or lost.
-
-    Yields:
-        The results. Only so many items are read ahead as Ray's memory has room for.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        InputError: There is no such cluster, or it has no room for a worker.
-        Exception: As the function or the items raised it.
+        options: Where, and what a worker has.
     """
-    with connected(options.ray):
-        from retrievalkit.cluster.source import Failure, unpacked
 
-        data = _data(make, items, options, ordered=ordered)
-        for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            for result in unpacked(table):
-                if isinstance(result, Failure):
-                    result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
-                    raise result.error
-                value, met = result
-                oddities.join(met)
-                yield value
+    def map(
+        self,
+        make: Callable[[], Callable[[Item], Result]],
+        items: Callable[[], Iterable[Item]],
+        *,
+        ordered: bool = True,
+    ) -> Iterator[Result]:
+        """Stream the items through Ray Data."""
+        with connected(self.options.ray):
+            from retrievalkit_ray.source import Failure, unpacked
+
+            data = _data(make, items, self.options, ordered=ordered)
+            for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                for result in unpacked(table):
+                    if isinstance(result, Failure):
+                        result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
+                        raise result.error
+                    value, met = result
+                    join(met)
+                    yield value
+
+    def stay(self, make: Callable[[], Callable[[Any], Any]]) -> Actors:
+        """Actors of Ray."""
+        from retrievalkit_ray.actors import Actors
+
+        return Actors(make, self.options)
+
+    def tasks(self, function: Callable[[Any, int], Any]) -> RayTasks:
+        """Tasks of Ray."""
+        return RayTasks(function, self.options)
 
 
-def check_same(what: str, place: str | Path, found: str, expected: str) -> None:
-    """Refuse, on a worker, a model or an index that is not that of the command.
+class RayTasks:
+    """Calls of a function as tasks of Ray: `contracts.Tasks`."""
 
-    Raises:
-        ArtifactError: The fingerprints differ.
-    """
-    if found != expected:
-        msg = f"on {socket.gethostname()}, '{place}' is another {what} than where the command runs. Copy it there."
-        raise ArtifactError(msg)
+    def __init__(self, function: Callable[[Any, int], Any], options: ClusterOptions) -> None:
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(connected(options.ray))
+        import ray
+
+        try:
+            gpus, _ = room(options)
+        except BaseException:
+            self._open.close()
+            raise
+        self.slots = options.workers or _MOST_WORKERS
+        self.lost: tuple[type[BaseException], ...] = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
+        self._cpus = options.worker_cpus
+        # The caller repeats what was lost; it would not know of Ray's own retries.
+        self._run = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(function)
+        self._refs: list[Any] = []
+
+    def submit(self, item: Any) -> Future[Any]:
+        """Call the function as soon as a machine has room."""
+        self._refs.append(self._run.remote(item, self._cpus))
+        future: Future[Any] = self._refs[-1].future()
+        return future
+
+    def stop(self, patience: float) -> None:
+        """End all calls, and wait until they have ended."""
+        import ray
+
+        for ref in self._refs:
+            with contextlib.suppress(Exception):
+                ray.cancel(ref)
+        if self._refs:
+            ray.wait(self._refs, num_returns=len(self._refs), timeout=patience)
+        self._open.close()
 
 
 def _data(
@@ -89,7 +114,7 @@ def _data(
 ) -> Dataset:
     import ray
 
-    from retrievalkit.cluster.source import Items, Worker
+    from retrievalkit_ray.source import Items, Worker
 
     gpus, _ = room(options)
     context = ray.data.DataContext.get_current()
@@ -104,7 +129,7 @@ def _data(
         fn_constructor_kwargs={"make": make, "threads": options.worker_cpus},
         batch_size=1,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=options.workers or MOST_WORKERS),
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=options.workers or _MOST_WORKERS),
         num_cpus=options.worker_cpus,
         num_gpus=gpus,
     )
@@ -127,14 +152,11 @@ def connect(address: str) -> bool:
     """Connect to a cluster until the process ends, unless it is connected; returns whether it was not.
 
     Raises:
-        MissingDependencyError: Ray is not installed.
         InputError: There is no such cluster.
     """
-    try:
-        import ray
-        import ray.data
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError("ray", "--ray", "'retrievalkit[ray]'") from error
+    import ray
+    import ray.data
+
     if ray.is_initialized():
         return False
     # Ray's own lines (addresses, plans, retries) are in its logs and on its pages.

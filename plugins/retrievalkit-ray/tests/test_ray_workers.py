@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray")
-
 
 @pytest.mark.slow
 def test_on_a_cluster_of_two_nodes():
     cases = Path(__file__).with_name("ray_cases.py")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
-    done = subprocess.run(words, cwd=cases.parents[2], capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(words, cwd=cases.parents[3], capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from retrievalkit import oddities
-from retrievalkit.cluster.mapping import connect, room
-from retrievalkit.cluster.options import ClusterOptions
+from retrievalkit.contracts import ClusterOptions
 from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.oddities import join
+from retrievalkit_ray.workers import connect, room
 
 _FIRST_SECONDS = 60.0
 """How long to wait for room for a worker, and for one that answers after all were lost."""
@@ -30,7 +30,6 @@ class Actors:
         options: Where.
 
     Raises:
-        MissingDependencyError: Ray is not installed.
         InputError: There is no such cluster, or it has no room.
     """
 
@@ -50,7 +49,7 @@ class Actors:
         """
         import ray
 
-        from retrievalkit.cluster.source import Worker
+        from retrievalkit_ray.source import Worker
 
         with self._growing:
             gpus, most = room(self._options)
@@ -130,7 +129,7 @@ def _asked(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
 
-    from retrievalkit.cluster.source import Failure, packed, unpacked
+    from retrievalkit_ray.source import Failure, packed, unpacked
 
     running = {number: actors[number].__call__.remote(packed(item)) for number, item in items.items()}
     answers = {}
@@ -143,5 +142,5 @@ def _asked(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any
             result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
             raise result.error
         answers[number], met = result
-        oddities.join(met)
+        join(met)
     return answers

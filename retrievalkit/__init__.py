@@ -16,36 +16,28 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
-    from retrievalkit.api.commands import (
-        check_plugin,
-        command,
-        doctor,
-        install_plugin,
-        new_plugin,
-        package_plugin,
-        plugins,
-        remove_plugin,
-        show_plugin,
-    )
+    from retrievalkit.api.commands import command
     from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
     from retrievalkit.api.mining import Examples, mine_negatives
-    from retrievalkit.api.recipes import quickstart, run
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
     from retrievalkit.api.serving import serve
-    from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.cli.doctor import doctor
+    from retrievalkit.cli.plugins import new_plugin, package_plugin, plugins, show_plugin
+    from retrievalkit.cli.run import quickstart, run
     from retrievalkit.conversion import convert
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.result import Comparison
     from retrievalkit.evaluate.program import Evaluation
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
+    from retrievalkit.report.table import Table
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -56,36 +48,28 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
-    "api.commands": (
-        "check_plugin",
-        "command",
-        "doctor",
-        "install_plugin",
-        "new_plugin",
-        "package_plugin",
-        "plugins",
-        "remove_plugin",
-        "show_plugin",
-    ),
+    "api.commands": ("command",),
     "api.exporting": ("export",),
     "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
     "api.mining": ("Examples", "mine_negatives"),
-    "api.recipes": ("quickstart", "run"),
     "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
     "api.runs": ("Run",),
     "api.serving": ("serve",),
-    "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
+    "cli.doctor": ("doctor",),
+    "cli.plugins": ("new_plugin", "package_plugin", "plugins", "show_plugin"),
+    "cli.run": ("quickstart", "run"),
     "conversion": ("convert",),
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.result": ("Comparison",),
     "evaluate.program": ("Evaluation",),
     "indexing.encode": ("encode",),
     "indexing.index": ("IndexFolder", "index"),
+    "report.table": ("Table",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
@@ -110,7 +94,6 @@ __all__ = [
     "Table",
     "Vectors",
     "__version__",
-    "check_plugin",
     "command",
     "compare",
     "convert",
@@ -119,14 +102,12 @@ __all__ = [
     "export",
     "hookimpl",
     "index",
-    "install_plugin",
     "mine_negatives",
     "new_plugin",
     "package_plugin",
     "plugins",
     "pretrain",
     "quickstart",
-    "remove_plugin",
     "rerank",
     "run",
     "serve",

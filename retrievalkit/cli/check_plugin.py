@@ -6,13 +6,15 @@ import faulthandler
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+from annotated_types import Ge
 
-from retrievalkit.cli.options import echo, is_called, json_option, parse, set_option
-from retrievalkit.errors import RetrievalkitError, UnsupportedError
+from retrievalkit.declarations import Argument, CommandOptions, Flag, Others, Place, Sections, command
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.recipe.settings import flatten, nested
 
 if TYPE_CHECKING:
     from retrievalkit.testing.properties import Outcome
@@ -21,45 +23,88 @@ _TOTAL_TIMES = 10
 """A whole check takes at most so many times the limit of a property."""
 
 
-@click.command("check")
-@click.argument("name")
-@click.option("--model", help="The model to check encoders, poolers and pretrainers with; by default tiny ones.")
-@click.option("--property", "properties", multiple=True, metavar="NAME", help="Try this property alone; repeatable.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Most seconds for a property."
-)
-@set_option
-@json_option
-def check_plugin(
-    name: str, model: str | None, properties: tuple[str, ...], seconds: float, settings: tuple[str, ...], as_json: bool
-) -> list[dict[str, Any]]:
-    """Check that the component or distribution NAME keeps the contract, property by property; exits with 1 if not."""
+@dataclass(frozen=True)
+class CheckOptions(CommandOptions):
+    """Options of `plugins check`.
+
+    Args:
+        name: A component, or a distribution with all of its components.
+        model: The model to check encoders, poolers and pretrainers with; by default tiny ones.
+        properties: Try this property alone; repeatable.
+        seconds: Most seconds for a property.
+        set: Options of the component, such as pooler.layers=4,6.
+    """
+
+    name: Annotated[str, Argument()]
+    _: KW_ONLY
+    model: Place | None = None
+    properties: Annotated[tuple[str, ...], Flag(("--property",), metavar="NAME")] = ()
+    seconds: Annotated[float, Ge(1)] = 120.0
+    set: Annotated[Mapping[str, Any], Others(), Sections()] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A row for each property of all that was checked, failures with problem, numbers and place."""
+
+    rows: Sequence[dict[str, Any]]
+
+    def as_json(self) -> Sequence[dict[str, Any]]:
+        """The rows, by what was checked."""
+        return self.rows
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a property failed."""
+        return int(any(row["result"] == "failed" for one in self.rows for row in one["properties"]))
+
+    @property
+    def summary(self) -> str:
+        """As a table."""
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+        lines: list[str] = []
+        for one in self.rows:
+            results = [row["result"] for row in one["properties"]]
+            counts = {result: results.count(result) for result in ("passed", "failed", "left out")}
+            outcome = ", ".join(f"{count} {result}" for result, count in counts.items() if count)
+            lines.append(f"{one['checked']}: {outcome or one.get('left_out', '')}")
+            wide = max((len(row["property"]) for row in one["properties"]), default=0)
+            for row in one["properties"]:
+                start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
+                texts = [row["measured"]]
+                if row["result"] == "failed":
+                    numbers = f": {row['measured']}" if row["measured"] else ""
+                    where = [f"look at {row['file']}:{row['line']}"] if row["file"] else []
+                    texts = [f"{row['problem']} [{row['case']}]{numbers}.", row["states"], *where]
+                room = max(40, width - len(start))
+                wrapped = [line for text in texts for line in textwrap.wrap(text, room, break_long_words=False) or [""]]
+                lines += [start + wrapped[0], *(" " * len(start) + line for line in wrapped[1:])]
+        return "\n".join(lines)
+
+
+@command("plugins check", CheckOptions)
+def check_plugin(options: CheckOptions) -> Checked:
+    """Check that a component or distribution keeps the contract, property by property; exits with 1 if not."""
     from retrievalkit.testing.kits import tried_with
 
     # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
-    faulthandler.dump_traceback_later(_TOTAL_TIMES * seconds, exit=not is_called(), file=2)
+    faulthandler.dump_traceback_later(_TOTAL_TIMES * options.seconds, exit=True, file=2)
+    settings = nested(flatten(options.set).items())
     try:
         rows: list[dict[str, Any]] = []
-        for one in tried_with(name, model=model, options=parse(settings)):
-            only = [other for other in properties if other in one.kit.properties]
-            if properties and not only:
+        for one in tried_with(options.name, model=options.model, options=settings):
+            only = [other for other in options.properties if other in one.kit.properties]
+            if options.properties and not only:
                 continue
             try:
-                report = one.kit.report(one.name, only=only or None, seconds=seconds, **one.settings)
+                report = one.kit.report(one.name, only=only or None, seconds=options.seconds, **one.settings)
             except UnsupportedError as error:
                 rows.append({"checked": one.label, "properties": [], "left_out": str(error)})
             else:
                 rows.append({"checked": one.label, "properties": [_row(outcome) for outcome in report.outcomes]})
     finally:
         faulthandler.cancel_dump_traceback_later()
-    echo(as_json, rows, table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 120))
-    failures = [row for checked in rows for row in checked["properties"] if row["result"] == "failed"]
-    if failures and is_called():
-        msg = f"{len(failures)} properties of '{name}' failed, the first: {failures[0]['property']}."
-        raise RetrievalkitError(msg)
-    if failures:
-        click.get_current_context().exit(1)
-    return rows
+    return Checked(rows)
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
@@ -80,32 +125,3 @@ def _row(outcome: Outcome) -> dict[str, Any]:
             "line": place.line if place else None,
         }
     return row
-
-
-def table(checked: Sequence[dict[str, Any]], width: int) -> str:
-    """The rows of all that was checked, failures with problem, numbers and place."""
-    lines: list[str] = []
-    for one in checked:
-        rows = one["properties"]
-        counts = {result: sum(row["result"] == result for row in rows) for result in ("passed", "failed", "left out")}
-        told = ", ".join(f"{count} {result}" for result, count in counts.items() if count) or one.get("left_out", "")
-        lines.append(f"{one['checked']}: {told}")
-        wide = max((len(row["property"]) for row in rows), default=0)
-        for row in rows:
-            start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
-            lines += _wrapped(start, _words(row), width)
-    return "\n".join(lines)
-
-
-def _words(row: dict[str, Any]) -> list[str]:
-    if row["result"] != "failed":
-        return [row["measured"]]
-    numbers = f": {row['measured']}" if row["measured"] else ""
-    where = [f"look at {row['file']}:{row['line']}"] if row["file"] else []
-    return [f"{row['problem']} [{row['case']}]{numbers}.", row["states"], *where]
-
-
-def _wrapped(start: str, texts: Sequence[str], width: int) -> list[str]:
-    room = max(40, width - len(start))
-    lines = [line for text in texts for line in textwrap.wrap(text, room, break_long_words=False) or [""]]
-    return [(start if row == 0 else " " * len(start)) + line for row, line in enumerate(lines)]

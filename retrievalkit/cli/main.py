@@ -10,10 +10,9 @@ from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.export import export
 from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.mine import mine_negatives
-from retrievalkit.cli.plugins import plugins
-from retrievalkit.cli.quickstart import quickstart
+from retrievalkit.cli.plugins import group as plugins
 from retrievalkit.cli.rerank import rerank
-from retrievalkit.cli.run import run
+from retrievalkit.cli.run import quickstart, run
 from retrievalkit.cli.serve import serve
 from retrievalkit.conversion import convert
 from retrievalkit.evaluate.compare.compare import compare
@@ -34,9 +33,9 @@ def main() -> None:
     """
 
 
-main.add_section("recipes", quickstart, run)
+main.add_section("recipes", DerivedCommand(quickstart), DerivedCommand(run))
 main.add_section("data", DerivedCommand(convert), mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search), serve, export)
 main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))
-main.add_section("plugins", plugins, doctor)
+main.add_section("plugins", plugins, DerivedCommand(doctor))

@@ -54,10 +54,6 @@ class Display:
         start = f"[{self._place(job.step.name)}/{len(self.names)}] done: " if self.together else _INDENT
         _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
 
-    def lost(self, job: Job) -> None:
-        """The machine of a step is lost, and the step goes to another."""
-        _say(f"[{self._place(job.step.name)}/{len(self.names)}] its machine was lost; goes on elsewhere")
-
     def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Steps that ran side by side were interrupted: what is kept."""
         steps = ", ".join(f"'{job.step.name}'" for job in jobs) or "none"

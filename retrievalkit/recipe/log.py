@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-FOLDER = "logs"
+from retrievalkit.recipe.files import LOGS
 
 _TAIL_LINES = 15
 
@@ -30,7 +30,7 @@ class StepLog:
     """
 
     def __init__(self, folder: Path, step: str) -> None:
-        self.path = folder / FOLDER / f"{step}.log"
+        self.path = folder / LOGS / f"{step}.log"
         self.result = ""
 
     @contextlib.contextmanager

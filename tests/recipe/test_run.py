@@ -108,7 +108,8 @@ def start(tmp_path, monkeypatch, cli):
 
     def start(*settings, text=COUNT, output="out", **options):
         Path("recipe.yaml").write_text(text)
-        return run("recipe.yaml", output, cli=cli, overrides=parse_set(settings), **options).steps
+        recipe = load_recipe("recipe.yaml", parse_set(settings), options.pop("variants", None))
+        return run(recipe, output, cli=cli, **options).steps
 
     return start
 
@@ -173,7 +174,7 @@ def test_a_plan_is_what_a_run_then_does(start, calls, cli):
     assert not any(step.kept for step in planned(force=True).steps)
     changed = planned(overrides=parse_set(["epochs=20"]))
     assert [step.kept for step in changed.steps] == [True, False, False]
-    assert changed.text().splitlines() == [
+    assert changed.summary.splitlines() == [
         "[1/3] build → index (kept)",
         "      rkit build data.txt --name one --name two --fast --output out/index",
         "[2/3] train → model",
@@ -359,7 +360,7 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
 
 def test_reference_figures_stand_beside_ours(start):
     """The summary shows each reference figure, ours, and the difference; "missing" where there is none of ours."""
-    lines = [line.split() for line in Outcome(start()).text().splitlines()]
+    lines = [line.split() for line in Outcome(start()).summary.splitlines()]
     assert lines[1][0] == "index"
     assert ["figures", "nDCG@10", "0.4", "0.4000", "+0.0000", "a", "paper"] in lines
     assert ["figures", "RR@10", "0.3", "missing", "a", "paper"] in lines
@@ -400,10 +401,10 @@ def test_variants_share_what_does_not_vary(start, calls):
 def test_the_table_is_printed_and_left_in_the_folder(start, cli):
     """Ours, the reference and the difference, as text, JSON and Markdown."""
     start(text=TABLE)
-    outcome = run("recipe.yaml", "out", cli=cli)
-    assert re.search(r"^short +0.4000 \(0.5000, -0.1000\)", outcome.text(), re.MULTILINE)
-    assert re.search(r"^Long +0.4000 \(0.4000, \+0.0000\)", outcome.text(), re.MULTILINE)
-    found = outcome.to_json()
+    outcome = run(load_recipe("recipe.yaml"), "out", cli=cli)
+    assert re.search(r"^short +0.4000 \(0.5000, -0.1000\)", outcome.summary, re.MULTILINE)
+    assert re.search(r"^Long +0.4000 \(0.4000, \+0.0000\)", outcome.summary, re.MULTILINE)
+    found = outcome.as_json()
     assert [row["variant"] for row in found["rows"]] == ["short", "long"]
     assert found.pop("steps")[0]["name"] == "index"
     assert found == json.loads(Path("out/results.json").read_text())
@@ -431,7 +432,7 @@ def test_steps_are_shown_with_their_titles_and_times(start, capsys):
     shown = capsys.readouterr().err
     assert "[2/3] Train 1 epoch: to see\n      rkit train --from out/index" in shown
     assert Path("out/logs/train.log").read_text().startswith("$ rkit train --from out/index")
-    assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch$", outcome.text(), re.MULTILINE)
+    assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch$", outcome.summary, re.MULTILINE)
     start(text=text)
     shown = capsys.readouterr().err
     assert shown == "[1-3/3] Unchanged, kept from the run before: index, train, figures\n"
@@ -520,7 +521,7 @@ def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_pat
         f"name: x\nsteps:\n  - {{name: train, command: train, output: model, with: {given}}}\n"
     )
     with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
-        run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)
+        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
     assert not (tmp_path / "out").exists()
 
 
@@ -533,7 +534,7 @@ def test_settings_of_mining_are_looked_up_too(tmp_path):
         "with: {from: bm25, corpus: c, examples: e, set: {skip: 3}}}\n"
     )
     with pytest.raises(DataError, match="rkit mine-negatives has no option 'skip'"):
-        run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)
+        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
 
 
 @pytest.mark.parametrize(

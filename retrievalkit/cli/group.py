@@ -34,9 +34,6 @@ _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
-_MOVED_TO_PLUGINS = {"analyse-views": "retrievalkit-mvr"}
-"""Commands that were in the core once -> the distribution to install."""
-
 Rows = list[tuple[str, str]]
 
 
@@ -179,18 +176,11 @@ class RootGroup(RkitGroup):
         return command
 
     def check_known(self, ctx: click.Context, name: str) -> None:
-        """Refuse a name that is neither a command nor one of a plugin; says where it may come from."""
-        if name in registry.names("command"):
-            return
-        if package := _MOVED_TO_PLUGINS.get(name):
-            advice = f"It is part of {package}. Install it: pip install {package}."
-        elif close := nearest(name, self.list_commands(ctx)):
-            advice = f"Did you mean '{close}'?"
-        else:
-            advice = ""
-        # The command may be one of a plugin that is broken.
-        sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
-        ctx.fail(" ".join(one for one in sentences if one))
+        """Refuse a name that is neither a command nor one of a plugin, which may be broken."""
+        if name not in registry.names("command"):
+            close = nearest(name, self.list_commands(ctx))
+            sentences = (f"No such command '{name}'.", f"Did you mean '{close}'?" if close else "")
+            ctx.fail(" ".join(filter(None, (*sentences, registry.default_registry().broken_plugins()))))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; those of plugins by the help text that they were registered with."""

@@ -53,7 +53,6 @@ def load(path, *settings):
 
 
 def test_values_defaults_and_outputs_are_filled_in(write):
-    """A step's options are its own over the defaults, values are filled in, and outputs become paths in the folder."""
     found = load(write(TWO_STEPS), "corpus=data")
     index, search = found.steps
     assert found.name == "two steps"
@@ -72,7 +71,6 @@ def test_values_defaults_and_outputs_are_filled_in(write):
 
 
 def test_an_override_changes_a_value_or_an_option_of_one_step(write):
-    """`--set k=5` changes a value, `--set run.batch_size=1` an option, `--set run.set.model.b=9` a setting."""
     found = load(write(TWO_STEPS), "corpus=data", "k=5", "run.batch_size=1", "run.set.model.b=9", "bm25.indexer=flat")
     index, search = found.steps
     assert search.options["k"] == 5
@@ -82,13 +80,11 @@ def test_an_override_changes_a_value_or_an_option_of_one_step(write):
 
 
 def test_an_override_may_name_an_earlier_step(write):
-    """An override of a step's option is filled in like the option itself."""
     found = load(write(TWO_STEPS), "corpus=data", "run.model=${steps.bm25}/encoder")
     assert found.options_in(found.steps[1], "out")["model"] == "out/bm25/encoder"
 
 
 def test_an_unknown_override_offers_the_nearest_name(write):
-    """A misspelt value is no silent new one."""
     with pytest.raises(UnknownNameError, match="did you mean 'corpus'"):
         load(write(TWO_STEPS), "corpsu=data")
     with pytest.raises(UnknownNameError, match="value of the recipe 'bm25'"):
@@ -96,7 +92,6 @@ def test_an_unknown_override_offers_the_nearest_name(write):
 
 
 def test_a_value_that_was_not_given_says_how_to_give_it(write):
-    """A null value that is needed is asked for by name, at the line that needs it."""
     with pytest.raises(InputError, match=r"recipe.yaml:13: .*needs a value for 'corpus'. Give it: --set corpus="):
         load(write(TWO_STEPS))
 
@@ -127,7 +122,6 @@ def test_a_value_that_was_not_given_says_how_to_give_it(write):
     ],
 )
 def test_a_mistake_is_said_with_file_and_line(write, old, new, line, problem):
-    """Whatever is wrong in a recipe, the message names the file and the line."""
     assert old in TWO_STEPS
     path = write(TWO_STEPS.replace(old, new, 1))
     with pytest.raises(DataError, match=f"^{path}:{line}: .*{problem}"):
@@ -136,13 +130,11 @@ def test_a_mistake_is_said_with_file_and_line(write, old, new, line, problem):
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "text"])
 def test_a_file_that_holds_no_recipe_is_refused(write, text):
-    """An empty file and a list are no recipes."""
     with pytest.raises(DataError):
         load(write(text))
 
 
 def test_another_encoding_is_refused_with_its_line(tmp_path):
-    """A recipe is UTF-8."""
     path = tmp_path / "recipe.yaml"
     path.write_bytes(b"name: a\ndescription: caf\xe9\n")
     with pytest.raises(DataError, match=r"recipe.yaml:2: byte 0xe9"):
@@ -150,14 +142,12 @@ def test_another_encoding_is_refused_with_its_line(tmp_path):
 
 
 def test_scalars_follow_yaml_1_2(write):
-    """Text that YAML 1.1 takes for something else stays what was typed."""
     path = write("a: no\nb: 1e-5\nc: 1:30\nd: 10,12\ne: '7'\nf: 2024-01-02\ng: ~\nh: True\ni: -3\nj: .5\n")
     values = ["no", 1e-5, "1:30", "10,12", "7", "2024-01-02", None, True, -3, 0.5]
     assert read_yaml(path) == dict(zip("abcdefghij", values, strict=True))
 
 
 def test_settings_become_nested_options():
-    """Dots nest, values are read as in a recipe, and the last of two wins."""
     settings = ["pooler.layers=10,12", "epochs=3", "epochs=4", "a.b.c=true", "a.b.d=[1, x]", "e=", "f='3'", "g=x: y=z"]
     assert parse_set(settings) == {
         "pooler": {"layers": "10,12"},
@@ -174,14 +164,12 @@ def test_settings_become_nested_options():
     [["epochs"], ["=3"], ["pooler..layers=3"], ["a=1", "a.b=2"], ["a.b=2", "a=1"], ["a=[1"], ["a='1"], [""]],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings):
-    """The message repeats the setting."""
     with pytest.raises(OptionError, match=r"--set ['\"]"):
         parse_set(settings)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3})?", fullmatch=True), st.integers(), max_size=4))
 def test_flattening_undoes_nesting(options):
-    """What `--set` nests, a recipe's `set` flattens."""
     try:
         nested = parse_set(f"{name}={value}" for name, value in options.items())
     except OptionError:
@@ -190,13 +178,11 @@ def test_flattening_undoes_nesting(options):
 
 
 def test_an_unknown_recipe_offers_those_that_come_along():
-    """`rkit run quikstart` offers the quickstart."""
     with pytest.raises(UnknownNameError, match="did you mean 'quickstart'"):
         find_recipe("quikstart")
 
 
 def test_reading_recipes_imports_nothing_heavy():
-    """The command line parses `--set` with this module, so it has to start at once."""
     heavy = "('yaml', 'torch', 'pydantic', 'numpy')"
     code = f"import sys, retrievalkit.recipe.recipe; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -204,7 +190,6 @@ def test_reading_recipes_imports_nothing_heavy():
 
 
 def test_the_example_in_the_documentation_is_a_recipe(write):
-    """The module's docstring shows the format; it can be read."""
     shown = "\n".join((recipe.__doc__ or "").split("\n\n")[1:3])
     text = "\n".join(line[4:] for line in shown.splitlines())
     found = load(write(text), "corpus=data", "seeds=1,2")
@@ -217,7 +202,6 @@ def test_the_example_in_the_documentation_is_a_recipe(write):
 
 
 def test_a_step_that_names_another_component_does_not_take_the_options_of_the_default_one():
-    """Options of the default loss are not for another loss; those of the pooler, which is the same, stay."""
     shared = {"loss": "contrastive", "pooler": "${pooler}", "set": {"loss.temperature": 2, "pooler.dim": 8, "limit": 5}}
     own = {"loss": "distill_kl+flops", "pooler": "${pooler}", "set": {"loss": {"flops": {"flops_query": 1}}}}
     expected = {"pooler.dim": 8, "limit": 5, "loss.flops.flops_query": 1}
@@ -228,13 +212,11 @@ def test_a_step_that_names_another_component_does_not_take_the_options_of_the_de
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [*a]"])
 def test_values_nested_without_end_are_refused(write, text):
-    """An alias may stand in itself."""
     with pytest.raises(DataError, match="nested too deep"):
         load(write(text))
 
 
 def test_a_file_that_many_extend_is_read_once(tmp_path):
-    """Else twenty files that each extend the next one twice are read a million times."""
     for number in range(20):
         (tmp_path / f"r{number}.yaml").write_text(f"extends: [r{number + 1}.yaml, r{number + 1}.yaml]\n")
     (tmp_path / "r20.yaml").write_text("name: x\nsteps: []\n")
@@ -243,5 +225,4 @@ def test_a_file_that_many_extend_is_read_once(tmp_path):
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
 def test_a_number_beyond_all_types_stays_text(digits):
-    """Which the option that it is given for refuses."""
     assert parse_set([f"lr={digits}"]) == {"lr": digits}

@@ -13,7 +13,6 @@ from retrievalkit.recipe.step import Step
 
 
 def test_all_that_is_missing_is_named_in_one_message():
-    """Distributions of `requires`, and packages that models are in; what is installed is left out."""
     step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
     with pytest.raises(InputError) as caught:
         plan(
@@ -29,7 +28,6 @@ def test_all_that_is_missing_is_named_in_one_message():
 
 
 def test_the_quickstart_with_the_core_alone_says_what_to_install(tmp_path):
-    """As after `pip install retrievalkit`: exit code 2, one message, nothing run."""
     code = (
         "import importlib.metadata as m, importlib.util as u, sys\n"
         "version, find = m.version, u.find_spec\n"

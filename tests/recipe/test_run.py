@@ -36,6 +36,7 @@ steps:
     output: figures.json
     expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}
 """
+FIGURES = 'evaluate\n    with: {run: "${steps.train}", json: true}\n    output: figures.json'
 
 
 @pytest.fixture
@@ -115,7 +116,6 @@ def start(tmp_path, monkeypatch, cli):
 
 
 def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
-    """Options, flags, repeated options, arguments and settings become words; what a command prints can be an output."""
     results = start()
     assert [one.command_line for one in results] == [
         "rkit build data.txt --name one --name two --fast --output out/index",
@@ -132,7 +132,6 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
 
 
 def test_an_output_may_be_an_argument_of_the_command(start):
-    """`rkit convert IN OUT` has its output in its place."""
     text = "name: upper\nsteps:\n  - {name: upper, command: convert, with: {source: data.txt}, output: a/upper.txt}\n"
     Path("out/a").mkdir(parents=True)
     Path("out", STATE).write_text('{"recipe": "upper", "steps": {}}')
@@ -141,14 +140,7 @@ def test_an_output_may_be_an_argument_of_the_command(start):
     assert Path("out/a/upper.txt").read_text() == "ABC"
 
 
-def test_a_step_that_has_to_write_needs_an_output(start):
-    """A required --output that the recipe does not name is missed before anything runs."""
-    with pytest.raises(DataError, match=r"rkit build needs .output.\. Add it next to .with."):
-        start(text="name: x\nsteps:\n  - {name: a, command: build, with: {source: data.txt}}\n")
-
-
 def test_nothing_is_done_twice(start, calls):
-    """A second run skips every step, and remembers how long they took."""
     first = start()
     calls.clear()
     second = start()
@@ -159,7 +151,6 @@ def test_nothing_is_done_twice(start, calls):
 
 
 def test_a_plan_is_what_a_run_then_does(start, calls, cli):
-    """Its lines are those of the run; what is done is kept, as in the run, and what depends on a change is not."""
 
     def planned(overrides=None, **options):
         return preview(load_recipe("recipe.yaml", overrides), "out", cli=cli, **options)
@@ -187,66 +178,37 @@ def test_a_plan_is_what_a_run_then_does(start, calls, cli):
     assert not any(step.kept for step in planned().steps)
 
 
-def test_a_changed_option_runs_again_what_depends_on_it(start, calls):
-    """Other epochs train again, and replace the model; the index before it stays."""
+@pytest.mark.parametrize(
+    ("change", "settings", "again"),
+    [
+        (lambda: None, ["epochs=20"], "train evaluate"),
+        (lambda: None, ["epochs=2"], "train"),  # whose content is the same
+        (lambda: Path("data.txt").touch(), [], ""),
+        (lambda: Path("data.txt").write_text("abcd"), [], "build train evaluate"),
+        (lambda: Path("out/index/content").unlink(), [], "build"),
+        (lambda: Path("out/index/content").write_text("ab"), [], "build"),
+    ],
+    ids=["option", "same result", "time alone", "input", "output gone", "output cut off"],
+)
+def test_what_depends_on_a_change_is_run_again(start, calls, change, settings, again):
     start()
     calls.clear()
-    start("epochs=20")
-    assert [(name, *rest) for name, *rest in calls] == [
-        ("train", 20, False, ("pooler.layers=4,6",), False, True),
-        ("evaluate", True),
-    ]
+    change()
+    start(*settings)
+    assert [name for name, *_ in calls] == again.split()
 
 
-def test_a_step_whose_input_has_the_same_content_again_is_skipped(start, calls):
-    """A training that comes out the same does not run its evaluation again."""
-    start()
-    calls.clear()
-    start("epochs=2")
-    assert [name for name, *_ in calls] == ["train"]
-
-
-def test_a_changed_file_runs_again_what_reads_it(start, calls):
-    """The content of an input counts, not its time."""
-    start()
-    calls.clear()
-    Path("data.txt").touch()
-    start()
-    assert calls == []
-    Path("data.txt").write_text("abcd")
-    assert start()[2].figures == {"nDCG@10": 0.5}
-    assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
-
-
-@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_text("ab")])
-def test_an_output_that_is_gone_or_cut_off_is_made_again(start, calls, harm):
-    """A step whose output was harmed runs again, and those after it need not."""
-    start()
-    calls.clear()
-    harm(Path("out/index/content"))
-    start()
-    assert [name for name, *_ in calls] == ["build"]
-
-
-def test_force_runs_every_step(start, calls):
-    """`--force` skips nothing."""
-    start()
-    calls.clear()
-    start(force=True)
-    assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
-
-
-def test_the_folder_may_be_moved(start, calls):
-    """What has been done counts at another place too."""
+def test_the_folder_may_be_moved_and_force_runs_every_step(start, calls):
     start()
     calls.clear()
     Path("out").rename("elsewhere")
     start(output="elsewhere")
     assert calls == []
+    start(output="elsewhere", force=True)
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
 
 
 def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
-    """The message names the step, keeps the exit code, and the next run starts at that step."""
     text = COUNT.replace("command: train", "command: build").replace("from:", "fail: true, source:")
     text = text.replace(', epochs: "${epochs}", set: {pooler.layers: "${layers}"}, shared-tower: false', "")
     with pytest.raises(StepError, match=r"step 'train' \(rkit build\) failed: the text is broken.") as caught:
@@ -263,7 +225,6 @@ def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
 
 
 def test_a_training_that_was_cut_off_is_resumed(start, calls):
-    """The same step gets --resume, and its seconds are added up; a changed one starts anew."""
     with pytest.raises(KeyboardInterrupt):
         start("epochs=13")
     state = json.loads(Path("out", STATE).read_text())["steps"]
@@ -280,7 +241,6 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls):
 
 
 def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
-    """A figure file appears whole or not at all."""
 
     @cli.command(name="evaluate")
     @click.argument("run")
@@ -299,23 +259,30 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
     ("old", "new", "line", "problem"),
     [
         ("command: train", "command: trian", 9, "unknown command 'trian'; did you mean 'train'"),
-        ("epochs:  ", "epohcs: ", 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
-        ('"${epochs}"', "many", 11, "'epochs': 'many' is not a valid integer"),
+        ('epochs: "', 'epohcs: "', 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
+        ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': 'many' is not a valid integer"),
         ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
         ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
         ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
         ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
+        (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
         ("name: [one, two]", "weight: heavy", 7, "'heavy' is not a valid float"),
+        # Nothing is written outside of the run's folder.
+        ('"${source}"', '"--output=/tmp/elsewhere"', 7, "would read as an option"),
+        ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
+        ("output: index", "output: a/../../b", 8, "not inside the run's folder"),
+        ("output: index", "output: /tmp/elsewhere", 8, "not inside the run's folder"),
+        ("command: build", "command: plugins new", 5, "unknown command 'plugins new'"),
+        ("command: build", "command: run", 5, "unknown command 'run'"),
     ],
 )
-def test_a_wrong_command_line_is_said_before_anything_runs(start, calls, old, new, line, problem):
-    """Unknown commands and options, wrong values and missing ones are named with file and line."""
-    text = COUNT.replace('epochs: "${', 'epochs:  "${')
-    old = old.replace("epochs:  ", "epochs:  ")
-    assert old in text
+def test_a_wrong_step_is_named_with_its_line_before_anything_runs(start, cli, calls, old, new, line, problem):
+    cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
+    cli.add_command(cli.commands["build"], "run")
+    assert old in COUNT
     with pytest.raises(DataError, match=rf"^recipe.yaml:{line}: .*{problem}"):
-        start(text=text.replace(old, new, 1))
+        start(text=COUNT.replace(old, new, 1))
     assert calls == []
     assert not Path("out").exists()
 
@@ -324,7 +291,6 @@ def test_a_wrong_command_line_is_said_before_anything_runs(start, calls, old, ne
     "address", ["s3://stranger/x", "ftp://stranger/x", "s3://mine/x::ftp://stranger/x", "s3://mine2/x"]
 )
 def test_a_store_is_read_only_if_the_user_names_it(start, cli, calls, address):
-    """It is sent the user's credentials; what lies below an address of `--set` is named too."""
     text = COUNT.replace("name: [one, two]", f"name: {address}")
     with pytest.raises(DataError, match="--set"):
         start("source=s3://mine", text=text)
@@ -335,7 +301,6 @@ def test_a_store_is_read_only_if_the_user_names_it(start, cli, calls, address):
 
 
 def test_another_recipes_folder_is_left_alone(start):
-    """A folder that is not empty, or another recipe's, is not written to."""
     start()
     with pytest.raises(ArtifactError, match="belongs to the recipe 'count', not to 'recount'"):
         start(text=COUNT.replace("name: count", "name: recount"))
@@ -349,7 +314,6 @@ def test_another_recipes_folder_is_left_alone(start):
 
 
 def test_two_runs_do_not_write_into_one_folder(start, calls):
-    """The second is refused while the first is at work, and changes nothing; afterwards it goes on."""
     start("epochs=1")
     before, done = Path("out", STATE).read_text(), len(calls)
     with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
@@ -359,18 +323,10 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
 
 
 def test_reference_figures_stand_beside_ours(start):
-    """The summary shows each reference figure, ours, and the difference; "missing" where there is none of ours."""
     lines = [line.split() for line in Outcome(start()).summary.splitlines()]
     assert lines[1][0] == "index"
     assert ["figures", "nDCG@10", "0.4", "0.4000", "+0.0000", "a", "paper"] in lines
     assert ["figures", "RR@10", "0.3", "missing", "a", "paper"] in lines
-
-
-def test_a_recipe_that_has_been_read_can_be_run(start, cli):
-    """`run` takes a Recipe too, so that a program can build on it."""
-    start()
-    found = load_recipe("recipe.yaml")
-    assert [one.skipped for one in run(found, "out", cli=cli).steps] == [True, True, True]
 
 
 TABLE = (
@@ -386,7 +342,6 @@ baseline: short
 
 
 def test_variants_share_what_does_not_vary(start, calls):
-    """The index is built once, a model trained for each variant, and a second run does nothing."""
     results = start(text=TABLE)
     assert [one.name for one in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
     assert [name for name, *_ in calls] == ["build", "train", "evaluate", "train", "evaluate"]
@@ -399,7 +354,6 @@ def test_variants_share_what_does_not_vary(start, calls):
 
 
 def test_the_table_is_printed_and_left_in_the_folder(start, cli):
-    """Ours, the reference and the difference, as text, JSON and Markdown."""
     start(text=TABLE)
     outcome = run(load_recipe("recipe.yaml"), "out", cli=cli)
     assert re.search(r"^short +0.4000 \(0.5000, -0.1000\)", outcome.summary, re.MULTILINE)
@@ -412,7 +366,6 @@ def test_the_table_is_printed_and_left_in_the_folder(start, cli):
 
 
 def test_what_steps_print_is_not_mixed_with_the_result(start, cli, capsys):
-    """Standard output is left to the table or the JSON of the whole."""
 
     @cli.command(name="train")
     @click.option("--output")
@@ -426,7 +379,6 @@ def test_what_steps_print_is_not_mixed_with_the_result(start, cli, capsys):
 
 
 def test_steps_are_shown_with_their_titles_and_times(start, capsys):
-    """A few lines a step; the command line is in the log, and shown with --verbose; at the end all times."""
     text = COUNT.replace("- name: train\n", "- name: train\n    title: 'Train ${epochs} epoch: to see'\n")
     outcome = Outcome(start(text=text, verbose=True))
     shown = capsys.readouterr().err
@@ -439,7 +391,6 @@ def test_steps_are_shown_with_their_titles_and_times(start, capsys):
 
 
 def test_an_interrupted_run_says_what_is_kept_and_the_next_one_what_it_resumes(start, capsys):
-    """Ctrl-C in a training: its last state and the earlier outputs stay."""
     with pytest.raises(KeyboardInterrupt) as interrupted:
         start("epochs=13")
     last = interrupted.value.__notes__[-1]
@@ -452,7 +403,6 @@ def test_an_interrupted_run_says_what_is_kept_and_the_next_one_what_it_resumes(s
 
 
 def test_a_failing_step_shows_the_end_of_its_log(start, cli, capsys):
-    """What it printed before it failed, and where the rest is."""
 
     @cli.command(name="train")
     @click.option("--output")
@@ -471,7 +421,6 @@ def test_a_failing_step_shows_the_end_of_its_log(start, cli, capsys):
 
 
 def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
-    """What one run left, the next one takes over, more seeds included."""
     text = TABLE.replace("epochs: 1}", "epochs: 1, seed: 1}").replace(
         "pooler.layers:", "seed: '${seed}', pooler.layers:"
     )
@@ -484,7 +433,6 @@ def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
 
 
 def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
-    """The results are written after each row, and the next run goes on at the step that failed."""
     with pytest.raises(KeyboardInterrupt):
         start(text=TABLE.replace("epochs: 20", "epochs: 13"))
     found = json.loads(Path("out/results.json").read_text())
@@ -510,61 +458,27 @@ def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
         ({"set": {"loss.temprature": 1}}, "loss 'contrastive' has no option 'temprature'"),
         ({"set": {"limt": 3}}, "rkit train has no option 'limt'; did you mean 'limit'"),
         ({"encoder": "transfomer"}, "unknown encoder 'transfomer'; did you mean 'transformer'"),
+        ({"command": "mine-negatives", "set": {"skip": 3}}, "rkit mine-negatives has no option 'skip'"),
     ],
 )
 def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_path, options, problem):
-    """A wrong option of a late step is said, with its line, before the first one has begun."""
     from retrievalkit.cli import main
 
-    given = json.dumps({"model": "bert", "examples": "e", **options})
+    command, usual = options.pop("command", "train"), {"examples": "e"}
+    usual |= {"model": "bert"} if command == "train" else {"from": "bm25", "corpus": "c"}
+    given = json.dumps({**usual, **options})
     Path(tmp_path / "recipe.yaml").write_text(
-        f"name: x\nsteps:\n  - {{name: train, command: train, output: model, with: {given}}}\n"
+        f"name: x\nsteps:\n  - {{name: train, command: {command}, output: model, with: {given}}}\n"
     )
     with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
         run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_of_mining_are_looked_up_too(tmp_path):
-    """As those of a training."""
-    from retrievalkit.cli import main
-
-    Path(tmp_path / "recipe.yaml").write_text(
-        "name: x\nsteps:\n  - {name: mine, command: mine-negatives, output: o.jsonl, "
-        "with: {from: bm25, corpus: c, examples: e, set: {skip: 3}}}\n"
-    )
-    with pytest.raises(DataError, match="rkit mine-negatives has no option 'skip'"):
-        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ('"${source}"', '"--output=/tmp/elsewhere"', "would read as an option"),
-        ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', "would read as an option"),
-        ("output: index", "output: ../index", "not inside the run's folder"),
-        ("output: index", "output: /tmp/elsewhere", "not inside the run's folder"),
-        ("output: index", "output: a/../../b", "not inside the run's folder"),
-        ("command: build", "command: plugins new", "unknown command 'plugins new'"),
-        ("command: build", "command: run", "unknown command 'run'"),
-    ],
-)
-def test_a_recipe_cannot_write_outside_of_the_runs_folder(start, cli, calls, old, new, problem):
-    """By its outputs, by an argument that is an option in truth, or by commands that are not for experiments."""
-    cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
-    cli.add_command(cli.commands["build"], "run")
-    assert old in COUNT
-    with pytest.raises(DataError, match=problem):
-        start(text=COUNT.replace(old, new, 1))
-    assert calls == []
-    assert not Path("out").exists()
-
-
 @pytest.mark.parametrize(
     "settings", [(), ("index.name=https://root:s3cret@host",), ("epochs=https://root:s3cret@host",)]
 )
 def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings):
-    """The command line of a step stands in the state and in its log; a value in the state."""
     text = COUNT if settings else COUNT.replace("name: [one, two]", "name: https://root:s3cret@host")
     text = text.replace('epochs: "${epochs}", ', "") if "epochs" in "".join(settings) else text
     with pytest.raises(InputError, match="holds a user or a password") as caught:
@@ -574,7 +488,6 @@ def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings)
 
 
 def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
-    """Before and after it, they are."""
     seen = []
     build = cli.commands["build"].callback
     cli.commands["build"].callback = lambda **options: (seen.append(consent.in_recipe()), build(**options))
@@ -583,6 +496,5 @@ def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
 
 
 def test_titles_of_a_recipe_cannot_control_the_terminal(start, capsys):
-    """The lines about the steps show such characters."""
     start(text=COUNT.replace("command: build", 'command: build\n    title: "a\\e[2Jb"', 1))
     assert "a\\x1b[2Jb" in capsys.readouterr().err

@@ -45,7 +45,6 @@ def collection(folder, ranks):
 
 
 def test_a_recipe_is_run_with_each_set_and_averaged(tmp_path):
-    """A row for each variant and set, and one for the mean, which is compared with the baseline's mean."""
     one = collection(tmp_path / "data1", [(2, 1)])
     two = collection(tmp_path / "data2", [(1, 1), (2, 2), (2, 1)])
     (tmp_path / "recipe.yaml").write_text(RECIPE)
@@ -60,7 +59,6 @@ def test_a_recipe_is_run_with_each_set_and_averaged(tmp_path):
 
 
 def test_the_figures_of_an_analysis_are_those_that_are_no_counts(tmp_path):
-    """`rkit analyse-views` writes a folder; folders of other commands have no figures."""
     for kind in ("analysis", "vectors"):
         with artifacts.write_folder(tmp_path / kind) as staging:
             content = {"local_variation": 0.2, "perplexity": 3.0, "pairs": 7, "options": {"temperature": 1.0}}

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import stepping
 from retrievalkit.cli import main as rkit
@@ -76,7 +75,6 @@ def without_seconds(path):
 
 
 def test_the_outcome_is_that_of_one_by_one(monkeypatch):
-    """The table, the record and the figures; each step after those that it uses; and a second run does nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one = start(RECIPE, "one", jobs=None)
     Path(stepping.JOURNAL).unlink()
@@ -97,7 +95,6 @@ def test_the_outcome_is_that_of_one_by_one(monkeypatch):
 
 
 def test_steps_share_the_processors_and_the_terminal(monkeypatch, capsys):
-    """Two that wait for each other's start run at once, each with its share; every line names its step."""
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     Path("go.txt").touch()
     start(APART, jobs=2)
@@ -109,7 +106,6 @@ def test_steps_share_the_processors_and_the_terminal(monkeypatch, capsys):
 
 
 def test_a_step_that_fails_takes_those_that_need_it(capsys):
-    """The others are done; the run fails at its end, names what was not run, and the next one does only that."""
     Path("go.txt").touch()
     broken = APART.replace("text: a, until: go", "text: a, fail: true")
     with pytest.raises(
@@ -127,7 +123,6 @@ def test_a_step_that_fails_takes_those_that_need_it(capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_an_interrupted_run_ends_its_steps_and_goes_on(number, place):
-    """By Ctrl-C, and by SIGKILL, after which the steps end by themselves."""
     Path("recipe.yaml").write_text(APART)
     words = [sys.executable, stepping.__file__, "run", "recipe.yaml", "--output", "out", "--jobs", "2"]
     # Tests may run in the background, where Ctrl-C is ignored.
@@ -151,7 +146,6 @@ def test_an_interrupted_run_ends_its_steps_and_goes_on(number, place):
 
 @pytest.mark.slow
 def test_a_step_that_is_killed_is_a_failure():
-    """Of the step alone, by its signal."""
     text = APART.replace("text: a, until: go", "text: a, seconds: 60")
     Path("go.txt").touch()
     Path("recipe.yaml").write_text(text)

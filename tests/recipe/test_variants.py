@@ -51,7 +51,6 @@ def names(found):
 
 
 def test_what_varies_is_run_once_a_variant_and_the_rest_once(write):
-    """Steps that come out the same are shared, with the first variant that has them; only what is needed is run."""
     found = load(write(TABLE))
     assert names(found) == [
         *("bm25", "negatives", "near/train", "near/figures"),
@@ -69,7 +68,6 @@ def test_what_varies_is_run_once_a_variant_and_the_rest_once(write):
 
 
 def test_rows_have_titles_references_and_their_steps(write):
-    """A variant's references stand before those of the steps."""
     found = load(write(TABLE))
     near, far, *_ = found.rows
     assert [row.title for row in found.rows] == ["Layers 4 and 6", "far", "both", "bm25_only"]
@@ -81,7 +79,6 @@ def test_rows_have_titles_references_and_their_steps(write):
 
 
 def test_some_variants_are_run_alone_where_all_would_have_put_them(write):
-    """Names and patterns choose, in the recipe's order; steps stand where they stand in a run of all."""
     path = write(TABLE)
     assert names(load(path, variants=["both"])) == ["bm25", "negatives", "near/train", "both/stage2", "both/figures"]
     assert [row.name for row in load(path, variants=["f*", "near"]).rows] == ["near", "far"]
@@ -94,7 +91,6 @@ def test_some_variants_are_run_alone_where_all_would_have_put_them(write):
 
 
 def test_a_value_is_asked_for_by_the_variants_that_need_it(write):
-    """A value that one row alone needs does not stop the others."""
     path = write(TABLE)
     with pytest.raises(
         DataError, match=r"yaml:11: .* value for 'teacher'.*Without it: --variants near,far,both,bm25_only$"
@@ -105,7 +101,6 @@ def test_a_value_is_asked_for_by_the_variants_that_need_it(write):
 
 
 def test_seeds_are_run_in_folders_of_their_own(write):
-    """What the seed makes no difference to is shared by the seeds."""
     path = write(TABLE + "seeds: [42, 43]\n")
     found = load(path, variants=["far", "bm25_only"])
     assert names(found) == [
@@ -131,14 +126,12 @@ def test_seeds_are_run_in_folders_of_their_own(write):
     ],
 )
 def test_seeds_that_make_no_sense_are_refused(write, old, new, settings, problem):
-    """The message says what seeds are."""
     text = TABLE + "seeds: [42]\n"
     with pytest.raises((DataError, OptionError), match=problem):
         load(write(text.replace(old, new) if old else text), *settings)
 
 
 def test_set_goes_for_all_variants(write):
-    """An override wins over what a variant says; without any difference left they share all."""
     found = load(write(TABLE), "layers=3", "train.model=roberta", variants=["near", "far"])
     assert names(found) == ["bm25", "negatives", "train", "near/figures"]
     assert found.steps[2].options["model"] == "roberta"
@@ -146,7 +139,6 @@ def test_set_goes_for_all_variants(write):
 
 
 def test_set_may_be_for_one_variant(write):
-    """`--set far.layers=...` changes that row alone, and wins over what is set for all."""
     found = load(write(TABLE), "far.layers=2", "layers=3", "both.stage2.epochs=5", variants=["near", "far", "both"])
     steps = {step.name: step for step in found.steps}
     assert steps["near/train"].options["set"] == {"pooler.layers": 3}
@@ -162,7 +154,6 @@ def test_set_may_be_for_one_variant(write):
 
 
 def test_a_value_may_be_options_that_variants_and_set_add_to(write):
-    """A mapping among the values is joined key by key, and its entries become settings."""
     text = TABLE.replace("layers: [4, 6]", "options: {token: mean}").replace(
         "{layers: [1, 6]}", "{options: {layers: 2}}"
     )
@@ -196,7 +187,6 @@ def test_a_value_may_be_options_that_variants_and_set_add_to(write):
     ],
 )
 def test_a_mistake_in_a_variant_is_said_with_file_and_line(write, old, new, line, problem):
-    """Unknown values, doubled names and names of folders are refused where they stand."""
     assert old in TABLE
     path = write(TABLE.replace(old, new, 1))
     with pytest.raises(DataError, match=f"^{path}:{line}: .*{problem}"):
@@ -204,7 +194,6 @@ def test_a_mistake_in_a_variant_is_said_with_file_and_line(write, old, new, line
 
 
 def test_steps_may_stand_in_any_order_and_values_may_name_them(write):
-    """A step runs behind those that it uses; otherwise the order is the file's."""
     text = TABLE.partition("variants:")[0].replace("table: [figures]\n", "")
     found = load(write(text), "teacher=x", variants=None)
     assert names(found) == ["bm25", "negatives", "train", "figures", "stage2", "taught", "unused"]
@@ -228,7 +217,6 @@ variants:
 
 
 def test_a_recipe_may_extend_another(write):
-    """Values, steps and variants are joined by name; null takes a variant or a figure away."""
     write(TABLE)
     found = recipe.load_recipe(write(SMALL, "small.yaml"), {"teacher": "t"})
     assert [row.name for row in found.rows] == ["near", "far", "both", "distilled", "new"]
@@ -243,7 +231,6 @@ def test_a_recipe_may_extend_another(write):
 
 
 def test_several_recipes_may_be_extended_the_later_over_the_earlier(write):
-    """What two bases say differently is as the second says."""
     write(TABLE)
     write("values: {layers: [9], seed: 3}\nbaseline: far\n", "mixin.yaml")
     found = recipe.load_recipe(write("extends: [recipe.yaml, mixin.yaml]\n"
@@ -266,7 +253,6 @@ def test_several_recipes_may_be_extended_the_later_over_the_earlier(write):
     ],
 )
 def test_a_mistake_is_said_with_the_file_that_makes_it(write, tmp_path, text, file, line, problem):
-    """With several files, the message names the one where the mistake stands."""
     write(TABLE)
     path = write(text, "small.yaml")
     with pytest.raises(DataError, match=f"^{tmp_path}/{file}.yaml:{line}: .*{problem}"):
@@ -274,7 +260,6 @@ def test_a_mistake_is_said_with_the_file_that_makes_it(write, tmp_path, text, fi
 
 
 def test_labels_follow_what_is_set(write):
-    """A title may contain values: the variant's own, or those of --set."""
     text = TABLE.replace("title: Layers 4 and 6", "title: 'Layers ${layers}, ${trained}'").replace(
         "far: {", "far: {title: '${layers}', "
     )
@@ -286,7 +271,6 @@ def test_labels_follow_what_is_set(write):
 
 
 def test_steps_say_what_they_do(write):
-    """Under the variant and seed that they belong to; a step without a title shows its command."""
     text = TABLE.replace("{name: train, command", "{name: train, title: 'Train on ${layers}', command")
     steps = {step.name: step.heading for step in load(write(text)).steps}
     assert steps["near/train"] == "near · Train on 4,6"
@@ -318,7 +302,6 @@ NO_VARIANTS = SETS.partition("variants:")[0]
 
 
 def test_each_variant_is_run_with_each_set(write):
-    """What the set makes no difference to is run once; the rows of a variant stand together, its means after them."""
     found = recipe.load_recipe(write(SETS))
     assert names(found)[:6] == [
         *("near-web/train", "near-web/vectors", "near-web/figures"),
@@ -339,7 +322,6 @@ ROWS_OF_FAR = ("far-web", "far-forum_a", "far-forum_b", "far-forums", "far-all")
 
 
 def test_sets_without_variants_are_rows_by_themselves(write):
-    """And `expected` of the sets and means are their references."""
     found = recipe.load_recipe(write(NO_VARIANTS))
     assert [row.name for row in found.rows] == ["web", "forum_a", "forum_b", "forums", "all"]
     assert found.rows[0].expected == {("figures", "RR@10"): 0.5}
@@ -348,7 +330,6 @@ def test_sets_without_variants_are_rows_by_themselves(write):
 
 
 def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
-    """A mean is a row where all that it averages is."""
     path = write(SETS)
     settings = parse_set(["far.layers=[2]", "web.data=mine", "far-web.metrics=R@5"])
     assert [row.name for row in recipe.load_recipe(path, variants=["far"]).rows] == list(ROWS_OF_FAR)
@@ -377,13 +358,11 @@ def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
     ],
 )
 def test_a_wrong_set_or_mean_is_refused(write, change, problem):
-    """With what is known instead."""
     with pytest.raises((DataError, UnknownNameError), match=problem):
         recipe.load_recipe(write(SETS.replace(*change)))
 
 
 def test_two_rows_of_one_name_are_refused(write):
-    """A variant a-b with the set c, and a variant a with the set b-c."""
     text = SETS.replace("  far: {", "  near-web: {}\n  far: {").replace("  forum_a:", "  web-web:")
     with pytest.raises(DataError, match="two rows have the name 'near-web-web'"):
         recipe.load_recipe(write(text))

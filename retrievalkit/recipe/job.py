@@ -95,12 +95,7 @@ class Job:
         return artifacts.fingerprint_value([__version__, step.command, step.options, step.output, dict(inputs)])
 
     def run(self, cli: click.Group, log: StepLog, *, resume: bool) -> None:
-        """Run the command, replacing what an earlier run left.
-
-        Args:
-            cli: The command line.
-            log: Where its prints go.
-            resume: Whether to go on with a command that was cut off, if it can.
+        """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off.
 
         Raises:
             StepError: The command failed, or did not write its output.

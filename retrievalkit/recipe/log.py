@@ -32,13 +32,7 @@ class StepLog:
 
     @contextlib.contextmanager
     def collecting(self, command_line: str, *, resume: bool, stdout: TextIO | None = None) -> Iterator[None]:
-        """Send what is printed to the log, which begins with the command line.
-
-        Args:
-            command_line: What one would type.
-            resume: Whether to add to the log of the run that was cut off.
-            stdout: Where standard output goes instead, for a command whose output file is what it prints.
-        """
+        """Send what is printed to the log, which begins with the command line, or standard output elsewhere."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a" if resume else "w", encoding="utf-8", buffering=1) as log:
             log.write(f"$ {command_line}\n")

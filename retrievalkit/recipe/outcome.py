@@ -64,9 +64,8 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """The steps' times, then the recipe's table or the steps' reference figures."""
-        result = _references(self.steps) if self.results is None else self.results.text()
-        return "\n\n".join(filter(None, (times(self.steps), result)))
+        """The steps' times, then the recipe's table."""
+        return times(self.steps) if self.results is None else f"{times(self.steps)}\n\n{self.results.text()}"
 
     def __repr__(self) -> str:
         return self.summary
@@ -179,18 +178,3 @@ def times(steps: Sequence[StepResult]) -> str:
         rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
     rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
     return text_table(rows, right=(1, 2))
-
-
-def _references(steps: Sequence[StepResult]) -> str:
-    rows = [("step", "figure", "reference", "ours", "difference", "source")]
-    for step in steps:
-        source = str(step.expected.get("source", ""))
-        for name, reference in step.expected.items():
-            if name == "source":
-                continue
-            ours = step.figures.get(name)
-            known = ours is not None and isinstance(reference, int | float)
-            difference = f"{ours - reference:+.4f}" if known else ""  # type: ignore[operator]
-            shown = "missing" if ours is None else f"{ours:.4f}"
-            rows.append((step.name, name, str(reference), shown, difference, source))
-    return text_table(rows) if len(rows) > 1 else ""

@@ -82,14 +82,7 @@ class _Comparison:
 
 
 def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quickstart:
-    """The figures of all systems, from the outputs of the steps; leaves them in `results.json`.
-
-    Args:
-        recipe: The recipe that was run.
-        outcome: Its outcome.
-        folder: Its folder.
-        title: What the table is about.
-    """
+    """The figures of all systems, from the outputs of the steps; leaves them in `results.json`."""
     steps = {step.name: step for step in outcome.steps}
     comparison = artifacts.read_json(
         folder / "comparison.json", _Comparison, do="Run the quickstart again, with --force."

@@ -159,18 +159,10 @@ def load_recipe(
 
 @dataclass(frozen=True)
 class _Variant:
-    """A variant, a set, both together, or a mean.
+    """A variant, a set, both together, or a mean `of` others; nameless where a recipe has none.
 
-    Attributes:
-        name: Its name, and that of its folder; "" where a recipe has no variants.
-        title: Its label in the table, which may contain `${values}`.
-        place: Where the title is in the file.
-        overrides: Values, and options of steps.
-        expected: (step of the table, figure) -> reference.
-        source: Where the references were published.
-        parts: The names of the variant and the set that it is made of.
-        in_sets: Set or mean -> the references of its cells.
-        of: The sets (or variants, where there are no sets) and means that a mean averages.
+    The title may contain `${values}`; `parts` are the names of the variant and the set that it is made of, and
+    `in_sets` has the references of its cells in sets and means.
     """
 
     name: str
@@ -182,10 +174,6 @@ class _Variant:
     parts: tuple[str, ...] = ()
     in_sets: Mapping[str, Cells] = field(default_factory=dict)
     of: tuple[str, ...] = ()
-
-
-_Build = Callable[[_Variant, Mapping[str, Any]], Sequence[Step]]
-"""Builds the steps that a variant needs, in order, with some values changed."""
 
 
 class _Reader:
@@ -445,13 +433,7 @@ class _Reader:
         names: Mapping[str, Mapping[int | None, Mapping[str, str]]],
         label: Callable[[_Variant, str, Place], str],
     ) -> Iterable[Row]:
-        """The rows of the selected variants, and of the means whose rows are all among them.
-
-        Args:
-            selected: The variants to be run.
-            names: Variant -> seed -> name of a step in the recipe -> name of the step that is run.
-            label: Fills a title's values in.
-        """
+        """The rows of the selected variants, and of the means whose rows are all among them."""
         rows: dict[str, Row] = {}
         of_steps = {(name, key): value for name in self.table for key, value in self.steps[name].expected.items()}
         sources = [of_steps.pop((name, "source"), None) for name in self.table]
@@ -515,19 +497,12 @@ def _step(section: Section, defaults: Section) -> Step:
 
 
 def _arrange(
-    variants: Sequence[_Variant], selected: Sequence[_Variant], seeds: Sequence[int], build: _Build
+    variants: Sequence[_Variant],
+    selected: Sequence[_Variant],
+    seeds: Sequence[int],
+    build: Callable[[_Variant, Mapping[str, Any]], Sequence[Step]],
 ) -> tuple[list[Step], dict[str, dict[int | None, dict[str, str]]]]:
-    """The steps of the selected variants, each once, under distinct names and folders.
-
-    Args:
-        variants: All of the recipe's.
-        selected: Those to be run.
-        seeds: Values of `seed` to run each with; none = the recipe's own.
-        build: Builds a variant's steps.
-
-    Returns:
-        The steps in order; and variant -> seed -> name in the recipe -> name of the step.
-    """
+    """The steps of the selected variants, each once; and variant -> seed -> name in the recipe -> name of the step."""
     # A missing seed differs from every seed given, so it marks the steps to which the seed makes a difference.
     no_seed: dict[str, Any] = {_SEED: None} if seeds else {}
     probes = {variant.name: _identities(build(variant, no_seed)) for variant in variants}

@@ -271,14 +271,7 @@ def tabulate(
     seconds: Mapping[str, float],
     per_query: Mapping[str, PerQuery] | None = None,
 ) -> Results:
-    """The table of a recipe, as far as its steps have been run.
-
-    Args:
-        recipe: With a table.
-        figures: Step -> its figures.
-        seconds: Step -> how long it took.
-        per_query: Step -> the values of each query, where they are known; only significance tests use them.
-    """
+    """The table of a recipe, as far as its steps have been run: step -> figures, seconds, values of each query."""
 
     def column(step: str, figure: str) -> str:
         return figure if len(recipe.table) == 1 else f"{step} {figure}"

@@ -39,18 +39,7 @@ def run(
     verbose: bool = False,
     together: int | None = None,
 ) -> Outcome:
-    """Run a recipe.
-
-    Args:
-        recipe: The recipe.
-        output: The folder for everything that the steps write.
-        cli: The command line, whose commands are run in this process.
-        force: Run every step again.
-        verbose: Show the command line of each step.
-        together: How many steps run side by side, in processes of their own; None = one after the other, in this one.
-
-    Returns:
-        The result of each step, and the table.
+    """Run a recipe; `together` says how many steps run side by side, in processes of their own.
 
     Raises:
         InputError: The recipe or its command lines are wrong, a package is missing, or another run is at work in the

@@ -56,15 +56,7 @@ def run_side_by_side(
     force: bool,
     done: Callable[[Job, bool], None],
 ) -> None:
-    """Run the steps of a recipe.
-
-    Args:
-        jobs: All steps, in the order of the recipe.
-        state: What is known of earlier runs.
-        display: Shows them.
-        together: How many run at a time; they share the processors.
-        force: Whether to run steps that are done.
-        done: Called with each step that is, and whether it was skipped.
+    """Run the steps of a recipe, so many together, which share the processors.
 
     Raises:
         StepError: Some failed; the others that could are done.

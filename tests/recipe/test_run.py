@@ -322,13 +322,6 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
     assert [one.skipped for one in start("epochs=2")] == [True, False, True]
 
 
-def test_reference_figures_stand_beside_ours(start):
-    lines = [line.split() for line in Outcome(start()).summary.splitlines()]
-    assert lines[1][0] == "index"
-    assert ["figures", "nDCG@10", "0.4", "0.4000", "+0.0000", "a", "paper"] in lines
-    assert ["figures", "RR@10", "0.3", "missing", "a", "paper"] in lines
-
-
 TABLE = (
     COUNT.replace("    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}\n", "")
     + """\

@@ -63,20 +63,16 @@ def _recipes_in(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
-def read_recipe(path: Path, opened: tuple[Path, ...] = (), read: dict[Path, Section] | None = None) -> Section:
+def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
     """The content of a recipe file joined with the files that it extends, its steps by name.
 
     Args:
         path: The file.
         opened: The files that extend it.
-        read: What was read before: many files may extend one.
 
     Raises:
         DataError: One of them is not a recipe, or extends itself; names file and line.
     """
-    read = {} if read is None else read
-    if path.resolve() in read:
-        return read[path.resolve()]
     root = read_yaml(path)
     if not isinstance(root, Section):
         msg = "a recipe is a mapping with the keys name, values and steps."
@@ -108,7 +104,6 @@ def read_recipe(path: Path, opened: tuple[Path, ...] = (), read: dict[Path, Sect
             root.fail(str(error), "extends")
         if other.resolve() in opened:
             root.fail(f"the recipe '{name}' extends this one, so this one cannot extend it.", "extends")
-        base = read_recipe(other, opened, read)
+        base = read_recipe(other, opened)
         joined = base if joined is None else join(joined, base)
-    read[opened[-1]] = root if joined is None else join(joined, root)
-    return read[opened[-1]]
+    return root if joined is None else join(joined, root)

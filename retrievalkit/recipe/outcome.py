@@ -72,42 +72,28 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class PlannedStep:
-    """What a run would do for a step.
+class Plan:
+    """What a run would do.
 
     Attributes:
-        name: The step.
-        title: What it does, in words.
-        command_line: What one would type.
-        output: The file or folder that it writes, if any.
-        kept: Whether an earlier run has done it and all that it reads.
+        steps: Of each step its name, title, command line and output, and whether it is kept: an earlier run has done it
+            and all that it reads.
     """
 
-    name: str
-    title: str
-    command_line: str
-    output: Path | None
-    kept: bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run would do."""
-
-    steps: Sequence[PlannedStep]
+    steps: Sequence[Mapping[str, Any]]
 
     def as_json(self) -> Any:
         """What `rkit run --plan --json` prints."""
-        return [asdict(step) for step in self.steps]
+        return self.steps
 
     @property
     def summary(self) -> str:
         """The steps as a run shows them, with their command lines, and how many would run."""
         lines = []
         for place, step in enumerate(self.steps, 1):
-            lines.append(f"[{place}/{len(self.steps)}] {step.title}" + (" (kept)" if step.kept else ""))
-            lines.append(f"      {step.command_line}")
-        left = sum(not step.kept for step in self.steps)
+            lines.append(f"[{place}/{len(self.steps)}] {step['title']}" + (" (kept)" if step["kept"] else ""))
+            lines.append(f"      {step['command_line']}")
+        left = sum(not step["kept"] for step in self.steps)
         return "\n".join([*lines, f"{left} of {counted(len(self.steps), 'steps')} would run; nothing was run."])
 
     def __repr__(self) -> str:

@@ -31,30 +31,16 @@ COLUMNS = ("nDCG@10", "RR@10", "R@100", "top5", "top20")
 _READABLE = range(4, 13)  # words of a question that fits a line and says something
 
 
-@dataclass(frozen=True)
-class System:
-    """One row of the table.
-
-    Attributes:
-        name: Its label.
-        step: The step that searched the test questions.
-        against: The system that it should beat.
-    """
-
-    name: str
-    step: str
-    against: str = ""
-
-
-# Simplest first: of systems that show no difference, the first is recommended.
-SYSTEMS = (
-    System("BM25", "bm25_run"),
-    System("untrained encoder", "untrained_run", "BM25"),
-    System("dual encoder", "plain_run", "untrained encoder"),
-    System("self-contrastive 1", "stage1_run", "dual encoder"),
-    System("self-contrastive 2", "stage2_run", "self-contrastive 1"),
-    System("hybrid BM25 + stage 2", "hybrid_run", "BM25"),
-)
+# System -> the step that searched the test questions with it, and the system that it should beat. Simplest first: of
+# systems that show no difference, the first is recommended.
+SYSTEMS = {
+    "BM25": ("bm25_run", ""),
+    "untrained encoder": ("untrained_run", "BM25"),
+    "dual encoder": ("plain_run", "untrained encoder"),
+    "self-contrastive 1": ("stage1_run", "dual encoder"),
+    "self-contrastive 2": ("stage2_run", "self-contrastive 1"),
+    "hybrid BM25 + stage 2": ("hybrid_run", "BM25"),
+}
 
 
 class Quickstart(Table):
@@ -88,29 +74,29 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
         folder / "comparison.json", _Comparison, do="Run the quickstart again, with --force."
     )
     # A comparison names runs by their files.
-    runs = {system.name: Path(str(steps[system.step].output)).stem for system in SYSTEMS}
+    runs = {name: Path(str(steps[step].output)).stem for name, (step, _) in SYSTEMS.items()}
     means = {(mean["metric"], mean["run"]): mean["mean"] for mean in comparison["means"]}
     pairs = [pair for pair in comparison["differences"] if pair["metric"] == METRICS[0]]
     uses = {step.name: step.uses for step in recipe.steps}
     rows = []
     table = [("system", *COLUMNS, "seconds")]
     differences = [("system", "against", "difference", "p", "")]
-    for system in SYSTEMS:
-        run, against = runs[system.name], runs.get(system.against)
-        row: dict[str, Any] = {"system": system.name}
-        row |= {name: round(means[metric, run], 4) for name, metric in zip(COLUMNS, METRICS, strict=True)}
-        row["seconds"] = round(sum(steps[name].seconds for name in closure(uses, [system.step])), 1)
+    for name, (searched, other) in SYSTEMS.items():
+        run, against = runs[name], runs.get(other)
+        row: dict[str, Any] = {"system": name}
+        row |= {column: round(means[metric, run], 4) for column, metric in zip(COLUMNS, METRICS, strict=True)}
+        row["seconds"] = round(sum(steps[one].seconds for one in closure(uses, [searched])), 1)
         rows.append(row)
-        table.append((system.name, *(f"{row[name]:.3f}" for name in COLUMNS), f"{row['seconds']:.0f}"))
+        table.append((name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['seconds']:.0f}"))
         if against is None:
             continue
         pair = next(pair for pair in pairs if {pair["run"], pair["against"]} == {run, against})
         sign = 1 if pair["run"] == run else -1  # each pair is listed one way round
         p, corrected = pair["p_value"], pair["p_corrected"]
-        row |= {"against": system.against, "difference": round(sign * pair["difference"], 4)}
+        row |= {"against": other, "difference": round(sign * pair["difference"], 4)}
         row |= {"p": p, "p_corrected": corrected}
         verdict = "" if corrected < LEVEL else "no difference shown"
-        differences.append((system.name, system.against, f"{row['difference']:+.4f}", f"{corrected:.4f}", verdict))
+        differences.append((name, other, f"{row['difference']:+.4f}", f"{corrected:.4f}", verdict))
     artifacts.write_json(folder / RESULTS, rows)
 
     by_run = {run: name for name, run in runs.items()}
@@ -135,10 +121,9 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     ]
 
     # A command that searches the system for a test question that it answers.
-    system = next(system for system in SYSTEMS if system.name == by_run[chosen])
-    step = next(step for step in recipe.steps if step.name == system.step)
+    step = next(step for step in recipe.steps if step.name == SYSTEMS[by_run[chosen]][0])
     options = recipe.options_in(step, str(folder))
-    run, baseline = (read_run(str(steps[one.step].output)) for one in (system, SYSTEMS[0]))
+    run, baseline = (read_run(str(steps[one].output)) for one in (step.name, SYSTEMS["BM25"][0]))
     if text := question(read_queries(options["queries"]), read_qrels(recipe.values["qrels"]), run, baseline):
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
         fusion = ["--fusion", options["fusion"]] if "fusion" in options else []

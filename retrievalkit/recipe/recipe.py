@@ -300,11 +300,8 @@ class _Reader:
             msg = f"the recipe '{self.name}' has no variants. Leave --variants out."
             raise InputError(msg)
         parts = list(dict.fromkeys(part for variant in self.variants.values() for part in variant.parts))
-        if not wanted:
-            msg = f"--variants names none. Known: {', '.join(parts)}."
-            raise InputError(msg)
         selected: set[str] = set()
-        for pattern in wanted:
+        for pattern in wanted or [""]:
             matching = [name for name, one in self.variants.items() if fnmatch.filter({name, *one.parts}, pattern)]
             if not matching:
                 raise UnknownNameError("variant of the recipe", pattern, parts)

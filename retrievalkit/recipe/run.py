@@ -21,7 +21,7 @@ from retrievalkit.modules import package_folder
 from retrievalkit.recipe.display import Display
 from retrievalkit.recipe.job import Job
 from retrievalkit.recipe.log import StepLog
-from retrievalkit.recipe.outcome import Outcome, Plan, PlannedStep, StepResult, read_figures, read_per_query
+from retrievalkit.recipe.outcome import Outcome, Plan, StepResult, read_figures, read_per_query
 from retrievalkit.recipe.recipe import Recipe
 from retrievalkit.recipe.results import Results, tabulate
 from retrievalkit.recipe.side_by_side import run_side_by_side
@@ -93,7 +93,16 @@ def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool
         if not force and kept.issuperset(job.step.uses) and state.is_done(job, state.key(job)):
             kept.add(job.step.name)
     return Plan(
-        [PlannedStep(job.step.name, job.step.heading, job.typed, job.output, job.step.name in kept) for job in jobs]
+        [
+            {
+                "name": job.step.name,
+                "title": job.step.heading,
+                "command_line": job.typed,
+                "output": job.output,
+                "kept": job.step.name in kept,
+            }
+            for job in jobs
+        ]
     )
 
 

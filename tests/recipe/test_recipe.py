@@ -213,13 +213,6 @@ def test_a_step_that_names_another_component_does_not_take_the_options_of_the_de
     assert merged({**shared, "set": {"loss": "${options}"}}, {"loss": "margin_mse"})["set"] == {}
 
 
-def test_a_file_that_many_extend_is_read_once(tmp_path):
-    for number in range(20):
-        (tmp_path / f"r{number}.yaml").write_text(f"extends: [r{number + 1}.yaml, r{number + 1}.yaml]\n")
-    (tmp_path / "r20.yaml").write_text("name: x\nsteps: []\n")
-    assert recipe.load_recipe(tmp_path / "r0.yaml").name == "x"
-
-
 @pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
 def test_a_number_beyond_all_types_stays_text(digits):
     assert parse_set([f"lr={digits}"]) == {"lr": digits}
@@ -337,7 +330,7 @@ def test_seeds_are_values_of_the_steps_and_cells_of_the_rows(write):
         (("", ""), ["fra.layers=2"], OTHERS, "'fra'; did you mean 'far'"),
         (("", ""), ["layers.x=1"], OTHERS, r"the value 'layers' has no options, it is \[4, 6\]"),
         (("", ""), [], ["near", "fra"], "variant of the recipe 'fra'; did you mean 'far'"),
-        (("", ""), [], [], "--variants names none"),
+        (("", ""), [], [], "unknown variant of the recipe ''"),
         ((TABLE[TABLE.index("variants:") :], ""), ["seeds=1"], ["near"], "'demo' has no variants"),
         (("", ""), [], None, r"yaml:11: .* value for 'teacher'.*Without it: --variants near,far,both,bm25_only$"),
     ],

@@ -20,24 +20,15 @@ if TYPE_CHECKING:
     from retrievalkit_serve.serve import serve
 
     from retrievalkit.api.command import command
-    from retrievalkit.api.commands import (
-        check_plugin,
-        doctor,
-        install_plugin,
-        new_plugin,
-        package_plugin,
-        plugins,
-        remove_plugin,
-        show_plugin,
-    )
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
-    from retrievalkit.api.recipes import quickstart, run
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.searching import Hit, Hits
-    from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.cli.doctor import doctor
+    from retrievalkit.cli.plugins import new_plugin, package_plugin, plugins, show_plugin
+    from retrievalkit.cli.run import quickstart, run
     from retrievalkit.conversion import convert
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.comparison import Comparison
@@ -46,6 +37,7 @@ if TYPE_CHECKING:
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
     from retrievalkit.mine.mine import Examples, mine_negatives
+    from retrievalkit.report.table import Table
     from retrievalkit.reranking.rerank import rerank
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
@@ -58,24 +50,15 @@ hookimpl = HookimplMarker("retrievalkit")
 
 _MODULES = {
     "api.command": ("command",),
-    "api.commands": (
-        "check_plugin",
-        "doctor",
-        "install_plugin",
-        "new_plugin",
-        "package_plugin",
-        "plugins",
-        "remove_plugin",
-        "show_plugin",
-    ),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
-    "api.recipes": ("quickstart", "run"),
     "api.retriever": ("Retriever",),
     "api.searching": ("Hit", "Hits"),
-    "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
+    "cli.doctor": ("doctor",),
+    "cli.plugins": ("new_plugin", "package_plugin", "plugins", "show_plugin"),
+    "cli.run": ("quickstart", "run"),
     "conversion": ("convert",),
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.comparison": ("Comparison",),
@@ -85,6 +68,7 @@ _MODULES = {
     "indexing.index": ("IndexFolder", "index"),
     "mine.mine": ("Examples", "mine_negatives"),
     "reranking.rerank": ("rerank",),
+    "report.table": ("Table",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
@@ -109,7 +93,6 @@ __all__ = [
     "Table",
     "Vectors",
     "__version__",
-    "check_plugin",
     "command",
     "compare",
     "convert",
@@ -118,14 +101,12 @@ __all__ = [
     "export",
     "hookimpl",
     "index",
-    "install_plugin",
     "mine_negatives",
     "new_plugin",
     "package_plugin",
     "plugins",
     "pretrain",
     "quickstart",
-    "remove_plugin",
     "rerank",
     "run",
     "serve",

@@ -77,9 +77,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Named:
-    """Marks the name of a registered component, whose options are in the field `{kind}_options`."""
+    """Marks the name of a registered component, whose options are in the field `{kind}_options`.
+
+    Attributes:
+        kind: Such as "pooler".
+        usual: The component whose options a recipe checks where none is named.
+    """
 
     kind: str
+    usual: str | None = None
 
 
 @dataclass(frozen=True)
@@ -310,7 +316,7 @@ def _environment(options: Any) -> Iterator[Any]:
             for name, value in read.items()
         }
         changed = {name: value for name, value in copied.items() if value is not read[name]}
-        if (output := given.get("output")) is not None:
+        if (output := given.get("output")) is not None and getattr(options, "holds_output", True):
             if artifacts.is_address(output):
                 output = str(stack.enter_context(artifacts.sent(output, overwrite=given.get("overwrite", False))))
                 changed["output"] = output

@@ -15,7 +15,7 @@ import click
 from retrievalkit.cli import main as rkit
 from retrievalkit.cli import step
 from retrievalkit.errors import InputError
-from retrievalkit.recipe import apart
+from retrievalkit.recipe import side_by_side
 
 JOURNAL = "journal.txt"
 
@@ -55,7 +55,7 @@ def note(line):
 
 if __name__ == "__main__":
     rkit.add_command(write)
-    apart.PROGRAM = "stepping"
+    side_by_side.PROGRAM = "stepping"
     if len(sys.argv) > 1:
         rkit(prog_name="rkit")
     else:

@@ -18,10 +18,9 @@ from plan import Run
 
 from retrievalkit import artifacts
 from retrievalkit.evaluate.significance import bootstrap_intervals, randomisation_test
-from retrievalkit.recipe.cell import Cell
 from retrievalkit.recipe.outcome import read_figures, read_per_query
 from retrievalkit.recipe.recipe import Recipe, load_recipe
-from retrievalkit.recipe.results import ResultRow, tabulate
+from retrievalkit.recipe.results import Cell, ResultRow, tabulate
 
 _NO_TERMS = ("step", "loss", "grad_norm", "learning_rate", "epoch")
 

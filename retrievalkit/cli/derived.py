@@ -23,7 +23,7 @@ from retrievalkit import artifacts, oddities, registry
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
 from retrievalkit.cli.options import Function, sends_to_stores
-from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
+from retrievalkit.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
 from retrievalkit.errors import InputError
 from retrievalkit.options import NAMED_WITH_OPTIONS, Option, convert, options, read_call
 from retrievalkit.report.terminal import say
@@ -53,10 +53,14 @@ class DerivedCommand(click.Command):
     def __init__(self, declared: Command[..., Any, Any]) -> None:
         self.declared = declared
         known = _own_first(declared.declaration)
-        # Options of components have no flags of their own.
-        params = [_parameter(option) for option in known if not option.name.endswith("_options")]
-        text = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
-        params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
+        # Options of components, and others that only --set takes, have no flags of their own.
+        flagged = [one for one in known if not one.name.endswith("_options") and not mark(one.annotation, Rest)]
+        params = [_parameter(option) for option in flagged]
+        if issubclass(declared.declaration, CommandOptions):
+            others = (one.description for one in known if one not in flagged and not one.name.endswith("_options"))
+            usual = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
+            text = next(others, usual)
+            params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
         # A command with a field `as_json`, or without a result, prints by itself, while it runs.
         without_result = declared.__signature__.return_annotation in (None, "None")
         self._prints = without_result or "as_json" in options(declared.declaration)
@@ -65,7 +69,7 @@ class DerivedCommand(click.Command):
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     @sends_to_stores
-    def _called(self, *, as_json: bool = False, settings: tuple[str, ...], **given: Any) -> Any:
+    def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set
 
         # Given by the user, so that a default does not hide a value of --set.
@@ -88,10 +92,13 @@ class DerivedCommand(click.Command):
         with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
             result = self.declared.run(options)
             if shown and not self._prints:
-                say(artifacts.named(json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary))
+                data = result if isinstance(result, str) else result.as_json() if as_json else result.summary
+                say(artifacts.named(json.dumps(data, indent=2, default=str) if as_json else data))
                 # JSON has them.
                 for note in () if as_json else getattr(result, "notes", ()):
                     oddities.show(note)
+        if code := getattr(result, "exit_code", 0):
+            click.get_current_context().exit(code)
         return result
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

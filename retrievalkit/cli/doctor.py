@@ -5,17 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-import sys
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from retrievalkit import registry
-from retrievalkit.cli.options import echo, is_called, json_option
-from retrievalkit.errors import OptionError, PluginError, RetrievalkitError
+from retrievalkit.declarations import command
+from retrievalkit.errors import OptionError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
 from retrievalkit.report.counts import counted
+from retrievalkit.report.table import Table
 
 _PACKAGES = {
     "torch": "training and encoding",
@@ -32,34 +31,56 @@ _PACKAGES = {
 }
 
 
-def examine() -> list[Finding]:
-    """Examine everything, one finding each."""
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Options of `doctor`."""
+
+
+class Findings(Table):
+    """What `doctor` found: a row for each finding with `ok`, `name`, `value` and `hint`, the remedy of a problem."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        super().__init__("This machine", rows)
+        self.exit_code = int(any(not row["ok"] for row in self))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The rows."""
+        return list(self)
+
+    @property
+    def summary(self) -> str:
+        """The findings as lines; a problem is marked BAD and followed by its remedy."""
+        width = max(len(row["name"]) for row in self)
+        lines = []
+        for row in self:
+            lines.append(f"{'ok ' if row['ok'] else 'BAD'}  {row['name']:<{width}}  {row['value']}")
+            lines += [f"     {'':<{width}}  {row['hint']}"] if row["hint"] else []
+        return "\n".join(lines)
+
+
+@command("doctor", DoctorOptions)
+def doctor(options: DoctorOptions) -> Findings:
+    """Examine this machine: Python, packages, processor, plugins and what they need, and report problems.
+
+    Exits with code 1 if anything is wrong.
+    """
+    del options
     findings = [Finding("Python", platform.python_version())]
-    findings += [_package(name, use) for name, use in _PACKAGES.items()]
-    findings += [_processor(), *_checks(), *(_plugin(plugin) for plugin in registry.plugins())]
-    return findings
-
-
-def report(findings: list[Finding]) -> str:
-    """The findings as lines of text; a problem is marked BAD and followed by its remedy."""
-    width = max(len(one.name) for one in findings)
-    lines = []
-    for one in findings:
-        lines.append(f"{'ok ' if one.ok else 'BAD'}  {one.name:<{width}}  {one.value}")
-        if one.hint:
-            lines.append(f"     {'':<{width}}  {one.hint}")
-    return "\n".join(lines)
-
-
-def _package(name: str, use: str) -> Finding:
-    try:
-        return Finding(name, importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        optional = use.endswith("(optional)")
-        # The GPU build brings the same module under another distribution's name.
-        if name == "faiss-cpu" and importlib.util.find_spec("faiss"):
-            return Finding(name, "another build of faiss")
-        return Finding(name, "not installed", ok=optional, hint=f"for {use}: pip install {name}")
+    for name, use in _PACKAGES.items():
+        try:
+            findings.append(Finding(name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            # The GPU build brings the same module under another distribution's name.
+            if name == "faiss-cpu" and importlib.util.find_spec("faiss"):
+                findings.append(Finding(name, "another build of faiss"))
+                continue
+            optional = use.endswith("(optional)")
+            findings.append(Finding(name, "not installed", ok=optional, hint=f"for {use}: pip install {name}"))
+    findings += [_processor(), *(finding for name in registry.names("check") for finding in _checked(name))]
+    for plugin in registry.plugins():
+        brings = f"{plugin.distribution} {plugin.version}: {counted(len(plugin.components), 'components')}"
+        findings.append(Finding(f"plugin {plugin.name}", plugin.error or brings, ok=plugin.error is None))
+    return Findings({name: getattr(one, name) for name in ("ok", "name", "value", "hint")} for one in findings)
 
 
 def _processor() -> Finding:
@@ -76,41 +97,14 @@ def _processor() -> Finding:
     return Finding("processor", f"{name}, precision auto = {precision} ({reason})")
 
 
-def _checks() -> list[Finding]:
-    """The findings of the checks that plugins bring; a check that fails is a finding too."""
-    return [finding for name in registry.names("check") for finding in _checked(name)]
-
-
 def _checked(name: str) -> list[Finding]:
+    """The findings of a plugin's check; a check that fails is a finding too."""
     try:
-        return _valid(registry.component("check", name).load()())
+        findings = registry.component("check", name).load()()
+        if isinstance(findings, list) and all(isinstance(one, Finding) for one in findings):
+            return findings
+        reason = f"it returned {findings!r}, and must return a list of retrievalkit.hookspecs.Finding"
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and doctor must report the rest
         reason = str(error) if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {error}"
-        owners = ", ".join(one.distribution for one in registry.default_registry().candidates("check", name))
-        return [Finding(f"check {name}", reason, ok=False, hint=f"a fault of {owners}: report it there")]
-
-
-def _valid(findings: object) -> list[Finding]:
-    if not isinstance(findings, list) or any(not isinstance(one, Finding) for one in findings):
-        msg = f"it returned {findings!r}, and must return a list of retrievalkit.hookspecs.Finding"
-        raise PluginError(msg)
-    return findings
-
-
-def _plugin(plugin: registry.Plugin) -> Finding:
-    value = plugin.error or f"{plugin.distribution} {plugin.version}: {counted(len(plugin.components), 'components')}"
-    return Finding(f"plugin {plugin.name}", value, ok=plugin.error is None)
-
-
-@click.command()
-@json_option
-def doctor(as_json: bool) -> list[dict[str, Any]]:
-    """Examine this machine: Python, packages, processor, plugins and what they need, and report problems.
-
-    Exits with code 1 if anything is wrong.
-    """
-    findings = examine()
-    found = echo(as_json, [asdict(one) for one in findings], report(findings))
-    if any(not one.ok for one in findings) and not is_called():
-        sys.exit(1)
-    return found
+    owners = ", ".join(one.distribution for one in registry.default_registry().candidates("check", name))
+    return [Finding(f"check {name}", reason, ok=False, hint=f"a fault of {owners}: report it there")]

@@ -175,18 +175,15 @@ class RootGroup(RkitGroup):
         return _of_plugin(cmd_name)
 
     def check_known(self, ctx: click.Context, name: str) -> None:
-        """Refuse a name that is neither a command nor one of a plugin; says where it may come from."""
-        if name in registry.names("command"):
-            return
-        if package := registry.DISTRIBUTIONS.get(name):
-            advice = f"It is part of {package}. Install it: pip install {package}."
-        elif close := nearest(name, self.list_commands(ctx)):
-            advice = f"Did you mean '{close}'?"
-        else:
-            advice = ""
-        # The command may be one of a plugin that is broken.
-        sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
-        ctx.fail(" ".join(one for one in sentences if one))
+        """Refuse a name that is neither a command nor one of a plugin, which may be broken or not installed."""
+        if name not in registry.names("command"):
+            close = nearest(name, self.list_commands(ctx))
+            package = registry.DISTRIBUTIONS.get(name)
+            advice = f"Did you mean '{close}'?" if close else ""
+            if package:
+                advice = f"It is part of {package}. Install it: pip install {package}."
+            sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
+            ctx.fail(" ".join(filter(None, sentences)))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; those of plugins by the help text that they were registered with."""

@@ -8,9 +8,8 @@ from retrievalkit import __version__
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.group import RkitGroup, RootGroup
-from retrievalkit.cli.plugins import plugins
-from retrievalkit.cli.quickstart import quickstart
-from retrievalkit.cli.run import run
+from retrievalkit.cli.plugins import group as plugins
+from retrievalkit.cli.run import quickstart, run
 from retrievalkit.conversion import convert
 from retrievalkit.evaluate.compare.compare import compare
 from retrievalkit.evaluate.evaluate import evaluate
@@ -41,9 +40,9 @@ def rerank() -> None:
 rerank.add_command(DerivedCommand(train_reranker))
 rerank.add_command(DerivedCommand(rerank_apply))
 
-main.add_section("recipes", quickstart, run)
+main.add_section("recipes", DerivedCommand(quickstart), DerivedCommand(run))
 main.add_section("data", DerivedCommand(convert), DerivedCommand(mine_negatives))
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search))
 main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))
-main.add_section("plugins", plugins, doctor)
+main.add_section("plugins", plugins, DerivedCommand(doctor))

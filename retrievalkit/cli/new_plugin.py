@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Literal, get_args
 
 from retrievalkit import artifacts, hookspecs, registry
-from retrievalkit.errors import InputError, PluginError, check_choice
+from retrievalkit.errors import InputError, PluginError
 
-KINDS = (
-    "pooler", "loss", "encoder", "indexer", "pretrainer", "source", "filter", "fusion", "metric", "reranker",
-)  # fmt: skip
+Kind = Literal[
+    "pooler", "loss", "encoder", "indexer", "pretrainer", "source", "filter", "fusion", "metric", "reranker"
+]  # fmt: skip
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
 _RECIPE = "recipes/compare.yaml"
@@ -33,10 +35,8 @@ def new(name: str, kind: str, output: str | Path) -> str:
 
     Raises:
         InputError: The name is not snake_case, or the folder exists.
-        UnknownNameError: There is no frame for the kind.
     """
     _check_name(name)
-    check_choice("template", kind, KINDS)
     class_name = "".join(part.capitalize() for part in name.split("_"))
     module = f"retrievalkit_{name}"
     made = registry.Component(kind, name, f"{module}.{_plural(kind)}:{class_name}", name, module, "0.1.0")

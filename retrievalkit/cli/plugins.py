@@ -12,52 +12,96 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from retrievalkit import registry
+from retrievalkit.cli.check_plugin import check_plugin
+from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.group import RkitGroup
-from retrievalkit.cli.new_plugin import KINDS, new, package
-from retrievalkit.cli.options import echo, is_called, json_option, output_option, parse, set_option
+from retrievalkit.cli.new_plugin import Kind, new, package
+from retrievalkit.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.modules import module_spec
 from retrievalkit.options import how_to_set
+from retrievalkit.report.table import Table
 
 _SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)", re.DOTALL)
 
 
-def listing(width: int = 110) -> str:
-    """All components by kind with their distribution and a sentence each, then the plugins that are broken."""
-    found = registry.plugins()
-    lines: list[str] = []
-    for kind in registry.HOOKS:
-        components = sorted(
-            (one for plugin in found for one in plugin.components if one.kind == kind), key=attrgetter("name")
-        )
-        if components:
-            lines += [f"{kind}s" if kind != "loss" else "losses", *_table(components, width), ""]
-    broken = [plugin for plugin in found if plugin.error]
-    if broken:
-        lines.append("could not be loaded")
+@dataclass(frozen=True)
+class ListOptions:
+    """Options of `plugins list`."""
+
+
+class Components(Table):
+    """The components of all plugins, and the plugins that could not be loaded.
+
+    A row for each with `kind`, `name`, `plugin`, `version`, `summary` and `problem`; the kind of a broken plugin is
+    "broken".
+    """
+
+    def __init__(self, plugins: list[registry.Plugin]) -> None:
+        self._plugins = plugins
+        super().__init__("Components", self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for plugin in self._plugins:
+            owner = {"plugin": plugin.distribution, "version": plugin.version}
+            if plugin.error:
+                yield {"kind": "broken", "name": plugin.name, **owner, "problem": plugin.error}
+            for one in plugin.components:
+                row = {"kind": one.kind, "name": one.name, **owner, "summary": _summary(one)}
+                clash = f"also registered by {' and '.join(_rivals(one))}"
+                yield row | ({"problem": clash} if _rivals(one) else {})
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Every plugin with its components, or the reason why it is broken."""
+        return [
+            {
+                "plugin": plugin.name,
+                "distribution": plugin.distribution,
+                "version": plugin.version,
+                "error": plugin.error,
+                "components": [
+                    {"kind": one.kind, "name": one.name, "summary": _summary(one), "clashes_with": _rivals(one)}
+                    for one in plugin.components
+                ],
+            }
+            for plugin in self._plugins
+        ]
+
+    @property
+    def summary(self) -> str:
+        """All components by kind with their distribution and a sentence each, then the plugins that are broken."""
+        # In a pipe a component is one line, for grep.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+        lines: list[str] = []
+        for kind in registry.HOOKS:
+            components = [one for plugin in self._plugins for one in plugin.components if one.kind == kind]
+            if not components:
+                continue
+            lines.append(f"{kind}s" if kind != "loss" else "losses")
+            names = max(len(one.name) for one in components)
+            owners = max(len(_owner(one)) for one in components)
+            for one in sorted(components, key=attrgetter("name")):
+                columns = f"  {one.name:<{names}}  {_owner(one):<{owners}}  "
+                rivals = " and ".join(_rivals(one))
+                clash = f"CLASH: {rivals} registers the name too, so it cannot be used." if rivals else ""
+                text = " ".join(filter(None, (clash, _summary(one))))
+                wrapped = textwrap.wrap(text, max(width - len(columns), 40)) or [""]
+                lines += [(columns + wrapped[0]).rstrip(), *(" " * len(columns) + line for line in wrapped[1:])]
+            lines.append("")
+        broken = [plugin for plugin in self._plugins if plugin.error]
+        lines += ["could not be loaded"] if broken else []
         lines += [f"  {one.name}  {one.distribution} {one.version}: {one.error}" for one in broken]
-    return "\n".join(lines).rstrip()
-
-
-def _table(components: Sequence[registry.Component], width: int) -> list[str]:
-    names = max(len(one.name) for one in components)
-    owners = max(len(_owner(one)) for one in components)
-    lines = []
-    for one in components:
-        columns = f"  {one.name:<{names}}  {_owner(one):<{owners}}  "
-        text = " ".join(part for part in (_clash(one), _summary(one)) if part)
-        wrapped = textwrap.wrap(text, max(width - len(columns), 40)) or [""]
-        lines += [(columns + wrapped[0]).rstrip(), *(" " * len(columns) + line for line in wrapped[1:])]
-    return lines
+        return "\n".join(lines).rstrip()
 
 
 def _summary(component: registry.Component) -> str:
@@ -91,171 +135,139 @@ def _owner(component: registry.Component) -> str:
     return f"{component.distribution} {component.version}"
 
 
-def _clash(component: registry.Component) -> str:
-    """Says which other plugins use the name too; "" if none does."""
-    rivals = [_owner(one) for one in _rivals(component)]
-    return f"CLASH: {' and '.join(rivals)} registers the name too, so it cannot be used." if rivals else ""
-
-
-def _rivals(component: registry.Component) -> list[registry.Component]:
+def _rivals(component: registry.Component) -> list[str]:
+    """The other plugins that use the name too."""
     candidates = registry.default_registry().candidates(component.kind, component.name)
-    return [one for one in candidates if one is not component]
+    return [_owner(one) for one in candidates if one is not component]
 
 
-def listing_as_json() -> list[dict[str, Any]]:
-    """Every plugin with its components, or the reason why it is broken."""
-    return [
-        {
-            "plugin": plugin.name,
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "error": plugin.error,
-            "components": [
-                {
-                    "kind": one.kind,
-                    "name": one.name,
-                    "summary": _summary(one),
-                    "clashes_with": [_owner(rival) for rival in _rivals(one)],
-                }
-                for one in plugin.components
-            ],
-        }
-        for plugin in registry.plugins()
-    ]
-
-
-def show(name: str) -> str:
-    """The documentation of a component and its options; of all components, if several kinds use the name."""
-    return "\n\n".join(_shown(component) for component in _named(name))
-
-
-def _shown(component: registry.Component) -> str:
-    title = f"{component.kind} {component.name} ({_owner(component)})"
-    if component.kind == "command":
-        return f"{title}\n\n{component.help}\n\noptions: rkit {component.name} --help"
-    loaded = component.load()
-    lines = [title, "", (inspect.getdoc(loaded) or "").split("\nArgs:")[0].strip()]
-    options = registry.options(loaded) if isinstance(loaded, type) else {}
-    if options:
-        lines += ["", f"options ({how_to_set(component.kind, component.name)})"]
-    for option in options.values():
-        default = "required" if option.required else f"default {option.default!r}"
-        lines += [f"  {option.name}: {option.type_name}, {default}"]
-        lines += [f"      {option.description}"] if option.description else []
-    return "\n".join(lines)
-
-
-def _named(name: str) -> list[registry.Component]:
-    found = [registry.component(kind, name) for kind in registry.HOOKS if name in registry.names(kind)]
-    if not found:
-        known = dict.fromkeys(one for kind in registry.HOOKS for one in registry.names(kind))
-        raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
-    return found
-
-
-@click.group(cls=RkitGroup)
-def plugins() -> None:
-    """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
-
-
-@plugins.command("list")
-@json_option
-def list_plugins(as_json: bool) -> list[dict[str, Any]]:
+@command("plugins list", ListOptions)
+def plugins(options: ListOptions) -> Components:
     """List the components of all plugins with a sentence each; name clashes and broken plugins with the reason."""
-    # In a pipe a component is one line, for grep.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    return echo(as_json, listing_as_json(), listing(width))
+    del options
+    return Components(registry.plugins())
 
 
-@plugins.command("show")
-@click.argument("name")
-def show_plugin(name: str) -> str:
-    """Show the documentation of the component NAME, and its options with types and defaults."""
-    return _echo(show(name))
+@dataclass(frozen=True)
+class NameOptions:
+    """Options of `plugins show`.
+
+    Args:
+        name: A component, such as "self_contrastive" or "flat".
+    """
+
+    name: Annotated[str, Argument()]
 
 
-@plugins.command("new")
-@click.argument("name")
-@click.option(
-    "--kind", type=click.Choice(KINDS), default="pooler", show_default=True, help="The kind of component to start with."
-)
-@output_option
-def new_plugin(name: str, kind: str, output: str) -> str:
-    """Write a plugin package with a component called NAME, ready to install and to change."""
-    return _echo(new(name, kind, output))
+@command("plugins show", NameOptions)
+def show_plugin(options: NameOptions) -> str:
+    """Show the documentation of a component, and its options with types and defaults."""
+    kinds = [kind for kind in registry.HOOKS if options.name in registry.names(kind)]
+    if not kinds:
+        known = dict.fromkeys(one for kind in registry.HOOKS for one in registry.names(kind))
+        raise UnknownNameError("component", options.name, known, hint="See rkit plugins list.")
+    texts = []
+    for component in (registry.component(kind, options.name) for kind in kinds):
+        title = f"{component.kind} {component.name} ({_owner(component)})"
+        if component.kind == "command":
+            texts.append(f"{title}\n\n{component.help}\n\noptions: rkit {component.name} --help")
+            continue
+        loaded = component.load()
+        lines = [title, "", (inspect.getdoc(loaded) or "").split("\nArgs:")[0].strip()]
+        known_options = registry.options(loaded) if isinstance(loaded, type) else {}
+        lines += ["", f"options ({how_to_set(component.kind, component.name)})"] if known_options else []
+        for option in known_options.values():
+            default = "required" if option.required else f"default {option.default!r}"
+            lines += [f"  {option.name}: {option.type_name}, {default}"]
+            lines += [f"      {option.description}"] if option.description else []
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts)
 
 
-@plugins.command("package")
-@click.argument("file")
-@output_option
-def package_plugin(file: str, output: str) -> str:
-    """Write a plugin package with the components of FILE, a plugin of a single file (RKIT_PLUGIN_FILES)."""
-    return _echo(package(file, output))
+@dataclass(frozen=True)
+class NewOptions:
+    """Options of `plugins new`.
+
+    Args:
+        name: The name of the component, in snake_case.
+        output: The folder to write.
+        kind: The kind of component to start with.
+    """
+
+    name: Annotated[str, Argument()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
+    _: KW_ONLY
+    kind: Kind = "pooler"
 
 
-@plugins.command("check")
-@click.argument("name")
-@click.option("--model", help="The model to check encoders, poolers and pretrainers with; by default tiny ones.")
-@click.option("--property", "properties", multiple=True, metavar="NAME", help="Try this property alone; repeatable.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Most seconds for a property."
-)
-@set_option
-@json_option
-def check_plugin(
-    name: str, model: str | None, properties: tuple[str, ...], seconds: float, settings: tuple[str, ...], as_json: bool
-) -> list[dict[str, Any]]:
-    """Check that the component or distribution NAME keeps the contract, property by property; exits with 1 if not."""
-    try:
-        conforming = importlib.import_module("retrievalkit_testing.conforming")
-    except ModuleNotFoundError as error:
-        if error.name != "retrievalkit_testing":
-            raise
-        msg = "The conformance tests are a distribution of their own. Install it: pip install retrievalkit-testing"
-        raise InputError(msg) from error
-    rows: list[dict[str, Any]] = conforming.check(
-        name, model=model, options=parse(settings), properties=properties, seconds=seconds
-    )
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-    echo(as_json, rows, conforming.table(rows, width))
-    failures = [row for checked in rows for row in checked["properties"] if row["result"] == "failed"]
-    if failures and is_called():
-        msg = f"{len(failures)} properties of '{name}' failed, the first: {failures[0]['property']}."
-        raise RetrievalkitError(msg)
-    if failures:
-        click.get_current_context().exit(1)
-    return rows
+@command("plugins new", NewOptions)
+def new_plugin(options: NewOptions) -> str:
+    """Write a plugin package with a component, ready to install and to change; returns what to do next."""
+    return new(options.name, options.kind, str(options.output))
 
 
-@plugins.command("install")
-@click.argument("name")
-def install_plugin(name: str) -> str:
-    """Install the plugin NAME, a distribution or the folder of one, with pip into this environment."""
-    return _pip("install", name)
+@dataclass(frozen=True)
+class PackageOptions:
+    """Options of `plugins package`.
+
+    Args:
+        file: A plugin of a single file, as RKIT_PLUGIN_FILES names it.
+        output: The folder to write.
+    """
+
+    file: Annotated[Place, Argument()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
 
 
-@plugins.command("remove")
-@click.argument("name")
-def remove_plugin(name: str) -> str:
-    """Remove the plugin NAME, a distribution, from this environment, with pip."""
-    check_choice("plugin", name, {one.distribution for one in registry.plugins()})
-    return _pip("uninstall", "--yes", name)
+@command("plugins package", PackageOptions)
+def package_plugin(options: PackageOptions) -> str:
+    """Write a plugin package with the components of a plugin of a single file; returns what to do next."""
+    return package(str(options.file), str(options.output))
+
+
+@dataclass(frozen=True)
+class PipOptions:
+    """Options of `plugins install` and `plugins remove`.
+
+    Args:
+        name: A distribution; to install, also the folder of one.
+    """
+
+    name: Annotated[str, Argument()]
+
+
+@command("plugins install", PipOptions)
+def install_plugin(options: PipOptions) -> str:
+    """Install a plugin with pip into this environment."""
+    return _pip("install", options.name)
+
+
+@command("plugins remove", PipOptions)
+def remove_plugin(options: PipOptions) -> str:
+    """Remove a plugin from this environment, with pip."""
+    check_choice("plugin", options.name, {one.distribution for one in registry.plugins()})
+    return _pip("uninstall", "--yes", options.name)
 
 
 def _pip(*words: str) -> str:
-    command = [sys.executable, "-m", "pip", *words[:-1], "--", words[-1]]
     if importlib.util.find_spec("pip") is None:
         same = shlex.join(["uv", "pip", words[0], words[-1], "--python", sys.executable])
         msg = f"the environment {sys.prefix} has no pip, like those that uv makes. Run: {same}"
         raise InputError(msg)
-    click.echo(shlex.join(command), err=True)
+    line = [sys.executable, "-m", "pip", *words[:-1], "--", words[-1]]
+    click.echo(shlex.join(line), err=True)
     # Standard output is for the result.
-    done = subprocess.run(command, stdout=sys.__stderr__, check=False)
+    done = subprocess.run(line, stdout=sys.__stderr__, check=False)
     if done.returncode:
         msg = f"pip failed with code {done.returncode}; its messages are above."
         raise RetrievalkitError(msg)
-    return _echo(f"{words[-1]} is {'installed' if words[0] == 'install' else 'removed'}")
+    return f"{words[-1]} is {'installed' if words[0] == 'install' else 'removed'}"
 
 
-def _echo(text: str) -> str:
-    return echo(False, text, text)
+@click.group("plugins", cls=RkitGroup)
+def group() -> None:
+    """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
+
+
+for _one in (plugins, show_plugin, new_plugin, package_plugin, check_plugin, install_plugin, remove_plugin):
+    group.add_command(DerivedCommand(_one))

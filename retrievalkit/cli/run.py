@@ -1,71 +1,145 @@
-"""`rkit run`: options and hand-off."""
+"""`rkit run` and `rkit quickstart`: here, because the steps of a recipe are commands of the command line.
+
+rkit run RECIPE --output DIR [--variants NAME,...] [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force] [--jobs N]
+rkit run RECIPE --output DIR --plan
+rkit quickstart [--corpus ... --examples ... --queries ... --qrels ...] [--output quickstart]
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import click
+from annotated_types import Ge
 
-from retrievalkit.cli.cluster import cluster_options, taken_cluster
-from retrievalkit.cli.options import echo, json_option, parse, root_group, set_option, strict_option
-from retrievalkit.errors import OptionError
+from retrievalkit import artifacts
+from retrievalkit.declarations import (
+    Argument,
+    CommandOptions,
+    Flag,
+    Place,
+    Reads,
+    Rest,
+    command,
+)
+from retrievalkit.errors import InputError
+from retrievalkit.recipe.settings import flatten, nested
 
 if TYPE_CHECKING:
-    from retrievalkit.cluster import ClusterOptions
-    from retrievalkit.recipe.apart import Runner
+    from retrievalkit.recipe.outcome import Outcome, Plan
+    from retrievalkit.recipe.quickstart import Quickstart
 
 
-@click.command()
-@click.argument("recipe")
-@click.option("--output", "-o", required=True, type=click.Path(), help="Where to write.")
-@click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
-@click.option("--plan", is_flag=True, help="Show each step's command line, and which are done already; run nothing.")
-@click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
-@click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Steps to run side by side on this machine.")
-@cluster_options("Run steps side by side")
-@strict_option
-@json_option
-@set_option
-def run(
-    recipe: str,
-    output: str,
-    variants: str | None,
-    as_json: bool,
-    settings: tuple[str, ...],
-    plan: bool,
-    force: bool,
-    verbose: bool,
-    jobs: int | None,
-    **flags: Any,
-) -> Any:
-    """Run the steps of a RECIPE: a file, or the name of one that comes with retrievalkit or (PLUGIN/NAME) a plugin."""
+@dataclass(frozen=True, kw_only=True)
+class StepsOptions(CommandOptions):
+    """Options of commands that run the steps of a recipe.
+
+    Args:
+        force: Run every step again, also those whose inputs have not changed.
+        verbose: Show the command line of each step.
+        set: Values of the recipe by name, and options of its steps: corpus=data, train.batch_size=16.
+    """
+
+    # The folder of a run is held from within: it may be all that can be written.
+    holds_output: ClassVar[bool] = False
+
+    force: bool = False
+    verbose: Annotated[bool, Flag(("--verbose", "-v"))] = False
+    set: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The values, nested by the dots of their names."""
+        return nested(flatten(self.set).items())
+
+
+@dataclass(frozen=True)
+class RunOptions(StepsOptions):
+    """Options of `run`.
+
+    Args:
+        recipe: A file, or the name of a recipe that comes with retrievalkit or (PLUGIN/NAME) a plugin.
+        output: The folder for everything that the steps write.
+        variants: Only these rows of its table: names or patterns, such as mlr,dpr_*.
+        plan: Show each step's command line, and which are done already; run nothing.
+        jobs: Steps to run side by side on this machine.
+    """
+
+    recipe: Annotated[Place, Argument(), Reads()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
+    _: KW_ONLY
+    variants: Annotated[tuple[str, ...] | None, Flag(metavar="NAMES")] = None
+    plan: bool = False
+    jobs: Annotated[int, Ge(1)] | None = None
+
+
+@command("run", RunOptions)
+def run(options: RunOptions) -> Outcome | Plan:
+    """Run the steps of a recipe in order; those whose inputs have not changed are skipped."""
+    from retrievalkit.cli.main import main
     from retrievalkit.recipe import run as program
     from retrievalkit.recipe.recipe import load_recipe
 
-    runner = _runner(jobs, taken_cluster(flags))
-    wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]
-    found = load_recipe(recipe, parse(settings), wanted)
-    if plan:
-        planned = program.preview(found, output, cli=root_group(), force=force)
-        return echo(as_json, planned.to_json(), planned.text())
-    outcome = program.run(found, output, cli=root_group(), force=force, verbose=verbose, runner=runner)
-    return echo(as_json, outcome.to_json(), outcome.text())
+    names = [name.strip() for one in options.variants or () for name in one.split(",")]
+    recipe = load_recipe(
+        options.recipe, options.overrides, None if options.variants is None else [*filter(None, names)]
+    )
+    artifacts.place_of(options.output)  # refuses a store
+    output, cli = options.output, main.with_plugin_commands()
+    if options.plan:
+        return program.preview(recipe, output, cli=cli, force=options.force)
+    return program.run(recipe, output, cli=cli, force=options.force, verbose=options.verbose, together=options.jobs)
 
 
-def _runner(jobs: int | None, cluster: ClusterOptions | None) -> Callable[[], Runner] | None:
-    """What runs steps side by side; None = one after the other.
+@dataclass(frozen=True)
+class QuickstartOptions(StepsOptions):
+    """Options of `quickstart`.
 
-    Raises:
-        OptionError: They are to run in two places.
+    Args:
+        output: The folder for everything that the steps write; `compare.html` in it shows question by question.
+        model: The pretrained encoder to start from.
+        corpus: Your own passages instead of the documentation of installed packages.
+        examples: Your own training examples.
+        queries: Your own test queries.
+        qrels: Your own judgements of the test queries.
     """
-    from retrievalkit.recipe.apart import Local, OnCluster
 
-    if cluster is None:
-        return None if jobs is None else partial(Local, jobs)
-    if jobs is not None:
-        msg = "--jobs is for steps on this machine, and --ray for those on a cluster. Give --ray-workers instead."
-        raise OptionError(msg)
-    return partial(OnCluster, cluster)
+    output: Annotated[Place, Flag(("--output", "-o"))] = "quickstart"
+    _: KW_ONLY
+    model: Annotated[Place | None, Reads()] = None
+    corpus: Annotated[Place | None, Reads()] = None
+    examples: Annotated[Place | None, Reads()] = None
+    queries: Annotated[Place | None, Reads()] = None
+    qrels: Annotated[Place | None, Reads()] = None
+
+
+@command("quickstart", QuickstartOptions)
+def quickstart(options: QuickstartOptions) -> Quickstart:
+    """Train, index, search and compare on real text: all steps, a table of results, a page and a search line."""
+    from retrievalkit.cli.main import main
+    from retrievalkit.recipe.quickstart import results
+    from retrievalkit.recipe.recipe import load_recipe
+    from retrievalkit.recipe.run import run as run_recipe
+
+    data = {name: getattr(options, name) for name in ("corpus", "examples", "queries", "qrels")}
+    missing = [name for name, value in data.items() if value is None]
+    if missing and len(missing) < len(data):
+        given = " ".join(f"--{name}" for name in data if name not in missing)
+        msg = f"{given} given without --{' --'.join(missing)}: your own data needs all four. Add them."
+        raise InputError(msg)
+    values: dict[str, Any] = {"model": options.model} if options.model else {}
+    if not missing:
+        # Negatives of the user's own data are mined in the whole corpus.
+        values |= {**data, "train_corpus": options.corpus}
+    # The page has plots where matplotlib is installed.
+    plot = importlib.util.find_spec("matplotlib") is not None
+    recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
+    artifacts.place_of(options.output)  # refuses a store
+    outcome = run_recipe(
+        recipe, options.output, cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
+    )
+    title = "Questions about a package that was not trained on" if missing else "Your questions"
+    return results(recipe, outcome, Path(options.output), title)

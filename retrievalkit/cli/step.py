@@ -1,4 +1,4 @@
-"""A step of a recipe in this process: `rkit run --jobs` and `--ray` start it for each step, see `recipe.apart`."""
+"""A step of a recipe in this process: `rkit run --jobs` starts it for each step, see `recipe.side_by_side`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from retrievalkit import oddities
 from retrievalkit.cli import signals
 from retrievalkit.cli.main import main as rkit
 from retrievalkit.errors import RetrievalkitError
-from retrievalkit.recipe.apart import Ended, Task
-from retrievalkit.recipe.job import Job, StepError
+from retrievalkit.recipe.job import Job, StepError, commands
 from retrievalkit.recipe.log import StepLog
+from retrievalkit.recipe.side_by_side import Ended
+from retrievalkit.recipe.step import Step
 
 
 def main() -> None:
     """Run the step on standard input, and print how it ended."""
-    given = json.loads(sys.stdin.buffer.readline())
-    task = Task(**{**given, "words": tuple(given["words"])})
-    log = StepLog(Path(task.folder), task.name)
-    last_word = _to_log(log.path)
+    task = json.loads(sys.stdin.buffer.readline())
+    log = StepLog(Path(task["folder"]), task["name"])
+    # What libraries print past Python goes to the log.
+    last_word = os.fdopen(os.dup(1), "w")
+    log.path.parent.mkdir(parents=True, exist_ok=True)
+    with log.path.open("ab") as stream:
+        for number in (1, 2):
+            os.dup2(stream.fileno(), number)
     try:
         with signals.handled():
             # From here on, so that a step that is not wanted any more cleans up.
@@ -35,18 +39,20 @@ def main() -> None:
             ended = _run(task, log)
     except KeyboardInterrupt:
         ended = Ended(problem="it was interrupted.", code=128 + signal.SIGTERM)
-    last_word.write(json.dumps(asdict(ended)) + "\n")
+    last_word.write(json.dumps(ended._asdict()) + "\n")
     last_word.flush()
     sys.exit(ended.code)
 
 
-def _run(task: Task, log: StepLog) -> Ended:
+def _run(task: dict[str, Any], log: StepLog) -> Ended:
     started = time.perf_counter()
     problem, code = "", 0
     try:
-        job = Job.apart(task.name, task.command, task.words, task.output, rkit.with_plugin_commands())
-        with oddities.collected(strict=task.strict):
-            job.run(rkit.with_plugin_commands(), log, resume=task.resume)
+        cli = rkit.with_plugin_commands()
+        output = None if task["output"] is None else Path(task["output"])
+        job = Job(Step(task["name"], task["command"], {}), commands(cli)[task["command"]], output, tuple(task["words"]))
+        with oddities.collected(strict=task["strict"]):
+            job.run(cli, log, resume=task["resume"])
     except StepError as error:
         problem, code = error.reason, error.exit_code
     except (RetrievalkitError, OSError) as error:
@@ -55,16 +61,6 @@ def _run(task: Task, log: StepLog) -> Ended:
         traceback.print_exc()
         problem, code = f"{type(error).__name__}: {error}", 1
     return Ended(time.perf_counter() - started, log.result, problem, code)
-
-
-def _to_log(path: Path) -> TextIO:
-    """Send what libraries print past Python to the log; returns the standard output that was."""
-    last_word = os.fdopen(os.dup(1), "w")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as stream:
-        for number in (1, 2):
-            os.dup2(stream.fileno(), number)
-    return last_word
 
 
 def _watch() -> None:

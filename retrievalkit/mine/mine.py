@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, SupportsIndex, overload
 
 from retrievalkit import artifacts
-from retrievalkit.cluster.options import RayOptions
+from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.declarations import Flag, Place, ReadingOptions, Reads, command

@@ -26,7 +26,7 @@ class Display:
     """
 
     def __init__(self, jobs: Sequence[Job], folder: str, *, verbose: bool, together: bool = False) -> None:
-        self.names = [job.step.name for job in jobs]
+        self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}
         self.folder = folder
         self.verbose = verbose
         self.together = together
@@ -41,7 +41,7 @@ class Display:
     def start(self, job: Job, *, resumed: bool, seconds: float) -> None:
         """A step begins, or goes on after so many seconds of an earlier run."""
         self.show_kept()
-        _say(f"[{self._place(job.step.name)}/{len(self.names)}] {job.step.heading}")
+        _say(f"{self._place(job)} {job.step.heading}")
         if self.verbose:
             _say(f"{_INDENT}{job.typed}", dim=True)
         if resumed:
@@ -51,58 +51,44 @@ class Display:
     def finish(self, job: Job, log: StepLog, seconds: float) -> None:
         """A step has ended well: its time and what it says of its result."""
         self.done.append(job.step.name)
-        start = f"[{self._place(job.step.name)}/{len(self.names)}] done: " if self.together else _INDENT
+        start = f"{self._place(job)} done: " if self.together else _INDENT
         _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
-
-    def lost(self, job: Job) -> None:
-        """The machine of a step is lost, and the step goes to another."""
-        _say(f"[{self._place(job.step.name)}/{len(self.names)}] its machine was lost; goes on elsewhere")
 
     def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Steps that ran side by side were interrupted: what is kept."""
         steps = ", ".join(f"'{job.step.name}'" for job in jobs) or "none"
-        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
-        error.add_note(
-            f"Interrupted; steps under way: {steps}. Kept in '{self.folder}': {kept}, and the last saved states of "
-            f"steps that save them. The same command goes on from there."
-        )
+        states = ", and the last saved states of steps that save them"
+        error.add_note(f"Interrupted; steps under way: {steps}. {self._kept(states)}")
 
     def fail(self, job: Job, log: StepLog, error: BaseException, *, others: int = 0) -> None:
         """A step failed or was interrupted: the end of its log, and what is kept or, of others, goes on."""
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if not interrupted:
-            if self.together:
-                _say(f"[{self._place(job.step.name)}/{len(self.names)}] failed")
-            for line in log.tail():
-                _say(f"{_INDENT}| {line}")
-            _say(f"{_INDENT}The whole log: {log.path}")
-        if others:
-            _say(f"{_INDENT}Steps that do not need it go on: {others}.")
-            return
-        how = "Interrupted" if interrupted else "Stopped"
-        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
-        kept += f", and the last saved state of '{job.step.name}'" if interrupted and job.resumes else ""
-        text = (
-            f"{how} in step {self._place(job.step.name)} of {len(self.names)}, '{job.step.name}'. "
-            f"Kept in '{self.folder}': {kept}. The same command goes on from there."
-        )
+        name, interrupted = job.step.name, isinstance(error, KeyboardInterrupt)
+        where = f"in step {self.places[name]} of {len(self.places)}, '{name}'."
         if interrupted:
-            error.add_note(text)
-        else:
-            _say(text)
+            state = f", and the last saved state of '{name}'" if job.resumes else ""
+            error.add_note(f"Interrupted {where} {self._kept(state)}")
+            return
+        if self.together:
+            _say(f"{self._place(job)} failed")
+        for line in log.tail():
+            _say(f"{_INDENT}| {line}")
+        _say(f"{_INDENT}The whole log: {log.path}")
+        _say(f"{_INDENT}Steps that do not need it go on: {others}." if others else f"Stopped {where} {self._kept()}")
 
     def show_kept(self) -> None:
         """Show the steps skipped since the last one that ran."""
         if self.kept:
-            places = [self._place(name) for name in self.kept]
-            first, last = places[0], places[-1]
+            first, last = self.places[self.kept[0]], self.places[self.kept[-1]]
             span = str(last) if first == last else f"{first}-{last}"
-            names = shortlist(self.kept, 6)
-            _say(f"[{span}/{len(self.names)}] Unchanged, kept from the run before: {names}")
+            _say(f"[{span}/{len(self.places)}] Unchanged, kept from the run before: {shortlist(self.kept, 6)}")
         self.kept = []
 
-    def _place(self, name: str) -> int:
-        return self.names.index(name) + 1
+    def _place(self, job: Job) -> str:
+        return f"[{self.places[job.step.name]}/{len(self.places)}]"
+
+    def _kept(self, states: str = "") -> str:
+        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
+        return f"Kept in '{self.folder}': {kept}{states}. The same command goes on from there."
 
 
 def _seconds(seconds: float) -> str:

@@ -1,22 +1,26 @@
-"""A step that is ready to run: its command line, built and checked before the first step starts."""
+"""A step that is ready to run: its command line, checked by the command's declaration before the first step starts.
+
+A misspelt option of the tenth training should not show a day later.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
-from retrievalkit import __version__, artifacts
+from retrievalkit import __version__, artifacts, registry
 from retrievalkit.consent import recipe_step
-from retrievalkit.errors import RetrievalkitError, UnknownNameError
-from retrievalkit.recipe.check import check_components
-from retrievalkit.recipe.command_line import command_line, has
+from retrievalkit.declarations import Command, Named, mark
+from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, nearest
 from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.settings import flatten, parse_set
 from retrievalkit.recipe.step import Step
 
 _NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve")
@@ -29,10 +33,6 @@ class StepError(RetrievalkitError):
         super().__init__(f"step '{step.name}' (rkit {step.command}) failed: {reason}")
         self.reason = reason
         self.exit_code = exit_code
-
-    def add(self, sentence: str) -> None:
-        """Say more."""
-        self.args = (f"{self.args[0]} {sentence}",)
 
 
 @dataclass(frozen=True)
@@ -58,36 +58,30 @@ class Job:
         Raises:
             InputError: The command line is wrong; names the line of the recipe.
         """
-        known = _commands(cli)
+        known = commands(cli)
         if step.command not in known:
             raise step.error(str(UnknownNameError("command", step.command, known)))
         command = known[step.command]
         output = folder / step.output if step.output is not None else None
-        options = recipe.options_in(step, str(folder))
-        words = command_line(step, command, options, output)
+        words = _words(step, command, recipe.options_in(step, str(folder)), output)
         for word in filter(artifacts.is_address, words):
             if not any(word == one or word.startswith(f"{one}/") for one in recipe.named) or "::" in word:
                 msg = f"'{word}' would get your credentials of that store. If you know it, name it yourself, by --set."
                 raise step.error(msg)
-        check_components(step, command, options)
-        return cls(step, command, output, words)
-
-    @classmethod
-    def apart(cls, name: str, command: str, words: Sequence[str], output: str | None, cli: click.Group) -> Job:
-        """A step that was planned in another process, which knows the rest of it."""
-        return cls(
-            Step(name, command, {}), _commands(cli)[command], None if output is None else Path(output), tuple(words)
-        )
+        return cls(step, command, output, (*step.command.split(), *words))
 
     @property
     def prints(self) -> bool:
         """Whether the output is what the command prints, because it has no parameter for one."""
-        return self.output is not None and not has(self.command, "output")
+        return self.output is not None and not self._has("output")
 
     @property
     def resumes(self) -> bool:
         """Whether the command goes on where it was cut off."""
-        return has(self.command, "resume")
+        return self._has("resume")
+
+    def _has(self, name: str) -> bool:
+        return any(parameter.name == name for parameter in self.command.params)
 
     @property
     def typed(self) -> str:
@@ -97,49 +91,31 @@ class Job:
 
     def key(self, inputs: Mapping[str, str | None]) -> str:
         """A fingerprint of the step and of its inputs."""
-        return artifacts.fingerprint_value(
-            [__version__, self.step.command, self.step.options, self.step.output, dict(inputs)]
-        )
+        step = self.step
+        return artifacts.fingerprint_value([__version__, step.command, step.options, step.output, dict(inputs)])
 
     def run(self, cli: click.Group, log: StepLog, *, resume: bool) -> None:
-        """Run the command, replacing what an earlier run left.
-
-        Args:
-            cli: The command line.
-            log: Where its prints go.
-            resume: Whether to go on with a command that was cut off, if it can.
+        """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off.
 
         Raises:
             StepError: The command failed, or did not write its output.
         """
-        words = [*self.words]
-        if self._replaces() and has(self.command, "overwrite"):
-            words.append("--overwrite")
-        if resume and self.resumes:
-            words.append("--resume")
-        with _as_step_errors(self.step), recipe_step(), self._printing(log, resume=resume and self.resumes):
+        words, resume = [*self.words], resume and self.resumes
+        # An output was a folder, too, if an earlier run was killed while replacing it.
+        replaces = self.output and (self.output.is_dir() or artifacts.replaced_folder(self.output).is_dir())
+        words += ["--overwrite"] if replaces and self._has("overwrite") else []
+        words += ["--resume"] if resume else []
+        with _as_step_errors(self.step), recipe_step(), contextlib.ExitStack() as stack:
+            stream = None
+            if self.output is not None and self.prints:
+                staging = stack.enter_context(artifacts.write_file(self.output))
+                stream = stack.enter_context(staging.open("w", encoding="utf-8"))
+            stack.enter_context(log.collecting(self.typed, resume=resume, stdout=stream))
             code = cli.main(args=words, prog_name="rkit", standalone_mode=False)
         if isinstance(code, int) and code:
             raise StepError(self.step, f"it ended with exit code {code}.", code)
         if self.output is not None and not self.output.exists():
             raise StepError(self.step, f"it did not write '{self.output}'.", 1)
-
-    def _replaces(self) -> bool:
-        """Whether the output is a folder already, or was one until a run was killed while replacing it."""
-        return self.output is not None and (self.output.is_dir() or artifacts.replaced_folder(self.output).is_dir())
-
-    @contextlib.contextmanager
-    def _printing(self, log: StepLog, *, resume: bool) -> Iterator[None]:
-        if self.output is None or not self.prints:
-            with log.collecting(self.typed, resume=resume):
-                yield
-            return
-        with (
-            artifacts.write_file(self.output) as staging,
-            staging.open("w", encoding="utf-8") as stream,
-            log.collecting(self.typed, resume=resume, stdout=stream),
-        ):
-            yield
 
 
 @contextlib.contextmanager
@@ -158,14 +134,122 @@ def _as_step_errors(step: Step) -> Iterator[None]:
         raise error.__cause__ or KeyboardInterrupt from error
 
 
-def _commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
+def commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
     """The commands that a step may run, by name; those of a group as one would type them: "rerank train"."""
-    commands: dict[str, click.Command] = {}
+    known: dict[str, click.Command] = {}
     for name, command in group.commands.items():
         if before + name in _NOT_STEPS:
             continue
         if isinstance(command, click.Group):
-            commands |= _commands(command, f"{before}{name} ")
+            known |= commands(command, f"{before}{name} ")
         else:
-            commands[before + name] = command
-    return commands
+            known[before + name] = command
+    return known
+
+
+def _words(step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None) -> list[str]:
+    """The words that set a command's options, and its output if it has a parameter for it.
+
+    Raises:
+        DataError: The command lacks such an option, a required one is missing, or a value has the wrong type.
+    """
+    known: dict[str, tuple[click.Parameter, str]] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            known[str(parameter.name)] = parameter, ""
+        for word in (*parameter.opts, *parameter.secondary_opts):
+            if word.startswith("--"):
+                known[word.removeprefix("--").replace("-", "_")] = parameter, word
+    arguments: dict[str, list[str]] = {}
+    words: list[str] = []
+    for name, value in options.items():
+        if name == "output":
+            msg = "'output' belongs next to 'with', not under it."
+            raise step.error(msg, name)
+        if name not in known or name in ("overwrite", "resume"):
+            close = nearest(name, known)
+            offer = f"did you mean '{close}'?" if close else f"it has {', '.join(sorted(known))}."
+            msg = f"rkit {step.command} has no option '{name}' in a recipe; {offer}"
+            raise step.error(msg, name)
+        if value is None:
+            continue
+        parameter, word = known[name]
+        if name == "set":
+            if not isinstance(value, Mapping):
+                msg = f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}."
+                raise step.error(msg, name)
+            words += [part for key, inner in flatten(value).items() for part in (word, f"{key}={_typed(inner)}")]
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            if not isinstance(value, bool):
+                msg = f"'{name}' is {value!r}, and should be true or false."
+                raise step.error(msg, name)
+            opposite = parameter.secondary_opts if word in parameter.opts else parameter.opts
+            words += [word] if value else opposite[:1] if parameter.secondary_opts else []
+        else:
+            several = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+            texts = [_typed(one) for one in (value if several and isinstance(value, list) else [value])]
+            if word:
+                words += [part for text in texts for part in (word, text)]
+                continue
+            arguments[name] = texts
+            # It could be an --output outside of the run's folder.
+            if option := next((text for text in texts if text.startswith("-")), None):
+                msg = f"'{name}' is '{option}', which the command would read as an option. Put ./ before a file's name."
+                raise step.error(msg, name)
+    if output is not None and "output" in known:
+        if known["output"][1]:
+            words += ["--output", str(output)]
+        else:
+            arguments["output"] = [str(output)]
+    words = [*(word for one in command.params for word in arguments.get(str(one.name), [])), *words]
+    try:
+        with command.make_context(f"rkit {step.command}", [*words]) as context:
+            _check_settings(step, command, context.params)
+    except click.UsageError as error:
+        name = next((name for name, (one, _) in known.items() if one is getattr(error, "param", None)), "")
+        if not isinstance(error, click.MissingParameter):
+            msg = f"'{name}': {error.message}"
+            raise step.error(msg, name) from None
+        where = "next to" if name == "output" else "under"
+        msg = f"rkit {step.command} needs '{name}'. Add it {where} 'with'."
+        raise step.error(msg) from None
+    return words
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_typed, value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
+def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]) -> None:
+    """Refuse unknown settings, unknown components, and options that these do not have."""
+    settings = parse_set(given.get("settings", ()))
+    declared: Command[..., Any, Any] | None = getattr(command, "declared", None)
+    option = "set"
+    try:
+        if declared is None:
+            return
+        fields = registry.options(declared.declaration)
+        values = {**given, **declared.settings(settings)}
+        for name, field in fields.items():
+            named = mark(field.annotation, Named)
+            if named is None or f"{name}_options" not in fields:
+                continue
+            option = name if name in step.places else "set"
+            component, own = values.get(name) or named.usual, values.get(f"{name}_options") or {}
+            if named.kind == "loss":
+                from retrievalkit.training.objective import options_by_loss
+
+                component = component or registry.get("pooler", values.get("pooler") or "cls").default_loss
+                # Of some poolers, their options decide.
+                components = options_by_loss(component, own) if isinstance(component, str) else {}
+            else:
+                components = {component: own} if component else {}
+            for one, options in components.items():
+                registry.check_options(f"{named.kind} '{one}'", registry.get(named.kind, one), options)
+    except InputError as error:
+        raise step.error(str(error), option) from None

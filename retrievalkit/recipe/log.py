@@ -6,15 +6,12 @@ Standard error stays on a terminal, where it shows the progress of the command; 
 from __future__ import annotations
 
 import contextlib
-import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-FOLDER = "logs"
-
-_TAIL_LINES = 15
+from retrievalkit.recipe.files import LOGS
 
 
 class StepLog:
@@ -30,18 +27,12 @@ class StepLog:
     """
 
     def __init__(self, folder: Path, step: str) -> None:
-        self.path = folder / FOLDER / f"{step}.log"
+        self.path = folder / LOGS / f"{step}.log"
         self.result = ""
 
     @contextlib.contextmanager
     def collecting(self, command_line: str, *, resume: bool, stdout: TextIO | None = None) -> Iterator[None]:
-        """Send what is printed to the log, which begins with the command line.
-
-        Args:
-            command_line: What one would type.
-            resume: Whether to add to the log of the run that was cut off.
-            stdout: Where standard output goes instead, for a command whose output file is what it prints.
-        """
+        """Send what is printed to the log, which begins with the command line, or standard output elsewhere."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a" if resume else "w", encoding="utf-8", buffering=1) as log:
             log.write(f"$ {command_line}\n")
@@ -50,17 +41,16 @@ class StepLog:
         if stdout is None:
             self.result = _OUT.last
 
-    def tail(self, lines: int = _TAIL_LINES) -> list[str]:
+    def tail(self, lines: int = 15) -> list[str]:
         """The last lines that the command printed, blank ones left out."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return []
-        printed = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("$ ")]
-        return printed[-lines:]
+        return [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("$ ")][-lines:]
 
 
-class _StandIn(io.TextIOBase):
+class _StandIn:
     """Takes the place of sys.stdout or sys.stderr.
 
     There is one for each, for as long as the process lives: logging handlers keep the stream that they find when a
@@ -68,46 +58,28 @@ class _StandIn(io.TextIOBase):
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.target: TextIO | None = None
+        self._name = name
+        self._target: TextIO | None = None
         self.last = ""
 
     @contextlib.contextmanager
     def going_to(self, target: TextIO) -> Iterator[None]:
         """Be the standard stream, and pass everything on to a target."""
-        before, self.target, self.last = getattr(sys, self.name), target, ""
-        setattr(sys, self.name, self)
+        before, self._target, self.last = getattr(sys, self._name), target, ""
+        setattr(sys, self._name, self)
         try:
             yield
         finally:
-            setattr(sys, self.name, before)
-            self.target = None
-
-    def _stream(self) -> TextIO:
-        if self.target is not None:
-            return self.target
-        current: TextIO = getattr(sys, self.name)
-        return current
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._stream().encoding
+            setattr(sys, self._name, before)
+            self._target = None
 
     def write(self, text: str) -> int:
         self.last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), self.last)
-        return self._stream().write(text)
+        written: int = self.__getattr__("write")(text)
+        return written
 
-    def flush(self) -> None:
-        self._stream().flush()
-
-    def isatty(self) -> bool:
-        return self._stream().isatty()
-
-    def fileno(self) -> int:
-        return self._stream().fileno()
-
-    def writable(self) -> bool:
-        return True
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._target or getattr(sys, self._name), attribute)
 
 
 _OUT, _ERR = _StandIn("stdout"), _StandIn("stderr")

@@ -21,7 +21,6 @@ from retrievalkit.report.table import text_table
 _FIGURES_BYTES = 1 << 30
 # Of a figure: greater integers are no floats.
 _MOST = 1e300
-_ANALYSIS, _ANSWERS = "analysis.json", "answers.jsonl"  # of `rkit analyse-views`
 
 
 @dataclass(frozen=True)
@@ -58,54 +57,47 @@ class Outcome:
     steps: Sequence[StepResult]
     results: Results | None = None
 
-    def to_json(self) -> Any:
-        """What `rkit run --json` prints: the steps, or the table with the steps beside it."""
+    def as_json(self) -> Any:
+        """What `rkit run --json` prints: the steps, or the table with the steps in it."""
         steps = [asdict(step) for step in self.steps]
         return steps if self.results is None else {**self.results.to_json(), "steps": steps}
 
-    def text(self) -> str:
-        """The steps' times, then the recipe's table or the steps' reference figures."""
-        result = _references(self.steps) if self.results is None else self.results.text()
-        return "\n\n".join(filter(None, (times(self.steps), result)))
+    @property
+    def summary(self) -> str:
+        """The steps' times, then the recipe's table."""
+        return times(self.steps) if self.results is None else f"{times(self.steps)}\n\n{self.results.text()}"
 
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """What a run would do for a step.
-
-    Attributes:
-        name: The step.
-        title: What it does, in words.
-        command_line: What one would type.
-        output: The file or folder that it writes, if any.
-        kept: Whether an earlier run has done it and all that it reads.
-    """
-
-    name: str
-    title: str
-    command_line: str
-    output: Path | None
-    kept: bool
+    def __repr__(self) -> str:
+        return self.summary
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do."""
+    """What a run would do.
 
-    steps: Sequence[PlannedStep]
+    Attributes:
+        steps: Of each step its name, title, command line and output, and whether it is kept: an earlier run has done it
+            and all that it reads.
+    """
 
-    def to_json(self) -> Any:
+    steps: Sequence[Mapping[str, Any]]
+
+    def as_json(self) -> Any:
         """What `rkit run --plan --json` prints."""
-        return [asdict(step) for step in self.steps]
+        return self.steps
 
-    def text(self) -> str:
+    @property
+    def summary(self) -> str:
         """The steps as a run shows them, with their command lines, and how many would run."""
         lines = []
         for place, step in enumerate(self.steps, 1):
-            lines.append(f"[{place}/{len(self.steps)}] {step.title}" + (" (kept)" if step.kept else ""))
-            lines.append(f"      {step.command_line}")
-        left = sum(not step.kept for step in self.steps)
+            lines.append(f"[{place}/{len(self.steps)}] {step['title']}" + (" (kept)" if step["kept"] else ""))
+            lines.append(f"      {step['command_line']}")
+        left = sum(not step["kept"] for step in self.steps)
         return "\n".join([*lines, f"{left} of {counted(len(self.steps), 'steps')} would run; nothing was run."])
+
+    def __repr__(self) -> str:
+        return self.summary
 
 
 def read_figures(path: Path | None) -> dict[str, float]:
@@ -116,7 +108,7 @@ def read_figures(path: Path | None) -> dict[str, float]:
             analysis, whose figures are those numbers that are no counts.
     """
     if path is not None and path.is_dir():
-        content = _read_json(path / _ANALYSIS) if artifacts.kind_of(path) == "analysis" else {}
+        content = _read_json(path / "analysis.json") if artifacts.kind_of(path) == "analysis" else {}
         return {name: value for name, value in content.items() if isinstance(value, float) and abs(value) < _MOST}
     content = _read_json(path)
     content = content.get("metrics", content)
@@ -131,26 +123,25 @@ def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
         path: What `rkit evaluate --per-query --json` prints. Or the folder of an analysis, whose lines have the figures
             of a query with one of its documents: a query has their mean.
     """
-    if path is not None and path.is_dir():
-        return _of_lines(path / _ANSWERS) if artifacts.kind_of(path) == "analysis" else {}
-    values = _read_json(path).get("per_query", {})
+    if path is None or not path.is_dir():
+        try:
+            return artifacts.check_document(
+                _read_json(path).get("per_query", {}), dict[str, dict[str, float]], file=str(path), do=""
+            )
+        except ArtifactError:
+            return {}
+    lines = path / "answers.jsonl"
     try:
-        return artifacts.check_document(values, dict[str, dict[str, float]], file=str(path), do="")
-    except ArtifactError:
-        return {}
-
-
-def _of_lines(path: Path) -> dict[str, dict[str, float]]:
-    try:
-        lines = [record.fields for record in json_lines(path)] if path.is_file() else []
+        analysed = artifacts.kind_of(path) == "analysis" and lines.is_file()
+        records = [record.fields for record in json_lines(lines)] if analysed else []
     except DataError:
         return {}
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in lines:
-        for name, value in line.items():
+    figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        for name, value in record.items():
             if isinstance(value, float) and abs(value) < _MOST:
-                found[name][str(line.get("query_id"))].append(value)
-    return {name: {query: fmean(values) for query, values in queries.items()} for name, queries in found.items()}
+                figures[name][str(record.get("query_id"))].append(value)
+    return {name: {query: fmean(values) for query, values in queries.items()} for name, queries in figures.items()}
 
 
 def _read_json(path: Path | None) -> dict[str, Any]:
@@ -173,19 +164,3 @@ def times(steps: Sequence[StepResult]) -> str:
         rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
     rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
     return text_table(rows, right=(1, 2))
-
-
-def _references(steps: Sequence[StepResult]) -> str:
-    rows = [("step", "figure", "reference", "ours", "difference", "source")]
-    for step in steps:
-        source = str(step.expected.get("source", ""))
-        for name, reference in step.expected.items():
-            if name != "source":
-                rows.append((step.name, name, str(reference), *_difference(step.figures.get(name), reference), source))
-    return text_table(rows) if len(rows) > 1 else ""
-
-
-def _difference(ours: float | None, reference: Any) -> tuple[str, str]:
-    if ours is None or not isinstance(reference, int | float):
-        return "missing" if ours is None else f"{ours:.4f}", ""
-    return f"{ours:.4f}", f"{ours - reference:+.4f}"

@@ -1,6 +1,4 @@
-"""The program behind `rkit quickstart`: runs the recipe `quickstart`, and prints its results as one table.
-
-    rkit quickstart [--corpus ... --examples ... --queries ... --qrels ...] [--output quickstart]
+"""The recipe `quickstart` and its results as one table.
 
 Each system is compared with the one that it should beat, by the difference in nDCG@10 and a paired significance test.
 At the end come the recommended system, the comparison page, and a search line with one of the test questions.
@@ -8,131 +6,57 @@ At the end come the recommended system, the comparison page, and a search line w
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import click
+from typing import Any
 
 from retrievalkit import artifacts
-from retrievalkit.errors import InputError
+from retrievalkit.data.qrels import Qrels, read_qrels
+from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.data.runs import Run, read_run
 from retrievalkit.evaluate.compare.comparison import Difference, Mean
-from retrievalkit.recipe.noise import LEVEL
-from retrievalkit.recipe.outcome import StepResult, times
-from retrievalkit.recipe.recipe import Recipe, load_recipe
-from retrievalkit.recipe.recommend import Recommendation, question, recommend
-from retrievalkit.recipe.run import run as run_recipe
+from retrievalkit.recipe.outcome import Outcome, times
+from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.results import LEVEL
 from retrievalkit.recipe.step import closure
-from retrievalkit.report.table import text_table
-from retrievalkit.report.terminal import say
+from retrievalkit.report.table import Table, text_table
 
-RECIPE = "quickstart"
 RESULTS = "results.json"
 METRICS = ("nDCG@10", "RR@10", "R@100", "Success@5", "Success@20")
 COLUMNS = ("nDCG@10", "RR@10", "R@100", "top5", "top20")
-PAGE = "compare.html"
-TITLE = "Questions about a package that was not trained on"
-OWN_TITLE = "Your questions"
-_DATA = ("corpus", "examples", "queries", "qrels")
+_READABLE = range(4, 13)  # words of a question that fits a line and says something
 
 
-@dataclass(frozen=True)
-class System:
-    """One row of the table.
+# System -> the step that searched the test questions with it, and the system that it should beat. Simplest first: of
+# systems that show no difference, the first is recommended.
+SYSTEMS = {
+    "BM25": ("bm25_run", ""),
+    "untrained encoder": ("untrained_run", "BM25"),
+    "dual encoder": ("plain_run", "untrained encoder"),
+    "self-contrastive 1": ("stage1_run", "dual encoder"),
+    "self-contrastive 2": ("stage2_run", "self-contrastive 1"),
+    "hybrid BM25 + stage 2": ("hybrid_run", "BM25"),
+}
+
+
+class Quickstart(Table):
+    """The results of the quickstart: a row for each system.
 
     Attributes:
-        name: Its label.
-        step: The step that searched the test questions.
-        against: The system that it should beat.
+        summary: The times of the steps, the table, the differences, and what to do next.
     """
 
-    name: str
-    step: str
-    against: str = ""
+    def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]], summary: str) -> None:
+        super().__init__(f"Quickstart in {folder}", rows)
+        self.summary = summary
 
-
-# Simplest first: of systems that show no difference, the first is recommended.
-SYSTEMS = (
-    System("BM25", "bm25_run"),
-    System("untrained encoder", "untrained_run", "BM25"),
-    System("dual encoder", "plain_run", "untrained encoder"),
-    System("self-contrastive 1", "stage1_run", "dual encoder"),
-    System("self-contrastive 2", "stage2_run", "self-contrastive 1"),
-    System("hybrid BM25 + stage 2", "hybrid_run", "BM25"),
-)
-
-
-def quickstart(
-    *,
-    cli: click.Group,
-    output: str | Path = "quickstart",
-    model: str | None = None,
-    corpus: str | None = None,
-    examples: str | None = None,
-    queries: str | None = None,
-    qrels: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    force: bool = False,
-    verbose: bool = False,
-    shown: Literal["text", "json"] | None = "text",
-) -> list[dict[str, Any]]:
-    """Run the quickstart and print its results.
-
-    Args:
-        cli: The command line, whose commands are the steps.
-        output: The folder for everything that the steps write.
-        model: The pretrained encoder to start from.
-        corpus: Own passages; then examples, queries and qrels must be given too.
-        examples: Own training examples.
-        queries: Own test queries.
-        qrels: Own judgements of the test queries.
-        overrides: Other values of the recipe.
-        force: Run every step again.
-        verbose: Show the command line of each step.
-        shown: How the results are printed: as tables, or as JSON; None = not at all.
-
-    Returns:
-        The content of `results.json`: one row a system.
-
-    Raises:
-        InputError: A package is missing, or only some of the own files were given; nothing was run.
-    """
-    values = _values(model, dict(zip(_DATA, (corpus, examples, queries, qrels), strict=True)))
-    # The page has plots where matplotlib is installed.
-    plot = {"plot": importlib.util.find_spec("matplotlib") is not None}
-    recipe = load_recipe(RECIPE, {**plot, **(overrides or {}), **values})
-    steps = run_recipe(recipe, output, cli=cli, force=force, verbose=verbose).steps
-    results = _Results(recipe, steps, Path(output))
-    rows = results.rows()
-    artifacts.write_json(Path(output) / RESULTS, rows)
-    if shown == "json":
-        click.echo(json.dumps(rows, indent=2))
-    elif shown == "text":
-        click.echo(f"\n{times(steps)}\n")
-        _print_tables(rows, TITLE if corpus is None else OWN_TITLE)
-        _print_closing(results)
-    return rows
-
-
-def _values(model: str | None, data: Mapping[str, str | None]) -> dict[str, Any]:
-    given = {name: value for name, value in data.items() if value is not None}
-    missing = [name for name in data if name not in given]
-    if given and missing:
-        msg = f"--{' --'.join(given)} given without --{' --'.join(missing)}: your own data needs all four. Add them."
-        raise InputError(msg)
-    if given:
-        # Negatives of the user's own data are mined in the whole corpus.
-        given["train_corpus"] = given["corpus"]
-    return given | ({"model": model} if model else {})
-
-
-_DO = "Run the quickstart anew, with --force."
+    def as_json(self) -> list[dict[str, Any]]:
+        """The content of `results.json`."""
+        return list(self)
 
 
 @dataclass(frozen=True)
@@ -143,105 +67,112 @@ class _Comparison:
     differences: list[Difference]
 
 
-class _Results:
-    """The figures of all systems, from the outputs of the steps."""
+def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quickstart:
+    """The figures of all systems, from the outputs of the steps; leaves them in `results.json`."""
+    steps = {step.name: step for step in outcome.steps}
+    comparison = artifacts.read_json(
+        folder / "comparison.json", _Comparison, do="Run the quickstart again, with --force."
+    )
+    # A comparison names runs by their files.
+    runs = {name: Path(str(steps[step].output)).stem for name, (step, _) in SYSTEMS.items()}
+    means = {(mean["metric"], mean["run"]): mean["mean"] for mean in comparison["means"]}
+    pairs = [pair for pair in comparison["differences"] if pair["metric"] == METRICS[0]]
+    uses = {step.name: step.uses for step in recipe.steps}
+    rows = []
+    table = [("system", *COLUMNS, "seconds")]
+    differences = [("system", "against", "difference", "p", "")]
+    for name, (searched, other) in SYSTEMS.items():
+        run, against = runs[name], runs.get(other)
+        row: dict[str, Any] = {"system": name}
+        row |= {column: round(means[metric, run], 4) for column, metric in zip(COLUMNS, METRICS, strict=True)}
+        row["seconds"] = round(sum(steps[one].seconds for one in closure(uses, [searched])), 1)
+        rows.append(row)
+        table.append((name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['seconds']:.0f}"))
+        if against is None:
+            continue
+        pair = next(pair for pair in pairs if {pair["run"], pair["against"]} == {run, against})
+        sign = 1 if pair["run"] == run else -1  # each pair is listed one way round
+        p, corrected = pair["p_value"], pair["p_corrected"]
+        row |= {"against": other, "difference": round(sign * pair["difference"], 4)}
+        row |= {"p": p, "p_corrected": corrected}
+        verdict = "" if corrected < LEVEL else "no difference shown"
+        differences.append((name, other, f"{row['difference']:+.4f}", f"{corrected:.4f}", verdict))
+    artifacts.write_json(folder / RESULTS, rows)
 
-    def __init__(self, recipe: Recipe, steps: Sequence[StepResult], folder: Path) -> None:
-        self.recipe = recipe
-        self.folder = folder
-        self.steps = {step.name: step for step in steps}
-        self.comparison = artifacts.read_json(folder / "comparison.json", _Comparison, do=_DO)
-        # A comparison names runs by their files.
-        self.runs = {system.name: Path(str(self.steps[system.step].output)).stem for system in SYSTEMS}
+    by_run = {run: name for name, run in runs.items()}
+    values = {run: means[METRICS[0], run] for run in by_run}
+    chosen, best, p = recommend(list(by_run), values, pairs)
+    value = f"{METRICS[0]} {values[chosen]:.3f}"
+    why = f" ({value}): no difference to {by_run[best]} ({values[best]:.3f}) is shown"
+    why = (
+        f", the best by {METRICS[0]} on these questions ({value})"
+        if p is None
+        else f"{why} (p {p:.2f}), and it is simpler"
+    )
+    parts = [
+        f"\n{times(outcome.steps)}",
+        title,
+        text_table(table, right=range(1, len(table[0]))),
+        "seconds: all steps that the system needs, training included.",
+        f"Difference in {METRICS[0]}",
+        text_table(differences, right=(2, 3)),
+        "p: paired randomisation test over the questions, Holm's correction over all pairs.",
+        f"Recommended: {by_run[chosen]}{why}.\nQuestion by question: open {folder / 'compare.html'} in a browser.",
+    ]
 
-    def rows(self) -> list[dict[str, Any]]:
-        uses = {step.name: step.uses for step in self.recipe.steps}
-        rows = []
-        for system in SYSTEMS:
-            row: dict[str, Any] = {"system": system.name}
-            for column, metric in zip(COLUMNS, METRICS, strict=True):
-                row[column] = round(self.means(metric)[self.runs[system.name]], 4)
-            seconds = (self.steps[name].seconds for name in closure(uses, [system.step]))
-            row["seconds"] = round(sum(seconds), 1)
-            if system.against:
-                row |= {"against": system.against, **self.difference(system)}
-            rows.append(row)
-        return rows
-
-    def means(self, metric: str) -> dict[str, float]:
-        """Run -> its mean."""
-        return {mean["run"]: mean["mean"] for mean in self.comparison["means"] if mean["metric"] == metric}
-
-    def difference(self, system: System) -> dict[str, float]:
-        """The difference in nDCG@10 to the system that it should beat, and its p-values."""
-        run, against = self.runs[system.name], self.runs[system.against]
-        for pair in self.differences():
-            if {pair["run"], pair["against"]} == {run, against}:
-                sign = 1 if pair["run"] == run else -1  # each pair is listed one way round
-                difference = round(sign * pair["difference"], 4)
-                return {"difference": difference, "p": pair["p_value"], "p_corrected": pair["p_corrected"]}
-        msg = f"the comparison has no pair of '{run}' and '{against}'"
-        raise KeyError(msg)
-
-    def differences(self) -> list[dict[str, Any]]:
-        """Those of all pairs of runs in nDCG@10."""
-        return [pair for pair in self.comparison["differences"] if pair["metric"] == METRICS[0]]
-
-    def recommendation(self) -> Recommendation:
-        """The recommended system and the best one, by their names in the table."""
-        by_run = recommend(list(self.runs.values()), self.means(METRICS[0]), self.differences())
-        names = {run: name for name, run in self.runs.items()}
-        return Recommendation(names[by_run.system], names[by_run.best], by_run.p)
-
-    def search_line(self, name: str) -> str | None:
-        """A command that searches a system for a test question that it answers; None if it answers none."""
-        from retrievalkit.data.qrels import read_qrels
-        from retrievalkit.data.queries import read_queries
-        from retrievalkit.data.runs import read_run
-
-        system = next(system for system in SYSTEMS if system.name == name)
-        step = next(step for step in self.recipe.steps if step.name == system.step)
-        options = self.recipe.options_in(step, str(self.folder))
-        run, baseline = (read_run(str(self.steps[searched.step].output)) for searched in (system, SYSTEMS[0]))
-        judged = read_qrels(self.recipe.values["qrels"])
-        text = question(read_queries(options["queries"]), judged, run, baseline)
+    # A command that searches the system for a test question that it answers.
+    step = next(step for step in recipe.steps if step.name == SYSTEMS[by_run[chosen]][0])
+    options = recipe.options_in(step, str(folder))
+    run, baseline = (read_run(str(steps[one].output)) for one in (step.name, SYSTEMS["BM25"][0]))
+    if text := question(read_queries(options["queries"]), read_qrels(recipe.values["qrels"]), run, baseline):
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
         fusion = ["--fusion", options["fusion"]] if "fusion" in options else []
         # As it can be typed here: `make quickstart` leaves rkit in a virtual environment that is not active.
-        return text and shlex.join([*_program(), "search", *indexes, *fusion, "--query", text])
+        program = [sys.argv[0]] if Path(sys.argv[0]).name == "rkit" else [sys.executable, "-m", "retrievalkit"]
+        program = ["rkit"] if shutil.which("rkit") else program
+        line = shlex.join([*program, "search", *indexes, *fusion, "--query", text])
+        parts[-1] += f"\nSearch with it, for one of these questions:\n\n  {line}\n"
+    return Quickstart(folder, rows, "\n\n".join(parts))
 
 
-def _print_tables(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    table = [("system", *COLUMNS, "seconds")]
-    differences = [("system", "against", "difference", "p", "")]
-    for row in rows:
-        table.append((row["system"], *(f"{row[name]:.3f}" for name in COLUMNS), f"{row['seconds']:.0f}"))
-        if "against" in row:
-            verdict = "" if row["p_corrected"] < LEVEL else "no difference shown"
-            difference = (f"{row['difference']:+.4f}", f"{row['p_corrected']:.4f}", verdict)
-            differences.append((row["system"], row["against"], *difference))
-    click.echo(f"{title}\n\n{text_table(table, right=range(1, len(table[0])))}\n")
-    click.echo("seconds: all steps that the system needs, training included.\n")
-    click.echo(f"Difference in {METRICS[0]}\n\n{text_table(differences, right=(2, 3))}\n")
-    click.echo("p: paired randomisation test over the questions, Holm's correction over all pairs.")
+def recommend(
+    systems: Sequence[str], means: Mapping[str, float], differences: Iterable[Mapping[str, Any]]
+) -> tuple[str, str, float | None]:
+    """The simplest system that none is shown to be better than: not the best one, and no other.
+
+    Args:
+        systems: The names of the runs, simplest first.
+        means: Run -> its mean in the metric that counts.
+        differences: Of all pairs of runs in this metric: {"run", "against", "p_corrected"}.
+
+    Returns:
+        This system, the best one, and the corrected p-value of their difference; None if they are the same.
+    """
+    best = max(systems, key=lambda name: means[name])  # of equal ones the simplest
+    p_values = {frozenset((one["run"], one["against"])): one["p_corrected"] for one in differences}
+    for system in systems[: systems.index(best)]:
+        better = [other for other in systems if means[other] > means[system]]
+        if all(p_values[frozenset((system, other))] >= LEVEL for other in better):
+            return system, best, p_values[frozenset((system, best))]
+    return best, best, None
 
 
-def _print_closing(results: _Results) -> None:
-    recommended, means = results.recommendation(), results.means(METRICS[0])
-    value = f"{METRICS[0]} {means[results.runs[recommended.system]]:.3f}"
-    if recommended.p is None:
-        say(f"\nRecommended: {recommended.system}, the best by {METRICS[0]} on these questions ({value}).")
-    else:
-        best = f"{recommended.best} ({means[results.runs[recommended.best]]:.3f})"
-        reason = f"no difference to {best} is shown (p {recommended.p:.2f}), and it is simpler"
-        say(f"\nRecommended: {recommended.system} ({value}): {reason}.")
-    say(f"Question by question: open {results.folder / PAGE} in a browser.")
-    if line := results.search_line(recommended.system):
-        say(f"Search with it, for one of these questions:\n\n  {line}\n")
+def question(queries: Iterable[Query], qrels: Qrels, run: Run, baseline: Run) -> str | None:
+    """The text of a test question whose first hit is relevant; None if there is none.
 
+    Questions that the baseline fails on come first, then those of a readable length, then the order of the file.
 
-def _program() -> list[str]:
-    """How to call rkit here: by name, by the path it was started with, or as a module."""
-    if shutil.which("rkit"):
-        return ["rkit"]
-    return [sys.argv[0]] if Path(sys.argv[0]).name == "rkit" else [sys.executable, "-m", "retrievalkit"]
+    Args:
+        queries: The test questions.
+        qrels: Their judgements.
+        run: The recommended system's run.
+        baseline: The run of the system that it should beat.
+    """
+
+    def succeeds(hits: Run, query: Query) -> bool:
+        first = hits.get(query.id) or [("", 0.0)]
+        return qrels.get(query.id, {}).get(first[0][0], 0) > 0
+
+    solved = [query for query in queries if succeeds(run, query)]
+    solved.sort(key=lambda query: (succeeds(baseline, query), len(query.text.split()) not in _READABLE))
+    return solved[0].text if solved else None

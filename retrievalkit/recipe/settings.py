@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _MOST_DIGITS = 300
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_MOST_BYTES, _MOST_NODES, _MOST_DEPTH = 1 << 20, 100_000, 50
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None}
 
 
@@ -41,15 +40,10 @@ class Section(dict[str, Any]):
         places: Key -> where it is.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place = NOWHERE) -> None:
         super().__init__()
         self.place = place
         self.places: dict[str, Place] = {}
-
-    def put(self, key: str, value: Any, place: Place) -> None:
-        """Set a key."""
-        self[key] = value
-        self.places[key] = place
 
     def fail(self, problem: str, key: str = "") -> NoReturn:
         """Raise an error about a key, or about the whole section."""
@@ -62,7 +56,7 @@ class Section(dict[str, Any]):
                 self.fail(str(UnknownNameError(f"key of a {kind}", key, known)), key)
 
     def wanted(self, key: str, type_: type, what: str) -> Any:
-        """The value of a required key, of the type that is asked for."""
+        """The value of a required key, of this type."""
         value = self.get(key)
         if value is None:
             self.fail(f"'{key}' is missing.")
@@ -74,8 +68,8 @@ class Section(dict[str, Any]):
         """The mapping under a key; empty if the key is missing."""
         if self.get(key) is None:
             return Section(self.places.get(key, self.place))
-        found: Section = self.wanted(key, Section, "a mapping")
-        return found
+        section: Section = self.wanted(key, Section, "a mapping")
+        return section
 
 
 def join(base: Section, own: Mapping[str, Any]) -> Section:
@@ -93,92 +87,44 @@ def read_yaml(path: str | Path) -> Any:
     """The content of a YAML file, with mappings as `Section`.
 
     Raises:
-        DataError: It is not valid YAML, or beyond the bounds of a recipe; names the line.
+        DataError: It is not valid YAML; names the line.
     """
     import yaml
 
     try:
-        node = _compose(_read(path), str(path))
+        node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if node is not None:
+            return _value(node, str(path))
+        problem, line = "the file is empty", None
     except UnicodeDecodeError as error:
-        msg = f"byte 0x{error.object[error.start]:02x} is not UTF-8. Save the file as UTF-8."
-        raise DataError(msg, file=path, line=error.object.count(b"\n", 0, error.start) + 1) from None
+        problem = f"byte 0x{error.object[error.start]:02x} is not UTF-8. Save the file as UTF-8"
+        line = error.object.count(b"\n", 0, error.start) + 1
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        msg = f"broken YAML: {problem}."
-        raise DataError(msg, file=path, line=mark.line + 1 if mark else None) from None
-    if node is None:
-        msg = "the file is empty."
-        raise DataError(msg, file=path)
-    return _Constructor(str(path)).value(node)
+        problem = f"broken YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
+        line = mark.line + 1 if mark else None
+    except RecursionError:
+        problem, line = "values are nested too deep. Write them flatter", 1
+    msg = f"{problem}."
+    raise DataError(msg, file=path, line=line)
 
 
-def _read(path: str | Path) -> str:
-    with Path(path).open("rb") as stream:
-        content = stream.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        msg = f"the file has more than {_MOST_BYTES:,} bytes, which no recipe needs. Give another file."
-        raise DataError(msg, file=path)
-    return content.decode("utf-8")
-
-
-def _compose(text: str, file: str) -> yaml.Node | None:
-    """The nodes of a YAML text, nested no deeper than a recipe needs."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        depth = 0
-
-        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-            self.depth += 1
-            if self.depth > _MOST_DEPTH:
-                raise _too_deep(file, self.peek_event().start_mark)
-            try:
-                return super().compose_node(parent, index)
-            finally:
-                self.depth -= 1
-
-    return yaml.compose(text, Loader=Loader)
-
-
-def _too_deep(file: str, mark: yaml.Mark) -> DataError:
-    msg = f"values are nested more than {_MOST_DEPTH} deep. Write them flatter."
-    return DataError(msg, file=file, line=mark.line + 1)
-
-
-class _Constructor:
-    """Makes values of nodes. An alias is expanded where it stands, so the values made are counted."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.made = 0
-
-    def value(self, node: yaml.Node, depth: int = 0) -> Any:
-        """The value of a node."""
-        self.made += 1
-        if depth > _MOST_DEPTH:
-            raise _too_deep(self.file, node.start_mark)
-        if self.made > _MOST_NODES:
-            msg = f"the file has more than {_MOST_NODES:,} values once its aliases (*name) are expanded. Use fewer."
-            raise DataError(msg, file=self.file, line=node.start_mark.line + 1)
-        if node.id == "scalar":
-            return scalar(node.value) if node.style is None else node.value
-        if node.id == "sequence":
-            return [self.value(one, depth + 1) for one in node.value]
-        return self._section(node, depth)
-
-    def _section(self, node: yaml.Node, depth: int) -> Section:
-        section = Section(Place(self.file, node.start_mark.line + 1))
-        for key_node, value_node in node.value:
-            key, place = key_node.value, Place(self.file, key_node.start_mark.line + 1)
-            if key_node.id != "scalar":
-                msg = "a key of a mapping is not a plain name. Write it as text."
-                raise DataError(msg, file=self.file, line=place.line)
-            if key in section:
-                msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
-                raise DataError(msg, file=self.file, line=place.line)
-            section.put(key, self.value(value_node, depth + 1), place)
-        return section
+def _value(node: yaml.Node, file: str) -> Any:
+    if node.id == "scalar":
+        return scalar(node.value) if node.style is None else node.value
+    if node.id == "sequence":
+        return [_value(one, file) for one in node.value]
+    section = Section(Place(file, node.start_mark.line + 1))
+    for key_node, value_node in node.value:
+        key, line = key_node.value, key_node.start_mark.line + 1
+        if key_node.id != "scalar":
+            msg = "a key of a mapping is not a plain name. Write it as text."
+            raise DataError(msg, file=file, line=line)
+        if key in section:
+            msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
+            raise DataError(msg, file=file, line=line)
+        section[key], section.places[key] = _value(value_node, file), Place(file, line)
+    return section
 
 
 def scalar(text: str) -> Any:
@@ -199,36 +145,45 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
     Raises:
         OptionError: A setting has no "=", no name, or sets both an option and a part of it.
     """
-    parsed: dict[str, Any] = {}
+    parsed: list[tuple[str, Any]] = []
     for setting in settings:
         key, equals, text = setting.partition("=")
-        names = key.strip().split(".")
-        if not equals or not all(names) or len(names) > _MOST_DEPTH:
+        value = scalar(text)
+        if text.startswith(("[", '"', "'")):
+            import yaml
+
+            try:
+                value = _value(yaml.compose(text, Loader=yaml.SafeLoader), setting)
+            except (yaml.YAMLError, DataError, RecursionError) as error:
+                msg = f"--set {setting!r}: the value cannot be read: {getattr(error, 'problem', error)}."
+                raise OptionError(msg) from None
+        parsed.append((key.strip() if equals else "", value))
+        if not all(parsed[-1][0].split(".")):
             msg = f"--set {setting!r} is not KEY=VALUE, such as pooler.layers=4,6 or epochs=3."
             raise OptionError(msg)
-        place = parsed
-        for name in names[:-1]:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                msg = f"--set {setting!r}: '{name}' has been set to {place!r} already, so it has no options."
+    return nested(parsed)
+
+
+def nested(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Options by dotted keys, nested: the opposite of `flatten`.
+
+    Raises:
+        OptionError: An option is set, and a part of it.
+    """
+    options: dict[str, Any] = {}
+    for key, value in settings:
+        *names, last = key.split(".")
+        section = options
+        for name in names:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                msg = f"--set '{key}': '{name}' has been set to {section!r} already, so it has no options."
                 raise OptionError(msg)
-        if isinstance(place.get(names[-1]), dict):
-            msg = f"--set {setting!r}: options of '{key}' have been set already, so it cannot be one value."
+        if isinstance(section.get(last), dict):
+            msg = f"--set '{key}': options of '{key}' have been set already, so it cannot be one value."
             raise OptionError(msg)
-        place[names[-1]] = _setting_value(setting, text)
-    return parsed
-
-
-def _setting_value(setting: str, text: str) -> Any:
-    if not text.startswith(("[", '"', "'")):
-        return scalar(text)
-    import yaml
-
-    try:
-        return _Constructor(setting).value(_compose(text, setting))
-    except (yaml.YAMLError, DataError) as error:
-        msg = f"--set {setting!r}: the value cannot be read: {getattr(error, 'problem', error)}."
-        raise OptionError(msg) from None
+        section[last] = value
+    return options
 
 
 def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

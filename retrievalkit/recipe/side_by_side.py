@@ -1,200 +1,184 @@
-"""Steps of a recipe side by side: each as soon as those that it needs are done; the outcome is that of one by one.
+"""Steps of a recipe side by side: each as soon as those that it needs are done, in a process of its own.
 
-A step that fails takes those with it that need it; the others go on, and the run fails at its end.
+The outcome is that of one by one. A step that fails takes those with it that need it; the others go on, and the run
+fails at its end.
+
+The process gets the step on its standard input, which stays open as long as the step is wanted: when it is closed,
+because the run is interrupted or killed, the step ends as by SIGTERM. What the step prints is in its log; the last line
+of its standard output is how it ended.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
-from pathlib import PurePath
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 from retrievalkit import oddities
 from retrievalkit.errors import shortlist
-from retrievalkit.recipe import apart
-from retrievalkit.recipe.apart import Ended, Runner, Task
 from retrievalkit.recipe.display import Display
 from retrievalkit.recipe.job import Job, StepError
 from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.state import State
 
-_TRIES = 3
-"""How often a step is run that is lost with its machine."""
+PROGRAM = "retrievalkit.cli.step"
+"""The module that runs a step that it gets on its standard input."""
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_PATIENCE = 60.0
+"""Seconds that a step may take to end once it is not wanted any more."""
 
 
-@dataclass
-class _Running:
-    """A step under way: since when, for how long in earlier runs, and which try it is."""
+class Ended(NamedTuple):
+    """How a step ended: after so many seconds, with the last line that it printed, or with a problem."""
 
-    job: Job
-    started: float
-    before: float
-    tries: int = 1
+    seconds: float = 0.0
+    result: str = ""
+    problem: str = ""
+    code: int = 0
 
 
-class SideBySide:
-    """Runs the steps of a recipe.
+def run_side_by_side(
+    jobs: Sequence[Job],
+    state: State,
+    display: Display,
+    *,
+    together: int,
+    force: bool,
+    done: Callable[[Job, bool], None],
+) -> None:
+    """Run the steps of a recipe, so many together, which share the processors.
 
-    Args:
-        jobs: All steps, in the order of the recipe.
-        state: What is known of earlier runs.
-        runner: Where they run; made when the first step has to.
-        display: Shows them.
-        force: Whether to run steps that are done.
-        done: Called with each step that is, and whether it was skipped.
+    Raises:
+        StepError: Some failed; the others that could are done.
     """
+    needs = _needs(jobs)
+    threads = max(1, (os.cpu_count() or 1) // together)
+    wanted = threading.Event()
+    wanted.set()
+    waiting, ended = list(jobs), set[str]()
+    failed: dict[str, StepError] = {}
+    running: dict[Future[Ended], tuple[Job, float, float]] = {}
+    pool = ThreadPoolExecutor(together)
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        state: State,
-        runner: Callable[[], Runner],
-        display: Display,
-        *,
-        force: bool,
-        done: Callable[[Job, bool], None],
-    ) -> None:
-        self._waiting = list(jobs)
-        self._needs = needs(jobs)
-        self._state = state
-        self._make = runner
-        self._runner: Runner | None = None
-        self._display = display
-        self._force = force
-        self._done = done
-        self._ended: set[str] = set()
-        self._running: dict[Future[Ended], _Running] = {}
-        self._failed: dict[str, StepError] = {}
-
-    def run(self) -> None:
-        """Run them all.
-
-        Raises:
-            StepError: Some failed; the others that could are done.
-        """
-        try:
-            while self._start_ready() or self._running:
-                if self._running:
-                    for future in wait(self._running, return_when=FIRST_COMPLETED).done:
-                        self._take(future)
-        except BaseException as error:
-            self._interrupt(error)
-            raise
-        if self._runner is not None:
-            self._runner.stop()
-        self._display.show_kept()
-        if self._failed:
-            raise self._failure()
-
-    def _start_ready(self) -> bool:
+    def start() -> bool:
         """Start or skip the steps that nothing holds up; whether any was skipped, which may have held up others."""
         skipped = False
-        for job in [job for job in self._waiting if self._needs[job.step.name] <= self._ended]:
-            if self._runner is not None and len(self._running) >= self._runner.slots:
+        for job in [job for job in waiting if needs[job.step.name] <= ended]:
+            if len(running) == together:
                 break
-            key = self._state.key(job)
-            if not self._force and self._state.is_done(job, key):
-                self._display.keep(job)
-                self._waiting.remove(job)
-                self._finish(job, skipped=True)
+            waiting.remove(job)
+            key = state.key(job)
+            if not force and state.is_done(job, key):
+                display.keep(job)
+                ended.add(job.step.name)
+                done(job, True)
                 skipped = True
                 continue
-            if self._runner is None:
-                self._runner = self._make()
-            self._waiting.remove(job)
-            resumed, before = self._state.begin(job, key)
-            self._display.start(job, resumed=resumed, seconds=before)
-            self._submit(_Running(job, time.perf_counter(), before), resume=resumed)
+            resumed, before = state.begin(job, key)
+            display.start(job, resumed=resumed, seconds=before)
+            run = partial(_run_apart, job, str(state.folder), resume=resumed, threads=threads, wanted=wanted.is_set)
+            running[pool.submit(run)] = job, time.perf_counter(), before
         return skipped
 
-    def _submit(self, running: _Running, *, resume: bool) -> None:
-        job = running.job
-        task = Task(
-            job.step.name,
-            job.step.command,
-            job.words,
-            None if job.output is None else str(job.output),
-            str(self._state.folder),
-            resume,
-            oddities.strict(),
-            os.getcwd(),
-            apart.PROGRAM,
-        )
-        assert self._runner is not None
-        self._running[self._runner.submit(task)] = running
-
-    def _take(self, future: Future[Ended]) -> None:
-        """Note how a step ended."""
-        assert self._runner is not None
-        running = self._running.pop(future)
-        job, log = running.job, StepLog(self._state.folder, running.job.step.name)
-        try:
-            ended = future.result()
-        except self._runner.lost as error:
-            if running.tries < _TRIES:
-                self._display.lost(job)
-                running.tries += 1
-                self._submit(running, resume=True)
-                return
-            ended = Ended(problem=f"its machine was lost {_TRIES} times: {str(error).splitlines()[0]}", code=1)
-        seconds = running.before + (ended.seconds or time.perf_counter() - running.started)
-        if ended.problem:
-            failure = StepError(job.step, ended.problem, ended.code)
-            self._failed[job.step.name] = failure
-            self._state.interrupt(job, seconds)
-            self._display.fail(job, log, failure, others=len(self._running) + len(self._left()))
-            return
-        log.result = ended.result
-        self._state.finish(job, seconds)
-        self._display.finish(job, log, seconds)
-        self._finish(job, skipped=False)
-
-    def _finish(self, job: Job, *, skipped: bool) -> None:
-        self._ended.add(job.step.name)
-        self._done(job, skipped)
-
-    def _left(self) -> list[Job]:
-        """The steps that wait, and that no failed one holds up."""
-        lost = set(self._failed)
-        left = []
-        for job in self._waiting:
-            if self._needs[job.step.name] & lost:
-                lost.add(job.step.name)
-            else:
-                left.append(job)
-        return left
-
-    def _interrupt(self, error: BaseException) -> None:
-        """End what runs, and note how long each step did."""
-        if self._runner is not None:
-            self._runner.stop()
-        for one in self._running.values():
-            self._state.interrupt(one.job, one.before + time.perf_counter() - one.started)
-        self._display.interrupt([one.job for one in self._running.values()], error)
-
-    def _failure(self) -> StepError:
-        """The first failure, and what else was not done."""
-        first, *others = self._failed.values()
-        if others:
-            first.add(f"Failed too: {shortlist(list(self._failed)[1:], 6)}.")
-        if self._waiting:
-            first.add(f"Not run, since they need those: {shortlist([job.step.name for job in self._waiting], 6)}.")
-        return first
+    try:
+        while start() or running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
+                (job, started, before), end = running.pop(future), future.result()
+                log = StepLog(state.folder, job.step.name)
+                seconds = before + (end.seconds or time.perf_counter() - started)
+                if not end.problem:
+                    log.result = end.result
+                    state.finish(job, seconds)
+                    display.finish(job, log, seconds)
+                    ended.add(job.step.name)
+                    done(job, False)
+                    continue
+                failed[job.step.name] = failure = StepError(job.step, end.problem, end.code)
+                state.interrupt(job, seconds)
+                held = set(failed)
+                for one in waiting:
+                    held |= {one.step.name} if needs[one.step.name] & held else set()
+                others = len(running) + sum(one.step.name not in held for one in waiting)
+                display.fail(job, log, failure, others=others)
+    except BaseException as error:
+        wanted.clear()
+        pool.shutdown(cancel_futures=True)
+        for job, started, before in running.values():
+            state.interrupt(job, before + time.perf_counter() - started)
+        display.interrupt([job for job, _, _ in running.values()], error)
+        raise
+    pool.shutdown()
+    display.show_kept()
+    if failed:
+        first, *others = failed.values()
+        more = [f"Failed too: {shortlist(list(failed)[1:], 6)}."] if others else []
+        if waiting:
+            more.append(f"Not run, since they need those: {shortlist([job.step.name for job in waiting], 6)}.")
+        first.args = (" ".join([*first.args, *more]),)
+        raise first
 
 
-def needs(jobs: Sequence[Job]) -> dict[str, set[str]]:
+def _needs(jobs: Sequence[Job]) -> dict[str, set[str]]:
     """Step -> the steps that come before it: those that it uses, and earlier ones that write into the same folder."""
-    found: dict[str, set[str]] = {}
+    needs: dict[str, set[str]] = {}
     for place, job in enumerate(jobs):
-        found[job.step.name] = set(job.step.uses)
+        needs[job.step.name] = set(job.step.uses)
         for earlier in jobs[:place]:
-            if job.output is not None and earlier.output is not None and _nested(job.output, earlier.output):
-                found[job.step.name].add(earlier.step.name)
-    return found
+            if job.output is None or earlier.output is None:
+                continue
+            if job.output.is_relative_to(earlier.output) or earlier.output.is_relative_to(job.output):
+                needs[job.step.name].add(earlier.step.name)
+    return needs
 
 
-def _nested(one: PurePath, other: PurePath) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
+def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Callable[[], bool]) -> Ended:
+    """Run a step in a process of its own, as long as it is wanted, and wait for its end."""
+    task = {
+        "name": job.step.name,
+        "command": job.step.command,
+        "words": job.words,
+        "output": None if job.output is None else str(job.output),
+        "folder": folder,
+        "resume": resume,
+        "strict": oddities.strict(),
+    }
+    # -P: a folder of the user's that is called as a module of ours is not run.
+    command = [sys.executable, "-P", "-m", PROGRAM]
+    environment = os.environ | dict.fromkeys(_THREADS, str(threads))
+    with tempfile.TemporaryFile("w+") as printed:
+        # A session of its own: Ctrl-C reaches the run, which ends its steps once.
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=printed, start_new_session=True
+        )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(task).encode() + b"\n")
+            process.stdin.flush()
+        while wanted() and process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
+        with suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        code = process.wait()
+        printed.seek(0)
+        try:
+            return Ended(**json.loads(printed.readlines()[-1]))
+        except (IndexError, TypeError, ValueError):
+            how = (
+                f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
+            )
+            return Ended(problem=f"{how}. Is there enough memory?" if code == -9 else f"{how}.", code=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from retrievalkit.recipe.recipe import Recipe
 from retrievalkit.recipe.step import texts
 
 STATE = "run.json"
-LOCK = ".run.lock"
-_DO = "Remove it and the outputs of the steps, or choose another --output."
 
 
 @dataclass(frozen=True)
@@ -47,36 +46,31 @@ class State:
         folder: The run's folder.
         recipe: The recipe that is run.
         steps: Step -> its entry: key, done, seconds, and the fingerprint of its output.
-        order: Steps in the order of the recipe, in which they are written; others, in that in which they began.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, steps: dict[str, dict[str, Any]]) -> None:
-        self.folder = folder
-        self.recipe = recipe
-        self.steps = steps
-        self.order: list[str] = []
-        self._inputs: dict[str, str | None] = {}
-
-    @classmethod
-    def open(cls, folder: Path, recipe: Recipe) -> State:
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
         """Read the state of an earlier run of the same recipe, or start one in a new folder.
 
         Raises:
             ArtifactError: The folder belongs to something else, or its state cannot be read.
         """
+        self.folder = folder
+        self.recipe = recipe
+        self.steps: dict[str, dict[str, Any]] = {}
+        self._input = cache(_input_fingerprint)
         path = folder / STATE
-        if not path.exists():
-            if folder.is_dir() and any(folder.iterdir()):
-                msg = f"output folder '{folder}' exists already, and holds no run of a recipe. Choose another --output."
+        if path.exists():
+            do = "Remove it and the outputs of the steps, or choose another --output."
+            content = artifacts.read_json(path, _Content, do=do)
+            self.steps = content["steps"]
+            if (name := content["recipe"]) != recipe.name:
+                msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
                 raise ArtifactError(msg)
-            artifacts.check_output(folder)
-            return cls(folder, recipe, {})
-        content = artifacts.read_json(path, _Content, do=_DO)
-        name, steps = content["recipe"], content["steps"]
-        if name != recipe.name:
-            msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
+        elif folder.is_dir() and any(folder.iterdir()):
+            msg = f"output folder '{folder}' exists already, and holds no run of a recipe. Choose another --output."
             raise ArtifactError(msg)
-        return cls(folder, recipe, steps)
+        else:
+            artifacts.check_output(folder)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -86,14 +80,13 @@ class State:
             ArtifactError: Another run is at work there.
         """
         # Within the folder, which may be all that can be written here.
-        with artifacts.held(self.folder, lock=artifacts.place_of(self.folder) / LOCK):
+        with artifacts.held(self.folder, lock=artifacts.place_of(self.folder) / ".run.lock"):
             yield
 
     def key(self, job: Job) -> str:
         """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""
         inputs = {name: self.steps[name].get("fingerprint") for name in job.step.uses}
-        inputs |= {text: self._fingerprint(text) for text in texts(job.step.options)}
-        return job.key(inputs)
+        return job.key(inputs | {text: self._input(text) for text in texts(job.step.options)})
 
     def is_done(self, job: Job, key: str) -> bool:
         """Whether an earlier run did the same, and its output is still there."""
@@ -124,29 +117,18 @@ class State:
 
     def _write(self, job: Job, entry: dict[str, Any]) -> None:
         self.steps[job.step.name] = entry
-        steps = self.steps
-        if self.order:
-            known = [name for name in self.order if name in steps]
-            steps = {
-                **{name: steps[name] for name in steps if name not in known},
-                **{name: steps[name] for name in known},
-            }
-        content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": steps}
+        # Those of other runs first, then in the order of the recipe, in whatever order they ended.
+        order = {step.name: place for place, step in enumerate(self.recipe.steps)}
+        self.steps = dict(sorted(self.steps.items(), key=lambda one: order.get(one[0], -1)))
+        content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
         artifacts.write_json(self.folder / STATE, content)
 
-    def _fingerprint(self, value: str) -> str | None:
-        """The fingerprint of a file, a folder or a source, computed once a run; None for any other text."""
-        if value not in self._inputs:
-            self._inputs[value] = _input(value)
-        return self._inputs[value]
 
-
-def _input(value: str) -> str | None:
+def _input_fingerprint(value: str) -> str | None:
+    """The fingerprint of a file, a folder or a source; None for any other text."""
     if sources.split_prefix(value)[0]:
         return sources.fingerprint(value)
-    if value.startswith("package:"):
-        value = locate_model(value)
-    path = Path(value)
+    path = Path(locate_model(value) if value.startswith("package:") else value)
     try:
         return _content(path) if path.is_file() or path.is_dir() else None
     except OSError:  # a text too long for a path

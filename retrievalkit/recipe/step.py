@@ -18,7 +18,6 @@ from retrievalkit.recipe.settings import NOWHERE, Place, Section, flatten
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _STEP = "steps."
-_MOST_CHARACTERS, _MOST_CHAIN, _MOST_STEPS = 1 << 20, 50, 200
 
 
 @dataclass(frozen=True)
@@ -59,52 +58,35 @@ class Step:
 
     def mentioned(self) -> Iterator[tuple[str, str]]:
         """The steps that its options refer to: (option, step)."""
-        for option, value in self.options.items():
-            for name in variables(value):
-                if name.startswith(_STEP):
-                    yield option, name.removeprefix(_STEP)
+        names = ((option, name) for option, value in self.options.items() for name in variables(value))
+        return ((option, name.removeprefix(_STEP)) for option, name in names if name.startswith(_STEP))
+
+    def lacks(self) -> list[tuple[str, str]]:
+        """The values that were not given: (option, name)."""
+        names = ((option, name) for option, value in self.options.items() for name in variables(value))
+        return [(option, name) for option, name in names if not name.startswith(_STEP)]
 
     def error(self, problem: str, option: str = "") -> DataError:
         """An error about this step, or one of its options."""
         return DataError(f"step '{self.name}': {problem}", **self.places.get(option, self.place)._asdict())
 
-    def with_options(self, options: Mapping[str, Any]) -> Step:
-        """The step with some options changed; settings under `set` are changed one by one."""
-        return replace(self, options=merged(self.options, options)) if options else self
-
     def filled(self, values: Values) -> Step:
         """The step with values in place of their names."""
-        options = {}
-        for name, value in self.options.items():
-            place = self.places.get(name, self.place)
-            options[name] = _bounded(fill(value, partial(values.look_up, place=place), place), name, place)
+        options = {
+            name: fill(value, partial(values.look_up, place=self.places.get(name, self.place)))
+            for name, value in self.options.items()
+        }
         return replace(self, options=options, title=values.label(self.title, self.place))
 
     def renamed(self, names: Mapping[str, str], folder: str) -> Step:
         """The step under its new name, using other steps by their new names, and writing into a folder."""
 
         def rename(inner: str) -> str:
-            return _reference(names[inner.removeprefix(_STEP)]) if inner.startswith(_STEP) else f"${{{inner}}}"
+            return f"${{{_STEP}{names[inner.removeprefix(_STEP)]}}}" if inner.startswith(_STEP) else f"${{{inner}}}"
 
         options = {name: fill(value, rename) for name, value in self.options.items()}
         output = self.output and joined_path(folder, self.output)
         return replace(self, name=names[self.name], options=options, output=output)
-
-    @property
-    def lacks(self) -> list[tuple[str, str]]:
-        """The values that were not given: (option, name)."""
-        options = ((option, name) for option, value in self.options.items() for name in variables(value))
-        return [(option, name) for option, name in options if not name.startswith(_STEP)]
-
-    def check_given(self, hint: str = "") -> None:
-        """Refuse a step that needs a value which was not given.
-
-        Raises:
-            DataError: Names the value, and the line that needs it.
-        """
-        for option, name in self.lacks:
-            msg = f"the recipe needs a value for '{name}'. Give it: --set {name}=...{hint}"
-            raise DataError(msg, **self.places.get(option, self.place)._asdict())
 
 
 class Values:
@@ -112,8 +94,7 @@ class Values:
 
     def __init__(self, values: Section) -> None:
         self.values = values
-        self.open: list[str] = []
-        self._known: dict[str, Any] = {}
+        self._open: list[str] = []
 
     def given(self) -> dict[str, Any]:
         """All values, filled in; None for those that were not given, or that refer to such a value."""
@@ -134,91 +115,47 @@ class Values:
             DataError: There is no such value, or it refers to itself.
         """
         if name.startswith(_STEP):
-            return _reference(name.removeprefix(_STEP))
+            return f"${{{name}}}"
         optional = name.endswith("?")
         name = name.removesuffix("?").rstrip()
         if name not in self.values:
-            where = self.values.places.get(self.open[-1], place) if self.open else place
+            where = self.values.places.get(self._open[-1], place) if self._open else place
             raise DataError(str(UnknownNameError("value", name, self.values)), **where._asdict())
-        if name in self.open:
-            circle = " -> ".join([*self.open, name])
+        if name in self._open:
+            circle = " -> ".join([*self._open, name])
             self.values.fail(f"the value '{name}' refers to itself ({circle}).", name)
         value = self.values[name]
         if value is None:
             return None if optional else f"${{{name}}}"
-        if name not in self._known:
-            self._known[name] = self._filled(name, value, place)
-        return self._known[name]
-
-    def _filled(self, name: str, value: Any, place: Place) -> Any:
-        if len(self.open) == _MOST_CHAIN:
-            self.values.fail(f"the value '{name}' is at the end of a chain of {_MOST_CHAIN} values. Shorten it.", name)
-        own = self.values.places.get(name, place)
-        self.open.append(name)
+        self._open.append(name)
         try:
-            return _bounded(fill(value, lambda inner: self.look_up(inner, place), own), name, own)
+            return fill(value, partial(self.look_up, place=place))
         finally:
-            self.open.pop()
+            self._open.pop()
 
     def label(self, template: str, place: Place) -> str:
-        """A title with values in place of `${name}`; an output of a step is shown by the step's name.
-
-        Raises:
-            DataError: The title contains an unknown value.
-        """
-        text = _as_text(fill(template, lambda name: self.look_up(name, place), place))
+        """A title with values in place of `${name}`; an output of a step is shown by the step's name."""
+        text = _as_text(fill(template, partial(self.look_up, place=place)))
         return _as_text(fill(text, lambda name: name.removeprefix(_STEP)))
 
 
-def fill(value: Any, variable: Callable[[str], Any], place: Place = NOWHERE) -> Any:
-    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value.
-
-    Raises:
-        DataError: A text becomes too long; names the place.
-    """
+def fill(value: Any, variable: Callable[[str], Any]) -> Any:
+    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value."""
     if isinstance(value, str):
         if whole := _VARIABLE.fullmatch(value):
             return variable(whole[1].strip())
-        return _substituted(value, variable, place)
+        return _VARIABLE.sub(lambda match: _as_text(variable(match[1].strip())), value)
     if isinstance(value, list):
-        return [fill(one, variable, place) for one in value]
+        return [fill(one, variable) for one in value]
     if isinstance(value, Mapping):
-        return {key: fill(one, variable, place) for key, one in value.items()}
+        return {key: fill(one, variable) for key, one in value.items()}
     return value
 
 
-def _substituted(text: str, variable: Callable[[str], Any], place: Place) -> str:
-    left = _MOST_CHARACTERS
-
-    def replaced(match: re.Match[str]) -> str:
-        nonlocal left
-        name = match[1].strip()
-        inserted = _as_text(variable(name))
-        left -= len(inserted)
-        if left < 0:
-            raise _too_large(name, place)
-        return inserted
-
-    return _VARIABLE.sub(replaced, text)
-
-
-def _bounded(value: Any, name: str, place: Place) -> Any:
-    """The value of a name, unless it is too large."""
-    left = _MOST_CHARACTERS
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        left -= len(one) + 1 if isinstance(one, str | list | Mapping) else 1
-        if left < 0:
-            raise _too_large(name, place)
-        if isinstance(one, list | Mapping):
-            waiting.extend(one.values() if isinstance(one, Mapping) else one)
-    return value
-
-
-def _too_large(name: str, place: Place) -> DataError:
-    msg = f"a value has more than {_MOST_CHARACTERS:,} characters once '{name}' is filled in. Make it shorter."
-    return DataError(msg, **place._asdict())
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return ",".join(map(_as_text, value)) if isinstance(value, list) else str(value)
 
 
 def variables(value: Any) -> Iterator[str]:
@@ -231,10 +168,8 @@ def texts(value: Any) -> Iterator[str]:
     """Every text among the values of options."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        yield from texts(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for one in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
             yield from texts(one)
 
 
@@ -249,12 +184,17 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
     opened: list[str] = []
 
     def visit(step: Step) -> None:
-        if len(opened) == _MOST_STEPS:
-            msg = f"it is at the end of a chain of {_MOST_STEPS} steps. Shorten the chain."
-            raise step.error(msg)
         opened.append(step.name)
         for option, name in step.mentioned():
-            _check_used(step, option, name, known, opened)
+            if name not in known:
+                raise step.error(str(UnknownNameError("step", name, known)), option)
+            if known[name].output is None:
+                msg = f"step '{name}' has no output. Give it one."
+                raise step.error(msg, option)
+            if name in opened:
+                circle = " -> ".join([*opened[opened.index(name) :], name])
+                msg = f"it reads its own output ({circle})."
+                raise step.error(msg, option)
             if name not in ordered:
                 visit(known[name])
         ordered[opened.pop()] = step
@@ -263,18 +203,6 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
         if step.name not in ordered:
             visit(step)
     return list(ordered.values())
-
-
-def _check_used(step: Step, option: str, name: str, known: Mapping[str, Step], opened: Sequence[str]) -> None:
-    if name not in known:
-        raise step.error(str(UnknownNameError("step", name, known)), option)
-    if known[name].output is None:
-        msg = f"step '{name}' has no output. Give it one."
-        raise step.error(msg, option)
-    if name in opened:
-        circle = " -> ".join([*opened[opened.index(name) :], name])
-        msg = f"it reads its own output ({circle})."
-        raise step.error(msg, option)
 
 
 def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]:
@@ -292,12 +220,6 @@ def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]
             reached.add(name)
             waiting.extend(uses[name])
     return reached
-
-
-def needed(steps: Sequence[Step], goals: Iterable[str]) -> list[Step]:
-    """The steps that the goals build on, the goals included, in their order."""
-    reached = closure({step.name: step.uses for step in steps}, goals)
-    return [step for step in steps if step.name in reached]
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,13 +243,3 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 def joined_path(folder: str, output: str) -> str:
     """A path in a folder; "" is the run's own folder."""
     return str(Path(folder) / output) if folder else output
-
-
-def _reference(name: str) -> str:
-    return f"${{{_STEP}{name}}}"
-
-
-def _as_text(value: Any) -> str:
-    if value is None:
-        return ""
-    return ",".join(map(_as_text, value)) if isinstance(value, list) else str(value)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from retrievalkit.report import notebook
 from retrievalkit.report.terminal import printable
 
 if TYPE_CHECKING:
@@ -88,3 +89,50 @@ class Tabular:
         import pyarrow
 
         return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
+
+
+class Table(list[dict[str, Any]], Tabular):
+    """Rows as dicts, which notebooks show as a table.
+
+    Attributes:
+        title: What they are.
+    """
+
+    def __init__(self, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        super().__init__(map(dict, rows))
+        self.title = title
+
+    @property
+    def columns(self) -> list[str]:
+        """The fields of the rows."""
+        return list(dict.fromkeys(name for row in self for name in row))
+
+    def to_pandas(self) -> DataFrame:
+        """A table with a row for each."""
+        import pandas
+
+        return pandas.DataFrame(list(self), columns=self.columns)
+
+    def __repr__(self) -> str:
+        if not self:
+            return f"{self.title}: none"
+        cells = [[_cell(row.get(name)) for name in self.columns] for row in self]
+        right = [self.columns.index(name) for name in self._numeric()]
+        return f"{self.title}\n{text_table([self.columns, *cells], right=right)}"
+
+    def _repr_html_(self) -> str:
+        rows = [[row.get(name) for name in self.columns] for row in self]
+        return notebook.table(self.title, self.columns, rows, numeric=self._numeric())
+
+    def _numeric(self) -> list[str]:
+        return [name for name in self.columns if all(_is_number(row.get(name)) for row in self)]
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

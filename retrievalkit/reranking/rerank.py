@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from retrievalkit import artifacts
-from retrievalkit.cluster.options import RayOptions
+from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Argument, Flag, Place, ReadingOptions, Reads, command
 from retrievalkit.errors import OptionError

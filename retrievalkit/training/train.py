@@ -49,8 +49,8 @@ class TrainOptions(TrainingOptions, RunOptions):
     _: KW_ONLY
     corpus: Annotated[Any, Reads(inputs.passages)] = None
     dev: Annotated[Any, Reads(inputs.examples)] = None
-    encoder: Annotated[str | None, Named("encoder")] = None
-    pooler: Annotated[str | None, Named("pooler")] = None
+    encoder: Annotated[str | None, Named("encoder", "transformer")] = None
+    pooler: Annotated[str | None, Named("pooler", "cls")] = None
     loss: Annotated[str | None, Named("loss")] = None
     query_length: int | None = None
     document_length: int | None = None

@@ -48,7 +48,6 @@ def modules_after(arguments):
     ids=" ".join,
 )
 def test_help_and_the_list_of_plugins_import_nothing_heavy(arguments):
-    """With every plugin that is installed."""
     loaded = {name.partition(".")[0] for name in modules_after(arguments)}
     assert not loaded.intersection(HEAVY)
     assert "retrievalkit" in loaded
@@ -64,7 +63,6 @@ def register_poolers(register):
 
 
 def test_twenty_more_plugins_import_their_own_modules_and_nothing_else(tmp_path, monkeypatch):
-    """So each costs a small file to read: benchmarks/startup.py measures it."""
     without = modules_after(["--help"])
     names = [f"acme_{number}" for number in range(20)]
     for name in names:
@@ -77,7 +75,6 @@ def test_twenty_more_plugins_import_their_own_modules_and_nothing_else(tmp_path,
 
 
 def test_a_search_of_texts_imports_no_torch():
-    """Importing torch takes longer than the whole search of a Lucene index."""
     modules = "sys, retrievalkit.search.tuning, retrievalkit.search.interactive"
     program = f"import {modules}; from retrievalkit.contracts import Indexer; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -99,7 +96,6 @@ def index(tmp_path_factory, tiny_model, tiny_collection):
 
 
 def test_the_first_hit_of_vectors_needs_torch_and_little_else(index):
-    """What is unused takes several times as long to import as torch and the search; `rkit encode` does without too."""
     loaded = modules_after(["search", index, "--query", "what is the capital of france", "--k", "2"])
     assert {"torch", "tokenizers"} <= loaded
     assert not loaded & UNUSED

@@ -48,7 +48,6 @@ def counted(count):
     ],
 )
 def test_an_ending_has_a_message_and_an_exit_code(words, code, text):
-    """Ctrl-C, wrong input and wrong usage end in one message; none shows a traceback."""
     outcome = CliRunner().invoke(root, words)
     assert outcome.exit_code == code
     assert text in outcome.output
@@ -56,5 +55,4 @@ def test_an_ending_has_a_message_and_an_exit_code(words, code, text):
 
 
 def test_a_bug_keeps_its_traceback():
-    """Whatever a user cannot cause is raised as it is."""
     assert isinstance(CliRunner().invoke(root, ["faulty"]).exception, ZeroDivisionError)

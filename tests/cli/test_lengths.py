@@ -90,7 +90,6 @@ def test_a_length_that_is_the_checkpoints_own_changes_no_byte(checkpoint, tiny_c
 
 @pytest.mark.precision
 def test_vectors_of_another_length_are_not_taken_for_the_ones_left_by_a_kill(checkpoint, tiny_collection, tmp_path):
-    """The length is a part of what a folder that was cut off belongs to."""
     inputs = []
     for length in (20, 40):
         rkit(
@@ -102,7 +101,6 @@ def test_vectors_of_another_length_are_not_taken_for_the_ones_left_by_a_kill(che
 
 
 def test_an_untrained_model_takes_another_query_length_too(tiny_model, tiny_collection, tmp_path):
-    """Its fingerprint still is that of the description in the index."""
     encode = ("--pooler", "mean", "--set", "encoder.query_length=4")
     settings = {"encode": encode, "search": ("--set", "encoder.query_length=30")}
     assert searched(tiny_model, tiny_collection, tmp_path, **settings) == best(
@@ -113,7 +111,6 @@ def test_an_untrained_model_takes_another_query_length_too(tiny_model, tiny_coll
 def test_two_indexes_of_a_checkpoint_with_different_query_lengths_are_fused(
     checkpoint, tiny_model, tiny_collection, tmp_path
 ):
-    """Each is searched with queries of its own length."""
     for length in (4, 30):
         searched(
             checkpoint, tiny_collection, tmp_path / str(length), encode=("--set", f"encoder.query_length={length}")

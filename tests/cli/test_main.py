@@ -106,7 +106,6 @@ def test_an_index_is_refused_with_another_checkpoint(walked):
 
 
 def test_every_mistake_is_one_message_and_exit_code_2(walked, tiny_model, tiny_collection):
-    """... and leaves nothing half-written."""
     corpus = tiny_collection.corpus
     train = ("train", "--model", tiny_model, "--corpus", corpus, "--output", "no")
     broken = {
@@ -177,7 +176,6 @@ def test_every_mistake_is_one_message_and_exit_code_2(walked, tiny_model, tiny_c
 
 
 def test_a_failure_that_is_a_bug_keeps_its_traceback():
-    """Only what a user can mend is shortened."""
     code = "from retrievalkit import cli, registry\nregistry.plugins = lambda: 1 / 0\ncli.main(['plugins', 'list'])\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -185,7 +183,6 @@ def test_a_failure_that_is_a_bug_keeps_its_traceback():
 
 
 def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection):
-    """Every step of the recipe, at the smallest size; the second time nothing is left to do."""
     words = ["quickstart", "--output", "out", "--model", tiny_model]
     words += ["--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--queries", tiny_collection.folder, "--qrels", tiny_collection.qrels]

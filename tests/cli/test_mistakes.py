@@ -111,7 +111,6 @@ def place(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection, monkeypatch):
-    """Also without a warning of another library."""
     monkeypatch.chdir(place)
     files = {name: getattr(tiny_collection, name) for name in ("corpus", "queries", "qrels")} | {"model": tiny_model}
     before = sorted(place.rglob("*"))

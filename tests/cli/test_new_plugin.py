@@ -103,13 +103,11 @@ FAST = ("metric",)
     "kind", [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS if one not in FAST)]
 )
 def test_a_new_package_passes_its_own_tests(tmp_path, kind):
-    """Those of the conformance kit, for the component and for the package."""
     assert " passed" in pytest_of(write(tmp_path / "package", kind), tmp_path / "site")
 
 
 @pytest.mark.slow
 def test_new_packages_are_typed(tmp_path):
-    """In the strict mode of mypy, with the settings of each: they are the same."""
     for kind in KINDS:
         shutil.copytree(write(tmp_path / kind, kind), tmp_path / "all", dirs_exist_ok=True)
     modules = [f"retrievalkit_peak_{kind}" for kind in KINDS]
@@ -199,7 +197,6 @@ def file(tmp_path):
 
 
 def test_a_file_becomes_a_package(file, tmp_path, monkeypatch, fresh_registry):
-    """Its hooks go into the package's top module, which imports nothing else; the rest stays as it is."""
     result = rkit("plugins", "package", file, "--output", tmp_path / "package")
     assert result.exit_code == 0, result.output
     assert "the pooler 'peak', the loss 'depth'" in result.output

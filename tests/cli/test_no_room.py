@@ -38,7 +38,6 @@ QUICK = ("encode", "index flat", "train", "search", "compare", "convert")
 def test_a_file_that_cannot_be_written_is_a_message_and_the_next_command_is_whole(
     commands, whole, tmp_path, name, size
 ):
-    """Named with the limit; run again without it, the command ends as if nothing had been."""
     words = complete(commands[name], "out")
     ended = rkit(*words, folder=tmp_path, prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
     assert ended.code == 1, ended
@@ -53,7 +52,6 @@ def test_a_file_that_cannot_be_written_is_a_message_and_the_next_command_is_whol
 
 @forks
 def test_standard_output_that_is_full_is_named(commands, tmp_path):
-    """Also what Python would write when it ends."""
 
     def full():
         import os
@@ -68,7 +66,6 @@ def test_standard_output_that_is_full_is_named(commands, tmp_path):
 
 @forks
 def test_a_file_that_cannot_be_read_is_not_said_to_be_unwritable(commands, tmp_path, monkeypatch):
-    """Whatever the operating system says of it."""
 
     def unreadable():
         import pathlib

@@ -152,7 +152,6 @@ def test_texts_vectors_index_queries_and_run_may_all_be_in_the_store(
 
 
 def test_rows_are_read_by_range(server, bucket, tiny_model, tiny_collection, tmp_path):
-    """The vectors of one shard cost its bytes and the heads of the others; a few rows cost what lies between them."""
     encoded(tiny_model, tiny_collection.corpus, f"s3://{bucket}/vectors")
     encoded(tiny_model, tiny_collection.corpus, tmp_path / "vectors")
     here, given = VectorStore(tmp_path / "vectors"), server[1]

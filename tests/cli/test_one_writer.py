@@ -20,7 +20,6 @@ NAMES = [
 @forks
 @pytest.mark.parametrize("name", NAMES)
 def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, whole, tmp_path, name):
-    """The output is that of a command alone, and nothing else is left."""
     alone, names = whole(name)
     pair = [Command(*complete(commands[name], "out"), folder=tmp_path) for _ in range(2)]
     first, second = sorted((one.end() for one in pair), key=lambda ended: ended.code)
@@ -40,7 +39,6 @@ def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, w
 
 @forks
 def test_a_killed_command_leaves_no_lock_that_keeps_the_next_one_out(commands, tmp_path):
-    """The file of its lock is there, and nobody holds it."""
 
     def killed():
         import os

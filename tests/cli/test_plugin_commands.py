@@ -120,7 +120,6 @@ def test_a_plugin_declares_a_command_by_a_dataclass(use):
 
 
 def test_the_help_lists_the_command_in_its_section_without_importing_it(use):
-    """With the whole help text; the module of the command need not even exist."""
     use(acme=COMMAND.format(name="greet-me", module="no_such_module"))
     printed = rkit("--help").output
     judge = printed[printed.index("Judge:") : printed.index("Plugins and this machine:")]
@@ -144,7 +143,6 @@ def test_a_command_that_cannot_be_imported_says_why(use):
 
 
 def test_an_unknown_command_names_plugins_that_are_broken(use):
-    """The command may be one of theirs."""
     use(acme="import no_such_package")
     result = rkit("greet-me")
     assert result.exit_code == 2
@@ -191,7 +189,6 @@ def test_a_registration_that_is_refused_leaves_the_command_line_working(use, sou
 
 
 def test_a_command_needs_a_help_text(use):
-    """The list of commands would have to import it otherwise."""
     use(
         acme="""
         from retrievalkit import hookimpl
@@ -205,7 +202,6 @@ def test_a_command_needs_a_help_text(use):
 
 
 def test_a_name_that_two_plugins_register_is_marked_and_refused(use, tmp_path):
-    """By `rkit --help`, by `rkit plugins list`, and when it is used."""
     use(acme=COMMAND.format(name="greet-me", module="acme"), other=COMMAND.format(name="greet-me", module="other"))
     result = rkit("greet-me", "Ada")
     assert result.exit_code == 2
@@ -294,7 +290,6 @@ HOOK = """
 
 
 def test_the_list_has_the_first_sentence_of_each_component_without_importing_it(use, tmp_path, monkeypatch):
-    """Even of a module that fails when it is imported; "" where there is no source."""
     (tmp_path / "acme_parts").mkdir()
     (tmp_path / "acme_parts" / "__init__.py").write_text("1 / 0")
     (tmp_path / "acme_parts" / "inner.py").write_text(textwrap.dedent(WITHOUT_TORCH))

@@ -22,7 +22,6 @@ def rkit(*words):
 
 
 def test_a_failure_of_pip_is_reported(monkeypatch, tmp_path):
-    """The command is shown before it is run."""
     result = rkit("install", tmp_path / "nowhere")
     assert result.exit_code == 1
     assert f"{sys.executable} -m pip install -- {tmp_path}/nowhere\n" in result.stderr
@@ -53,7 +52,6 @@ OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0
 
 @pytest.mark.slow
 def test_a_plugin_is_installed_and_removed_in_an_environment_of_its_own(tmp_path):
-    """Whose path also has all that is installed here, and the sources under test."""
     made = rkit("new", "peak", "--output", tmp_path / "retrievalkit-peak")
     assert made.exit_code == 0
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
@@ -90,7 +88,6 @@ for one in tried_with(sys.argv[1]):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_plugin_of_the_repository_installs_and_keeps_the_contract(name, tmp_path):
-    """Built and installed aside, in front of what is installed here."""
     environment = os.environ | {"PIP_NO_BUILD_ISOLATION": OFFLINE["PIP_NO_BUILD_ISOLATION"]}
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site"]
     subprocess.run([*words, ROOT / "plugins" / name], env=environment, check=True)

@@ -17,14 +17,12 @@ from retrievalkit.cli import main
     ],
 )
 def test_a_repeated_option_is_refused(words, message):
-    """Also of a command below a command, and of one that has two spellings."""
     ran = CliRunner().invoke(main, words)
     assert ran.exit_code == 2
     assert message in ran.output
 
 
 def test_metrics_add_up(tmp_path):
-    """Each --metrics adds to those before it."""
     (tmp_path / "run.trec").write_text("q1 Q0 d2 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
     (tmp_path / "qrels").write_text("q1 0 d1 1\n")
     words = ["evaluate", str(tmp_path / "run.trec"), "--qrels", str(tmp_path / "qrels")]

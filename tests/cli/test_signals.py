@@ -78,7 +78,6 @@ def test_of_several_processes_the_main_one_says_that_they_were_interrupted(comma
 
 @forks
 def test_a_ctrl_c_that_python_drops_is_not_lost(commands, tmp_path):
-    """Python prints what is raised in `__del__`, and goes on; so it does in callbacks of imports."""
 
     def dropping():
         from retrievalkit.data.vectors import VectorWriter
@@ -105,7 +104,6 @@ def test_a_ctrl_c_that_python_drops_is_not_lost(commands, tmp_path):
     ("number", "code", "how"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
 )
 def test_an_interruption_of_which_a_library_makes_its_own_error_stays_one(commands, tmp_path, number, code, how):
-    """numpy asks whether a file is a path in Python, where the signal is raised, and takes the failure for a "yes"."""
 
     def replacing():
         from retrievalkit.data.vectors import VectorWriter
@@ -127,7 +125,6 @@ def test_an_interruption_of_which_a_library_makes_its_own_error_stays_one(comman
 
 @forks
 def test_an_interruption_waits_until_torch_is_imported(commands, tmp_path):
-    """torch's C++ calls Python while it is imported, and aborts where that raises anything."""
 
     def importing():
         import torch
@@ -151,7 +148,6 @@ def test_an_interruption_waits_until_torch_is_imported(commands, tmp_path):
 
 @pytest.mark.parametrize("start", [["-m", "retrievalkit"], ["-c", "from retrievalkit.cli import main; main()"]])
 def test_ctrl_c_while_the_command_line_is_imported_is_one_line(start, tmp_path):
-    """As the console script has it, and `python -m retrievalkit`."""
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -164,7 +160,6 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line(start, tmp_path):
 
 @forks
 def test_a_second_ctrl_c_ends_a_command_whose_library_does_not_return(commands, tmp_path):
-    """Python would act on the first one only after that."""
     command = started(complete(commands["encode"], "out"), tmp_path, computing)
     start = time.monotonic()
     os.kill(command.process.pid, signal.SIGINT)
@@ -178,7 +173,6 @@ def test_a_second_ctrl_c_ends_a_command_whose_library_does_not_return(commands, 
 
 @forks
 def test_a_closed_pipe_ends_a_command_silently(commands, tmp_path):
-    """As in `rkit search ... | head`."""
 
     def closed():
         read, write = os.pipe()

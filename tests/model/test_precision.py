@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.cli import main
-from retrievalkit.cli.doctor import examine
+from retrievalkit.cli.doctor import doctor
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing import encoding
@@ -65,11 +65,11 @@ def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
 def test_doctor_says_what_auto_means_and_why(monkeypatch):
     """And that a value of RKIT_PRECISION is wrong."""
     monkeypatch.setenv(precision.AUTO, "fp32")
-    finding = next(one for one in examine() if one.name == "processor")
-    assert finding.value.endswith("precision auto = fp32 (set by RKIT_PRECISION)")
+    finding = next(one for one in doctor() if one["name"] == "processor")
+    assert finding["value"].endswith("precision auto = fp32 (set by RKIT_PRECISION)")
     monkeypatch.setenv(precision.AUTO, "fp8")
-    finding = next(one for one in examine() if one.name == "processor")
-    assert (finding.ok, "RKIT_PRECISION is 'fp8'" in finding.hint) == (False, True)
+    finding = next(one for one in doctor() if one["name"] == "processor")
+    assert (finding["ok"], "RKIT_PRECISION is 'fp8'" in finding["hint"]) == (False, True)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,6 @@ def need():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need):
-    """All steps of all variants are planned: commands, options, components and their options."""
     found = load(name)
     need(found)
     assert plan(found, tmp_path, main.with_plugin_commands())
@@ -46,7 +45,6 @@ def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need
 
 
 def test_a_plan_is_shown_by_the_command(tmp_path):
-    """`rkit run --plan` has the lines that the program plans, and leaves nothing."""
     words = ["run", "squad/small", "--set", f"data={tmp_path}", "--output", str(tmp_path / "out"), "--plan"]
     shown = json.loads(CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False).stdout)
     found = recipe.load_recipe("squad/small", {"data": str(tmp_path)})
@@ -60,7 +58,6 @@ def test_a_plan_is_shown_by_the_command(tmp_path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_row_of_a_table_has_references_and_their_source(name):
-    """Figures are shares and not percentages, and say where they are from."""
     rows = load(name).rows
     assert any(row.expected for row in rows)
     # A table that is a paper's names it in each row; of sets it may give the mean alone, and the four stages have their
@@ -73,7 +70,6 @@ def test_every_row_of_a_table_has_references_and_their_source(name):
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("squad/") and "_table" in name])
 def test_a_small_table_has_the_references_of_its_table(name):
-    """`squad/mlr_table2` has the figures of `mlr/table2_squad`, but for those on other test sets."""
     paper, _, table = name.removeprefix("squad/").partition("_")
     large = load(f"{paper}/{table}_squad" if name == "squad/mlr_table2" else f"{paper}/{table}")
     known = {row.name: row.expected for row in large.rows}
@@ -82,7 +78,6 @@ def test_a_small_table_has_the_references_of_its_table(name):
 
 
 def test_each_recipe_is_in_the_readme():
-    """recipes/README.md lists them all."""
     path = find_recipe("quickstart").parent / "README.md"
     if not path.exists():
         pytest.skip("the readme is not installed along")
@@ -107,12 +102,11 @@ def tiny(tiny_collection, tmp_path):
 
 
 def results(name, output, variants, values):
-    run(name, output, cli=main, overrides=values, variants=variants)
+    run(recipe.load_recipe(name, values, variants), output, cli=main)
     return {row["variant"]: row for row in json.loads((output / "results.json").read_text())["rows"]}
 
 
 def test_a_small_table_of_the_open_domain_runs(tiny, tmp_path, need):
-    """From examples to a table: top-k accuracy and metrics, beside the paper's."""
     tiny |= {"pair": [1, 2], "tokens": 2}
     need(recipe.load_recipe("squad/mlr_table2", tiny))
     rows = results("squad/mlr_table2", tmp_path / "out", ["dual_encoder", "mlr_pair"], tiny)
@@ -125,7 +119,6 @@ def test_a_small_table_of_the_open_domain_runs(tiny, tmp_path, need):
 
 
 def test_a_small_table_of_two_stages_runs(tiny, tmp_path, need):
-    """The second stage trains on what the first one found; rows of one view and of both."""
     tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "cotmae": tiny["model"]}
     need(recipe.load_recipe("squad/cotmae_table4", tiny))
     rows = results("squad/cotmae_table4", tmp_path / "out", ["full", "finetune_spr"], tiny)
@@ -136,7 +129,6 @@ def test_a_small_table_of_two_stages_runs(tiny, tmp_path, need):
 
 @pytest.mark.slow
 def test_the_four_stages_run(tiny, tmp_path, need):
-    """Pre-training, two stages, a re-ranker and what it teaches, and an ablation."""
     tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "distilled_negatives": 2}
     tiny |= {"base": tiny.pop("model"), "pretrain_length": 24, "pretrain_epochs": 1, "pretrain_batch_size": 8}
     tiny |= {"reranker_epochs": 1, "reranker_batch_size": 4, "reranker_negatives": 2, "reranked_depth": 10}

@@ -7,7 +7,6 @@ from retrievalkit.recipe.log import StepLog
 
 
 def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys):
-    """A terminal would keep standard error; the last line of standard output is the result."""
     log = StepLog(tmp_path, "near/train")
     with log.collecting("rkit train", resume=False):
         print("step 1")
@@ -22,7 +21,6 @@ def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys):
 
 
 def test_a_terminal_keeps_standard_error(tmp_path, capsys, monkeypatch):
-    """There it shows progress bars."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
         print("50 %", file=sys.stderr)
@@ -30,7 +28,6 @@ def test_a_terminal_keeps_standard_error(tmp_path, capsys, monkeypatch):
 
 
 def test_a_resumed_step_adds_to_its_log(tmp_path):
-    """A step that starts anew replaces it."""
     log = StepLog(tmp_path, "train")
     for resume, lines in ((False, 2), (True, 4), (False, 2)):
         with log.collecting("rkit train", resume=resume):
@@ -39,7 +36,6 @@ def test_a_resumed_step_adds_to_its_log(tmp_path):
 
 
 def test_a_logging_handler_made_during_a_step_can_be_used_after_it(tmp_path, capsys):
-    """Libraries that are imported by a step keep the stream they find then."""
     with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
         handler = logging.StreamHandler()
     handler.emit(logging.makeLogRecord({"msg": "afterwards"}))

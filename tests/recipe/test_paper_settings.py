@@ -10,7 +10,6 @@ PAPERS_FOLDERS = ("mlr/table", "aggretriever/table", "mvr/table", "cotmae/table"
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_recipe_has_the_hyper_parameters_of_its_paper(name):
-    """Those that the paper gives, in all rows; where rows differ in one, each of the paper's values occurs."""
     recipe = load(name)
     for step, settings in PAPERS[name].items():
         found = ours(recipe, step)
@@ -21,25 +20,21 @@ def test_a_recipe_has_the_hyper_parameters_of_its_paper(name):
 
 
 def test_every_table_of_a_paper_has_its_hyper_parameters_listed():
-    """So that none is left unchecked."""
     tables = {name for name in bundled_recipes() if name.startswith(PAPERS_FOLDERS)}
     assert tables - PAPERS.keys() == set()
 
 
 def test_enough_negatives_are_left_when_positives_are_taken_out():
-    """A pool of 100 from 100 hits would be smaller wherever a positive is among the hits."""
     for mined in ours(load("mlr/table4"), "mined"):
         assert mined["depth"] > mined["negatives"] == 100
 
 
 def test_beir_5_are_the_five_sets_of_aggretriever():
-    """Tables 7 and 8 average them (5.4)."""
     rows = {row.name: row for row in load("beir5").rows}
     assert rows["beir5"].of == ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact")
 
 
 def test_beir_14_and_15_count_the_forums_of_cqadupstack_as_one_set():
-    """By their mean; MLR has three other sets for ArguAna and Quora."""
     fourteen, fifteen = (
         {row.name.rpartition("-")[2]: row.of for row in load(name).rows if row.of} for name in ("beir", "mlr/table5")
     )

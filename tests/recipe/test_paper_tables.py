@@ -90,7 +90,6 @@ def collected(programs, tmp_path):
 
 
 def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
-    """The second seed of the plain row alone does not count."""
     better, worse, _ = collected["tables"][0]["directions"]
     assert better["ours"]["mean"] == pytest.approx(0.075)
     assert better["ours"]["seeds"] == {"1": pytest.approx(0.075)}
@@ -101,7 +100,6 @@ def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
 
 
 def test_a_step_that_rows_share_counts_once(programs, collected, tmp_path):
-    """A second row of one model adds its evaluation alone to the hours; by itself it would have taken both."""
     assert collected["tables"][0]["hours"] == pytest.approx(6 / 60)  # two steps of each of three rows
     run = tmp_path / "runs" / "demo"
     steps = json.loads((run / "run.json").read_text())["steps"] | {
@@ -118,7 +116,6 @@ def test_a_step_that_rows_share_counts_once(programs, collected, tmp_path):
 
 
 def test_a_row_that_ran_with_another_recipe_is_said(programs, collected, tmp_path, capsys):
-    """Its steps have other names there: their seconds and the loss's terms would be those of other steps."""
     path = tmp_path / "runs" / "demo" / "run.json"
     content = json.loads(path.read_text())
     content["steps"]["better/seed-1/trained"] = content["steps"].pop("better/seed-1/model")
@@ -131,7 +128,6 @@ def test_a_row_that_ran_with_another_recipe_is_said(programs, collected, tmp_pat
 
 
 def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, tmp_path):
-    """And a row that is run later joins them, compared question by question."""
     shutil.rmtree(tmp_path / "runs")
     plan = programs["plan"].content(tmp_path / "plan.yaml")
     assert programs["results"].collect(plan, tmp_path / "rows") == collected
@@ -144,7 +140,6 @@ def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, 
 
 
 def test_directions_are_judged_and_counted(collected, programs):
-    """One agrees, one is opposite, and one was not run."""
     said = [one["verdict"] for one in collected["tables"][0]["directions"]]
     assert said == ["agrees, significantly", "opposite, significantly", "not run"]
     assert programs["page"].summary(collected) == (
@@ -159,7 +154,6 @@ def test_directions_are_judged_and_counted(collected, programs):
 
 
 def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, programs, tmp_path):
-    """It has the paper's difference beside ours, levels, the reason found, the commit, and what is missing."""
     text = programs["page"].page(collected)
     assert "| Better | Plain | +0.1000 | +0.0750 |" in text
     assert "| table | directions | agrees, significantly | opposite, significantly | not run |" in text
@@ -178,7 +172,6 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
 
 
 def test_the_queue_has_all_rows_of_a_seed_before_the_next(programs, collected, tmp_path):
-    """What has no seeds comes once."""
     plan = programs["plan"]
     content = plan.content(tmp_path / "plan.yaml")
     queue = list(plan.queue(content, plan.runs(content, {"data": "D"}), content["seeds"]))
@@ -188,7 +181,6 @@ def test_the_queue_has_all_rows_of_a_seed_before_the_next(programs, collected, t
 
 
 def test_every_row_that_is_queued_or_compared_is_of_its_recipe(programs):
-    """A renamed row of a recipe is noticed here, and not after hours."""
     plan = programs["plan"]
     content = plan.content()
     places = dict.fromkeys(("data", "collections", "encoder", "runs"), "x")

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,8 +40,8 @@ steps:
 
 @pytest.fixture
 def write(tmp_path):
-    def write(text):
-        path = tmp_path / "recipe.yaml"
+    def write(text, name="recipe.yaml"):
+        path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -54,7 +53,6 @@ def load(path, *settings):
 
 
 def test_values_defaults_and_outputs_are_filled_in(write):
-    """A step's options are its own over the defaults, values are filled in, and outputs become paths in the folder."""
     found = load(write(TWO_STEPS), "corpus=data")
     index, search = found.steps
     assert found.name == "two steps"
@@ -73,33 +71,26 @@ def test_values_defaults_and_outputs_are_filled_in(write):
 
 
 def test_an_override_changes_a_value_or_an_option_of_one_step(write):
-    """`--set k=5` changes a value, `--set run.batch_size=1` an option, `--set run.set.model.b=9` a setting."""
-    found = load(write(TWO_STEPS), "corpus=data", "k=5", "run.batch_size=1", "run.set.model.b=9", "bm25.indexer=flat")
-    index, search = found.steps
-    assert search.options["k"] == 5
-    assert search.options["batch_size"] == 1
-    assert search.options["set"] == {"model.a": 1, "model.b": 9}
-    assert index.options["indexer"] == "flat"
-
-
-def test_an_override_may_name_an_earlier_step(write):
     """An override of a step's option is filled in like the option itself."""
-    found = load(write(TWO_STEPS), "corpus=data", "run.model=${steps.bm25}/encoder")
-    assert found.options_in(found.steps[1], "out")["model"] == "out/bm25/encoder"
+    settings = ("k=5", "run.batch_size=1", "run.set.model.b=9", "bm25.indexer=flat", "run.model=${steps.bm25}/encoder")
+    found = load(write(TWO_STEPS), "corpus=data", *settings)
+    index, search = found.steps
+    assert (search.options["k"], search.options["batch_size"], index.options["indexer"]) == (5, 1, "flat")
+    assert search.options["set"] == {"model.a": 1, "model.b": 9}
+    assert found.options_in(search, "out")["model"] == "out/bm25/encoder"
 
 
-def test_an_unknown_override_offers_the_nearest_name(write):
-    """A misspelt value is no silent new one."""
-    with pytest.raises(UnknownNameError, match="did you mean 'corpus'"):
-        load(write(TWO_STEPS), "corpsu=data")
-    with pytest.raises(UnknownNameError, match="value of the recipe 'bm25'"):
-        load(write(TWO_STEPS), "corpus=data", "bm25=x")
-
-
-def test_a_value_that_was_not_given_says_how_to_give_it(write):
-    """A null value that is needed is asked for by name, at the line that needs it."""
-    with pytest.raises(InputError, match=r"recipe.yaml:13: .*needs a value for 'corpus'. Give it: --set corpus="):
-        load(write(TWO_STEPS))
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (["corpsu=data"], "did you mean 'corpus'"),
+        (["corpus=data", "bm25=x"], "value of the recipe 'bm25'"),
+        ([], r"recipe.yaml:13: .*needs a value for 'corpus'. Give it: --set corpus="),
+    ],
+)
+def test_a_wrong_or_missing_override_is_named(write, settings, problem):
+    with pytest.raises(InputError, match=problem):
+        load(write(TWO_STEPS), *settings)
 
 
 @pytest.mark.parametrize(
@@ -128,37 +119,38 @@ def test_a_value_that_was_not_given_says_how_to_give_it(write):
     ],
 )
 def test_a_mistake_is_said_with_file_and_line(write, old, new, line, problem):
-    """Whatever is wrong in a recipe, the message names the file and the line."""
     assert old in TWO_STEPS
     path = write(TWO_STEPS.replace(old, new, 1))
     with pytest.raises(DataError, match=f"^{path}:{line}: .*{problem}"):
         load(path, "corpus=data")
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "text"])
-def test_a_file_that_holds_no_recipe_is_refused(write, text):
-    """An empty file and a list are no recipes."""
-    with pytest.raises(DataError):
-        load(write(text))
-
-
-def test_another_encoding_is_refused_with_its_line(tmp_path):
-    """A recipe is UTF-8."""
-    path = tmp_path / "recipe.yaml"
-    path.write_bytes(b"name: a\ndescription: caf\xe9\n")
-    with pytest.raises(DataError, match=r"recipe.yaml:2: byte 0xe9"):
-        load(path)
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "is empty"),
+        (b"# nothing\n", "is empty"),
+        (b"- a\n", "a recipe is a mapping"),
+        (b"text", "a recipe is a mapping"),
+        (b"name: a\ndescription: caf\xe9\n", r"recipe.yaml:2: byte 0xe9"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"a: &a [*a]", "nested too deep"),
+    ],
+    ids=range(7),
+)
+def test_a_file_that_holds_no_recipe_is_refused(tmp_path, text, problem):
+    (tmp_path / "recipe.yaml").write_bytes(text)
+    with pytest.raises(DataError, match=problem):
+        load(tmp_path / "recipe.yaml")
 
 
 def test_scalars_follow_yaml_1_2(write):
-    """Text that YAML 1.1 takes for something else stays what was typed."""
     path = write("a: no\nb: 1e-5\nc: 1:30\nd: 10,12\ne: '7'\nf: 2024-01-02\ng: ~\nh: True\ni: -3\nj: .5\n")
     values = ["no", 1e-5, "1:30", "10,12", "7", "2024-01-02", None, True, -3, 0.5]
     assert read_yaml(path) == dict(zip("abcdefghij", values, strict=True))
 
 
 def test_settings_become_nested_options():
-    """Dots nest, values are read as in a recipe, and the last of two wins."""
     settings = ["pooler.layers=10,12", "epochs=3", "epochs=4", "a.b.c=true", "a.b.d=[1, x]", "e=", "f='3'", "g=x: y=z"]
     assert parse_set(settings) == {
         "pooler": {"layers": "10,12"},
@@ -175,14 +167,12 @@ def test_settings_become_nested_options():
     [["epochs"], ["=3"], ["pooler..layers=3"], ["a=1", "a.b=2"], ["a.b=2", "a=1"], ["a=[1"], ["a='1"], [""]],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings):
-    """The message repeats the setting."""
     with pytest.raises(OptionError, match=r"--set ['\"]"):
         parse_set(settings)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3})?", fullmatch=True), st.integers(), max_size=4))
 def test_flattening_undoes_nesting(options):
-    """What `--set` nests, a recipe's `set` flattens."""
     try:
         nested = parse_set(f"{name}={value}" for name, value in options.items())
     except OptionError:
@@ -191,13 +181,11 @@ def test_flattening_undoes_nesting(options):
 
 
 def test_an_unknown_recipe_offers_those_that_come_along():
-    """`rkit run quikstart` offers the quickstart."""
     with pytest.raises(UnknownNameError, match="did you mean 'quickstart'"):
         find_recipe("quikstart")
 
 
 def test_reading_recipes_imports_nothing_heavy():
-    """The command line parses `--set` with this module, so it has to start at once."""
     heavy = "('yaml', 'torch', 'pydantic', 'numpy')"
     code = f"import sys, retrievalkit.recipe.recipe; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -205,7 +193,6 @@ def test_reading_recipes_imports_nothing_heavy():
 
 
 def test_the_example_in_the_documentation_is_a_recipe(write):
-    """The module's docstring shows the format; it can be read."""
     shown = "\n".join((recipe.__doc__ or "").split("\n\n")[1:3])
     text = "\n".join(line[4:] for line in shown.splitlines())
     found = load(write(text), "corpus=data", "seeds=1,2")
@@ -218,7 +205,6 @@ def test_the_example_in_the_documentation_is_a_recipe(write):
 
 
 def test_a_step_that_names_another_component_does_not_take_the_options_of_the_default_one():
-    """Options of the default loss are not for another loss; those of the pooler, which is the same, stay."""
     shared = {"loss": "contrastive", "pooler": "${pooler}", "set": {"loss.temperature": 2, "pooler.dim": 8, "limit": 5}}
     own = {"loss": "distill_kl+flops", "pooler": "${pooler}", "set": {"loss": {"flops": {"flops_query": 1}}}}
     expected = {"pooler.dim": 8, "limit": 5, "loss.flops.flops_query": 1}
@@ -227,45 +213,342 @@ def test_a_step_that_names_another_component_does_not_take_the_options_of_the_de
     assert merged({**shared, "set": {"loss": "${options}"}}, {"loss": "margin_mse"})["set"] == {}
 
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghij")
-)
-DOUBLED = "\n  ".join(f'v{number}: "${{v{number - 1}}}${{v{number - 1}}}"' for number in range(1, 41))
-CHAINED = "\n  ".join(f'v{number}: "${{v{number + 1}}}"' for number in range(100))
+@pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
+def test_a_number_beyond_all_types_stays_text(digits):
+    assert parse_set([f"lr={digits}"]) == {"lr": digits}
+
+
+# --- variants and sets ----------------------------------------------------------------------------------------------
+
+TABLE = """\
+name: demo
+values: {corpus: null, layers: [4, 6], teacher: null, trained: "${steps.train}", seed: 7}
+defaults:
+  train: {examples: "${steps.negatives}", seed: "${seed}", set: {pooler.layers: "${layers}"}}
+steps:
+  - {name: figures, command: evaluate, with: {run: "${trained}"}, output: figures.json, expected: {RR@10: 0.2}}
+  - {name: bm25, command: index, with: {source: "${corpus}"}, output: bm25}
+  - {name: negatives, command: mine, with: {from: "${steps.bm25}"}, output: train.jsonl}
+  - {name: train, command: train, with: {model: bert}, output: model}
+  - {name: stage2, command: train, with: {model: "${steps.train}"}, output: model2}
+  - {name: taught, command: train, with: {model: bert, teacher: "${teacher}"}, output: taught}
+  - {name: unused, command: encode, with: {model: "${nothing?}"}, output: unused}
+table: [figures]
+variants:
+  near: {title: Layers 4 and 6, expected: {source: "Paper, Table 1", nDCG@10: 0.4}}
+  far: {values: {layers: [1, 6]}, expected: {nDCG@10: 0.3, figures.RR@10: 0.1}}
+  both: {values: {trained: "${steps.stage2}"}}
+  bm25_only: {values: {figures: {run: "${steps.bm25}"}}}
+  distilled: {values: {trained: "${steps.taught}"}}
+baseline: near
+"""
+TABLE = TABLE.replace("teacher: null,", "teacher: null, nothing: null,")
+OTHERS = ("near", "far", "both", "bm25_only")
+
+
+def load_table(path, *settings, variants=OTHERS):
+    return recipe.load_recipe(path, parse_set(["corpus=data", *settings]), variants)
+
+
+def names(found):
+    return [step.name for step in found.steps]
+
+
+def test_what_varies_is_run_once_a_variant_and_the_rest_once(write):
+    found = load_table(write(TABLE))
+    assert names(found) == [
+        *("bm25", "negatives", "near/train", "near/figures"),
+        *("far/train", "far/figures"),
+        *("both/stage2", "both/figures"),
+        "bm25_only/figures",
+    ]
+    steps = {step.name: step for step in found.steps}
+    assert steps["far/train"].output == "far/model"
+    assert steps["far/train"].options["set"] == {"pooler.layers": [1, 6]}
+    assert found.options_in(steps["far/figures"], "out") == {"run": "out/far/model"}
+    assert found.options_in(steps["both/stage2"], "out")["model"] == "out/near/model"
+    assert found.options_in(steps["bm25_only/figures"], "out") == {"run": "out/bm25"}
+    assert steps["both/stage2"].uses == ("negatives", "near/train")
+
+
+def test_rows_have_titles_references_and_their_steps(write):
+    found = load_table(write(TABLE))
+    near, far, *_ = found.rows
+    assert [row.title for row in found.rows] == ["Layers 4 and 6", "far", "both", "bm25_only"]
+    assert near.cells == {None: {"figures": "near/figures"}}
+    assert near.expected == {("figures", "RR@10"): 0.2, ("figures", "nDCG@10"): 0.4}
+    assert far.expected == {("figures", "RR@10"): 0.1, ("figures", "nDCG@10"): 0.3}
+    assert (near.source, far.source) == ("Paper, Table 1", "")
+    assert (found.baseline, found.table) == ("near", ("figures",))
+
+
+SEEDS = "seeds: [42, 43]\n"
+SHARED = ["bm25", "negatives"]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("more", "settings", "variants", "expected"),
     [
-        ("[" * 100_000, ":1: values are nested more than 50 deep"),
-        ("a: &a [*a]", ":1: values are nested more than 50 deep"),
-        (BOMB, r":1: the file has more than 100,000 values once its aliases \(\*name\) are expanded"),
-        ("a: " + "x" * (1 << 20), "more than 1,048,576 bytes"),
+        ("", [], ["both"], [*SHARED, "near/train", "both/stage2", "both/figures"]),
+        ("", ["layers=3"], ["near", "far"], [*SHARED, "train", "near/figures"]),
+        ("", ["teacher=x"], ["distilled"], [*SHARED, "distilled/taught", "distilled/figures"]),
+        ("", ["seeds=[5]"], ["far"], [*SHARED, "far/seed-5/train", "far/seed-5/figures"]),
+        (SEEDS, ["seeds=43"], ["far"], [*SHARED, "far/seed-43/train", "far/seed-43/figures"]),
         (
-            f"name: x\nvalues:\n  v0: word\n  {DOUBLED}\nsteps: []\n",
-            "more than 1,048,576 characters once 'v18' is filled",
+            SEEDS,
+            [],
+            ["f*"],
+            [*SHARED, *(f"far/seed-{seed}/{step}" for seed in (42, 43) for step in ("train", "figures"))],
         ),
-        (f"name: x\nvalues:\n  {CHAINED}\n  v100: word\nsteps: []\n", "'v50' is at the end of a chain of 50 values"),
+        (SEEDS, [], ["bm25_only"], ["bm25", "bm25_only/figures"]),
     ],
-    ids=["brackets", "an alias in itself", "aliases", "size", "doubled values", "a chain of values"],
 )
-def test_a_recipe_that_would_never_end_is_refused_at_once(tmp_path, text, message):
-    """A few hundred bytes may stand for a billion values."""
-    (tmp_path / "recipe.yaml").write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
-        recipe.load_recipe(tmp_path / "recipe.yaml")
-    assert len(str(caught.value)) < 300
+def test_steps_stand_where_they_stand_in_a_run_of_all(write, more, settings, variants, expected):
+    assert names(load_table(write(TABLE + more), *settings, variants=variants)) == expected
 
 
-def test_a_file_that_many_extend_is_read_once(tmp_path):
-    """Else twenty files that each extend the next one twice are read a million times."""
-    for number in range(20):
-        (tmp_path / f"r{number}.yaml").write_text(f"extends: [r{number + 1}.yaml, r{number + 1}.yaml]\n")
-    (tmp_path / "r20.yaml").write_text("name: x\nsteps: []\n")
-    assert recipe.load_recipe(tmp_path / "r0.yaml").name == "x"
+def test_seeds_are_values_of_the_steps_and_cells_of_the_rows(write):
+    found = load_table(write(TABLE + SEEDS), variants=["far"])
+    assert [step.options["seed"] for step in found.steps if step.command == "train"] == [42, 43]
+    assert found.rows[0].cells == {seed: {"figures": f"far/seed-{seed}/figures"} for seed in (42, 43)}
 
 
-@pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
-def test_a_number_beyond_all_types_stays_text(digits):
-    """Which the option that it is given for refuses."""
-    assert parse_set([f"lr={digits}"]) == {"lr": digits}
+@pytest.mark.parametrize(
+    ("change", "settings", "variants", "problem"),
+    [
+        (("", ""), ["seeds=42,x"], None, r"^'seeds' is .*list of whole numbers"),
+        (("", ""), ["seeds=42,42"], None, r"^'seeds' is .*each seed once"),
+        (("seeds: [42, 43]", "seeds: [a]"), [], None, r"yaml:21: 'seeds' is \['a'\]"),
+        (
+            (", seed: 7}", "}"),
+            ["train.seed=1", "stage2.seed=1", "taught.seed=1"],
+            None,
+            "'seed', which the recipe lacks",
+        ),
+        (("", ""), ["seed=3"], None, "--set seeds=3"),
+        (("", ""), ["far.layrs=2"], OTHERS, "'layrs'; did you mean 'layers'"),
+        (("", ""), ["fra.layers=2"], OTHERS, "'fra'; did you mean 'far'"),
+        (("", ""), ["layers.x=1"], OTHERS, r"the value 'layers' has no options, it is \[4, 6\]"),
+        (("", ""), [], ["near", "fra"], "variant of the recipe 'fra'; did you mean 'far'"),
+        (("", ""), [], [], "unknown variant of the recipe ''"),
+        ((TABLE[TABLE.index("variants:") :], ""), ["seeds=1"], ["near"], "'demo' has no variants"),
+        (("", ""), [], None, r"yaml:11: .* value for 'teacher'.*Without it: --variants near,far,both,bm25_only$"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(write, change, settings, variants, problem):
+    with pytest.raises((InputError, OptionError), match=problem):
+        load_table(write((TABLE + SEEDS).replace(*change)), *settings, variants=variants)
+
+
+def test_set_may_be_for_one_variant(write):
+    found = load_table(
+        write(TABLE), "far.layers=2", "layers=3", "both.stage2.epochs=5", variants=["near", "far", "both"]
+    )
+    steps = {step.name: step for step in found.steps}
+    assert steps["near/train"].options["set"] == {"pooler.layers": 3}
+    assert steps["far/train"].options["set"] == {"pooler.layers": 2}
+    assert steps["both/stage2"].options["epochs"] == 5
+    # A value may have the name of a variant.
+    same = write(TABLE.replace("seed: 7", "seed: 7, far: 1").replace("model: bert", 'model: "${far}"'))
+    assert load_table(same, "far=2").steps[2].options["model"] == 2
+
+
+def test_a_value_may_be_options_that_variants_and_set_add_to(write):
+    text = TABLE.replace("layers: [4, 6]", "options: {token: mean}").replace(
+        "{layers: [1, 6]}", "{options: {layers: 2}}"
+    )
+    text = text.replace('pooler.layers: "${layers}"', 'pooler: "${options}"')
+    found = load_table(write(text), "options.token=first", variants=["far"])
+    assert found.steps[2].options["set"] == {"pooler": {"token": "first", "layers": 2}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "problem"),
+    [
+        ("far: {values: {layers", "far: {values: {layrs", 16, "variant 'far': .*'layrs'; did you mean 'layers'"),
+        ("{figures: {run:", "{figurs: {run:", 18, "variant 'bm25_only': .*'figurs'; did you mean 'figures'"),
+        ("far: {values", "far: {value", 16, "key of a variant 'value'; did you mean 'values'"),
+        ("both: {", "far: {", 17, "'far' is here twice; the first is in line 16"),
+        ("both: {", "bm25: {", 17, "the variant 'bm25' has the name of a step"),
+        ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of a folder of seeds"),
+        ("both: {", "model: {", 17, "the variant 'model' has the name of a folder that a step writes"),
+        ("seed: 7", "both: {x: 1}, seed: 7", 17, "the variant 'both' has the name of a value"),
+        ("both: {", "b c: {", 17, "'b c' has other characters than letters"),
+        ("both: {values: {trained", "both: {values: [trained], x: {y", 17, "unknown key of a variant 'x'"),
+        ("both: {values: {trained: ", "both: 3 #", 17, "'both' is 3, and should be a mapping"),
+        ("baseline: near", "baseline: nera", 20, "unknown variant 'nera'; did you mean 'near'"),
+        ("table: [figures]", "table: [figurs]", 13, "unknown step 'figurs'; did you mean 'figures'"),
+        ("table: [figures]", "table: figures", 13, "'table' is 'figures', and should be a list"),
+        ("table: [figures]", "", 14, "variants need 'table'"),
+        ("figures.RR@10", "figurs.RR@10", 16, "unknown step 'figurs'"),
+        ("model: bert}, output: model}", 'model: "${steps.stage2}"}, output: model}', 10, "own output"),
+    ],
+)
+def test_a_mistake_in_a_variant_is_said_with_file_and_line(write, old, new, line, problem):
+    assert old in TABLE
+    path = write(TABLE.replace(old, new, 1))
+    with pytest.raises(DataError, match=f"^{path}:{line}: .*{problem}"):
+        load_table(path, variants=None)
+
+
+def test_steps_may_stand_in_any_order_and_values_may_name_them(write):
+    text = TABLE.partition("variants:")[0].replace("table: [figures]\n", "")
+    found = load_table(write(text), "teacher=x", variants=None)
+    assert names(found) == ["bm25", "negatives", "train", "figures", "stage2", "taught", "unused"]
+    assert found.steps[-1].options == {"model": None}
+    assert found.values["trained"] == "${steps.train}"
+    assert found.rows == ()
+
+
+SMALL = """\
+extends: recipe.yaml
+name: small
+values: {corpus: small, layers: [0, 1], extra: 1}
+steps:
+  - {name: train, with: {batch-size: "${extra}", set: {pooler: {normalize: true}}}}
+  - {name: vectors, command: encode, with: {model: "${steps.train}"}, output: vectors}
+variants:
+  far: {values: {layers: [0, 2]}, expected: {nDCG@10: null}}
+  bm25_only: null
+  new: {values: {trained: "${steps.vectors}"}}
+"""
+
+
+def test_a_recipe_may_extend_another(write):
+    write(TABLE)
+    found = recipe.load_recipe(write(SMALL, "small.yaml"), {"teacher": "t"})
+    assert [row.name for row in found.rows] == ["near", "far", "both", "distilled", "new"]
+    steps = {step.name: step for step in found.steps}
+    assert found.name == "small"
+    assert steps["bm25"].options == {"source": "small"}
+    assert steps["far/train"].options["set"] == {"pooler.layers": [0, 2], "pooler.normalize": True}
+    assert steps["far/train"].options["batch_size"] == 1
+    assert steps["new/vectors"].uses == ("near/train",)
+    assert found.rows[1].expected == {("figures", "RR@10"): 0.1}
+    assert found.rows[0].source == "Paper, Table 1"
+
+
+def test_several_recipes_may_be_extended_the_later_over_the_earlier(write):
+    write(TABLE)
+    write("values: {layers: [9], seed: 3}\nbaseline: far\n", "mixin.yaml")
+    found = recipe.load_recipe(write("extends: [recipe.yaml, mixin.yaml]\n"
+                                     "values: {corpus: c, seed: 4, teacher: t}\n", "small.yaml"))  # fmt: skip
+    assert (found.values["layers"], found.values["seed"], found.baseline) == ([9], 4, "far")
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "line", "problem"),
+    [
+        ("name: x\nextends: recipe2.yaml\n", "small", 2, "unknown recipe 'recipe2.yaml'"),
+        ("name: x\nextends: small.yaml\n", "small", 2, "extends this one"),
+        ("name: x\nextends: 3\n", "small", 2, "'extends' is 3"),
+        (SMALL.replace("extra: 1", ""), "small", 5, "unknown value 'extra'"),
+        (SMALL.replace("far: {values: {l", "far: {values: {L"), "small", 8, "'Layers'; did you mean 'layers'"),
+        (SMALL.replace("{values: {trained", "{values: {teached"), "small", 10, "unknown value of the recipe 'teached'"),
+        (SMALL.replace("command: encode, ", ""), "small", 6, "'command' is missing"),
+        (SMALL.replace("corpus: small", "corpus: null"), "recipe", 7, "needs a value for 'corpus'"),
+        (SMALL + "table: [x]", "small", 11, "unknown step 'x'"),
+    ],
+)
+def test_a_mistake_is_said_with_the_file_that_makes_it(write, tmp_path, text, file, line, problem):
+    write(TABLE)
+    path = write(text, "small.yaml")
+    with pytest.raises(DataError, match=f"^{tmp_path}/{file}.yaml:{line}: .*{problem}"):
+        recipe.load_recipe(path, {"teacher": "t"})
+
+
+def test_labels_and_headings_follow_what_is_set(write):
+    titled = TABLE.replace("{name: train, command", "{name: train, title: 'Train on ${layers}', command")
+    steps = {step.name: step.heading for step in load_table(write(titled)).steps}
+    assert (steps["far/train"], steps["far/figures"]) == ("far · Train on 1,6", "evaluate → far/figures.json")
+    text = TABLE.replace("title: Layers 4 and 6", "title: 'Layers ${layers}, ${trained}'").replace(
+        "far: {", "far: {title: '${layers}', "
+    )
+    assert [row.title for row in load_table(write(text)).rows[:2]] == ["Layers 4,6, train", "1,6"]
+    assert [row.title for row in load_table(write(text), "layers=2,3").rows[:2]] == ["Layers 2,3, train", "2,3"]
+    assert load_table(write(text), "far.layers=5").rows[1].title == "5"
+
+
+SETS = """\
+name: demo
+values: {data: null, layers: [4, 6], metrics: RR@10, seed: 7}
+steps:
+  - {name: train, command: train, with: {model: bert, set: {pooler.layers: "${layers}"}}, output: model}
+  - {name: vectors, command: encode, with: {model: "${steps.train}", texts: "${data}"}, output: vectors}
+  - {name: figures, command: evaluate, with: {run: "${steps.vectors}", metrics: "${metrics}"}, output: figures.json}
+table: [figures]
+sets:
+  web: {title: The web, values: {data: web}, expected: {source: Table 1, RR@10: 0.5}}
+  forum_a: {values: {data: a}}
+  forum_b: {values: {data: b, metrics: nDCG@10}}
+means:
+  forums: {title: Forums, of: ["forum_*"]}
+  all: {title: Mean, of: [web, forums], expected: {RR@10: 0.4}}
+variants:
+  near: {title: "Layers ${layers}", expected: {source: Table 2, web.RR@10: 0.3, all.RR@10: 0.2}}
+  far: {values: {layers: [1, 6]}}
+baseline: near
+"""
+NO_VARIANTS = SETS.partition("variants:")[0]
+
+
+def test_each_variant_is_run_with_each_set(write):
+    found = recipe.load_recipe(write(SETS))
+    assert names(found)[:6] == [
+        *("near-web/train", "near-web/vectors", "near-web/figures"),
+        *("near-forum_a/vectors", "near-forum_a/figures", "near-forum_b/vectors"),
+    ]
+    assert [row.name for row in found.rows[:6]] == [
+        *("near-web", "near-forum_a", "near-forum_b", "near-forums", "near-all", "far-web"),
+    ]
+    web, *_, mean = found.rows[:5]
+    assert (web.title, mean.title) == ("Layers 4,6 · The web", "Layers 4,6 · Mean")
+    assert mean.of == ("near-web", "near-forums")
+    assert (mean.cells, mean.expected, mean.source) == ({}, {("figures", "RR@10"): 0.2}, "Table 2")
+    assert web.expected == {("figures", "RR@10"): 0.3}
+    assert [row.baseline for row in found.rows[5:]] == [f"near-{one.partition('-')[2]}" for one in ROWS_OF_FAR]
+
+
+ROWS_OF_FAR = ("far-web", "far-forum_a", "far-forum_b", "far-forums", "far-all")
+
+
+def test_sets_without_variants_are_rows_by_themselves(write):
+    found = recipe.load_recipe(write(NO_VARIANTS))
+    assert [row.name for row in found.rows] == ["web", "forum_a", "forum_b", "forums", "all"]
+    assert found.rows[0].expected == {("figures", "RR@10"): 0.5}
+    assert found.rows[-1].expected == {("figures", "RR@10"): 0.4}
+    assert found.rows[-1].of == ("web", "forums")
+
+
+def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
+    path = write(SETS)
+    settings = parse_set(["far.layers=[2]", "web.data=mine", "far-web.metrics=R@5"])
+    assert [row.name for row in recipe.load_recipe(path, variants=["far"]).rows] == list(ROWS_OF_FAR)
+    assert [row.name for row in recipe.load_recipe(path, variants=["forum_*"]).rows] == [
+        *("near-forum_a", "near-forum_b", "near-forums", "far-forum_a", "far-forum_b", "far-forums"),
+    ]
+    plain = recipe.load_recipe(write(SETS.replace("web.RR@10", "RR@10").replace("sets:", "sets:\n  gone: null")))
+    assert plain.rows[0].expected == {("figures", "RR@10"): 0.3}
+    steps = {step.name: step for step in recipe.load_recipe(path, settings).steps}
+    assert steps["near-web/vectors"].options["texts"] == steps["far-web/vectors"].options["texts"] == "mine"
+    assert steps["far-web/train"].options["set"] == {"pooler.layers": [2]}
+    assert steps["far-web/figures"].options["metrics"] == "R@5"
+    assert steps["near-web/figures"].options["metrics"] == "RR@10"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("web.RR@10", "wbe.RR@10"), "unknown set or step 'wbe'; did you mean 'web'"),
+        (("of: [web, forums]", "of: [web, all]"), "unknown set or variant 'all'"),
+        (("of: [web, forums]", "of: web"), "'of' is 'web', and should be a list of sets"),
+        (("forums: {title: Forums", "web: {title: Forums"), "the set 'web' has the name of another row"),
+        (("  far: {", "  near-web: {}\n  near: {}\n  far: {"), "'near' is here twice"),
+        (("baseline: near", "baseline: web"), "unknown variant 'web'"),
+        (("Layers ${layers}", "${layrs}"), "yaml:16: unknown value 'layrs'; did you mean 'layers'"),
+        (("  forum_a: {", "  figures: {"), "the set 'figures' has the name of a step"),
+    ],
+)
+def test_a_wrong_set_or_mean_is_refused(write, change, problem):
+    with pytest.raises((DataError, UnknownNameError), match=problem):
+        recipe.load_recipe(write(SETS.replace(*change)))

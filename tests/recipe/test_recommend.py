@@ -1,48 +1,32 @@
 """What the quickstart recommends, and the question that it shows."""
 
+import pytest
+
 from retrievalkit.data.queries import Query
-from retrievalkit.recipe.recommend import Recommendation, question, recommend
-
-SYSTEMS = ["bm25", "dense", "hybrid"]
+from retrievalkit.recipe.quickstart import question, recommend
 
 
-def pairs(bm25, dense, between=0.9):
-    """Corrected p-values of the differences to the hybrid, and of the difference between the other two."""
-    return [
-        {"run": "dense", "against": "bm25", "p_corrected": between},
-        {"run": "hybrid", "against": "bm25", "p_corrected": bm25},
-        {"run": "dense", "against": "hybrid", "p_corrected": dense},
-    ]
-
-
-def test_the_best_system_is_recommended_if_it_is_shown_to_be_better():
-    """A difference is shown to all simpler ones."""
-    means = {"bm25": 0.5, "dense": 0.6, "hybrid": 0.7}
-    assert recommend(SYSTEMS, means, pairs(0.01, 0.04)) == Recommendation("hybrid", "hybrid")
-
-
-def test_the_simplest_of_those_without_a_shown_difference_is_recommended():
-    """A worse one is not, however simple it is."""
-    means = {"bm25": 0.5, "dense": 0.69, "hybrid": 0.7}
-    assert recommend(SYSTEMS, means, pairs(0.01, 0.3)) == Recommendation("dense", "hybrid", 0.3)
-    assert recommend(SYSTEMS, means, pairs(0.5, 0.3)) == Recommendation("bm25", "hybrid", 0.5)
-
-
-def test_a_system_that_another_one_beats_is_not_recommended():
-    """Even if no difference to the best is shown: pairs are tested one by one, and the best is not always the one."""
-    means = {"bm25": 0.66, "dense": 0.68, "hybrid": 0.69}
-    assert recommend(SYSTEMS, means, pairs(0.1, 0.3, between=0.002)) == Recommendation("dense", "hybrid", 0.3)
-
-
-def test_a_less_simple_system_is_not_recommended_over_the_best():
-    """Stage 2 with .984 stays ahead of a hybrid with .893."""
-    means = {"bm25": 0.5, "dense": 0.984, "hybrid": 0.893}
-    differences = [{"run": "dense", "against": "bm25", "p_corrected": 0.0}]
-    assert recommend(SYSTEMS, means, differences) == Recommendation("dense", "dense")
+@pytest.mark.parametrize(
+    ("bm25", "dense", "p_bm25", "p_dense", "p_between", "expected"),
+    [
+        (0.5, 0.6, 0.01, 0.04, 0.9, ("hybrid", "hybrid", None)),
+        (0.5, 0.69, 0.01, 0.3, 0.9, ("dense", "hybrid", 0.3)),
+        (0.5, 0.69, 0.5, 0.3, 0.9, ("bm25", "hybrid", 0.5)),
+        # A system that another one beats is not recommended, even if no difference to the best is shown.
+        (0.66, 0.68, 0.1, 0.3, 0.002, ("dense", "hybrid", 0.3)),
+        (0.5, 0.984, 0.0, 0.9, 0.0, ("dense", "dense", None)),
+    ],
+)
+def test_the_simplest_system_that_none_is_shown_to_beat_is_recommended(
+    bm25, dense, p_bm25, p_dense, p_between, expected
+):
+    means = {"bm25": bm25, "dense": dense, "hybrid": 0.7}
+    pairs = [("dense", "bm25", p_between), ("hybrid", "bm25", p_bm25), ("dense", "hybrid", p_dense)]
+    differences = [{"run": run, "against": against, "p_corrected": p} for run, against, p in pairs]
+    assert recommend(["bm25", "dense", "hybrid"], means, differences) == expected
 
 
 def test_the_question_is_one_that_the_system_answers():
-    """Of those, one that the baseline fails on, and of a readable length."""
     queries = [
         Query("1", "one that nobody answers at all"),
         Query("2", "one that both of them answer"),

@@ -5,27 +5,29 @@ import sys
 
 import pytest
 
+from retrievalkit.cli import main
 from retrievalkit.errors import InputError
-from retrievalkit.recipe.requirements import check_installed
+from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.run import plan
 from retrievalkit.recipe.step import Step
 
 
 def test_all_that_is_missing_is_named_in_one_message():
-    """Distributions of `requires`, and packages that models are in; what is installed is left out."""
     step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
     with pytest.raises(InputError) as caught:
-        check_installed("demo", {"no-such-plugin": "a pooler", "click": "options"}, [step])
+        plan(
+            Recipe("demo", "", {}, (step,), "", requires={"no-such-plugin": "a pooler", "click": "options"}), None, main
+        )
     assert str(caught.value).splitlines() == [
         "the recipe 'demo' needs packages that are not installed:",
         "  no-such-plugin: a pooler",
         "  no-such-model: the pretrained encoder",
         "Install: pip install no-such-plugin no-such-model",
     ]
-    check_installed("demo", {"click": "options"}, [])
+    assert plan(Recipe("demo", "", {}, (), "", requires={"click": "options"}), None, main) == []
 
 
 def test_the_quickstart_with_the_core_alone_says_what_to_install(tmp_path):
-    """As after `pip install retrievalkit`: exit code 2, one message, nothing run."""
     code = (
         "import importlib.metadata as m, importlib.util as u, sys\n"
         "version, find = m.version, u.find_spec\n"

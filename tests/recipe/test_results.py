@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.recipe import Recipe, Row
 from retrievalkit.recipe.results import tabulate
 from retrievalkit.recipe.step import Step
-from retrievalkit.recipe.variants import Row
 
 STEPS = ("index", "a/1", "a/2", "b/1", "b/2", "c")
 
@@ -29,7 +28,6 @@ def table():
 
 
 def test_a_row_has_ours_the_reference_and_the_difference(table):
-    """Ours is the mean over the seeds, with the standard deviation of the sample beside it."""
     lines = [re.split(" {2,}", line) for line in table.text().splitlines()]
     assert lines[:4] == [
         ["variant", "RR", "seconds"],
@@ -43,14 +41,12 @@ def test_a_row_has_ours_the_reference_and_the_difference(table):
 
 
 def test_other_rows_are_compared_with_the_baseline(table):
-    """The second table has the difference of each row, ours and the reference's, and whether their signs agree."""
     text = table.text().partition("Difference to 'The first'")[2]
     lines = [re.split(" {2,}", line) for line in text.splitlines()[2:]]
     assert lines == [["variant", "RR"], ["The | other", "-0.2000 ± 0.1414 (-0.1000, same)"], ["c", "+0.0500 ± 0.1414"]]
 
 
 def test_a_change_the_other_way_is_called_opposite(table):
-    """Where the reference falls and ours rises."""
     a, b, _ = table.rows
     better = b.cells["RR"].less(a.cells["RR"])
     assert better.direction == "same"
@@ -60,7 +56,6 @@ def test_a_change_the_other_way_is_called_opposite(table):
 
 
 def test_results_are_left_as_json_and_markdown(table, tmp_path):
-    """Both hold every row; the seconds are those of all steps that a row needs, shared ones too."""
     table.write(tmp_path)
     found = json.loads((tmp_path / "results.json").read_text())
     first, other, last = found["rows"]
@@ -82,7 +77,6 @@ def test_results_are_left_as_json_and_markdown(table, tmp_path):
 
 
 def test_rows_that_are_not_done_yet_are_left_out():
-    """A table can be made of a run that has been cut off; several sources stand in a column."""
     steps = tuple(Step(name, "evaluate", {}) for name in ("a", "b", "dl"))
     cells = [{None: {"f": "a", "dl": "dl"}}, {None: {"f": "b", "dl": "dl"}}]
     rows = tuple(Row(name, name, one, {}, f"Paper {name}") for name, one in zip("ab", cells, strict=True))
@@ -117,21 +111,18 @@ def two_rows(ours, queries):
 
 
 def test_a_difference_that_every_seed_has_is_shown():
-    """With its p-value, by the t-test over the seeds' differences (here 0.1, 0.11, 0.12: t = 19.05, p = 0.0027)."""
     table = two_rows({"base": {"a": 0.3, "b": 0.31, "c": 0.32}, "new": {"d": 0.4, "e": 0.42, "f": 0.44}}, {})
     assert "+0.1100 ± 0.0100 (+0.1000, same, p 0.0027)" in table.text()
     assert "p: paired t-test over seeds, corrected by Holm over the rows." in table.text()
 
 
 def test_a_difference_within_the_noise_of_seeds_is_not_shown():
-    """And its direction is not compared with the reference's."""
     table = two_rows({"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}, {})
     assert "(+0.1000, no difference shown, p " in table.text()
     assert table.to_json()["rows"][1]["against_baseline"]["RR"]["shown"] is False
 
 
 def test_with_values_per_query_one_seed_can_be_tested():
-    """By the randomisation test: 10 queries that all differ the same way, p = 2 / 2**10."""
     ours = {"base": {"a": 0.3}, "new": {"b": 0.4}}
     table = two_rows(ours, {"a": [0.3] * 10, "b": [0.4] * 10})
     assert "(+0.1000, same, p 0.0020)" in table.text()
@@ -141,7 +132,6 @@ def test_with_values_per_query_one_seed_can_be_tested():
 
 
 def test_a_difference_has_to_pass_both_tests():
-    """Sure over queries, unsure over seeds: not shown; the larger p-value is the one printed."""
     ours = {"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}
     same = {"a": [0.3] * 10, "b": [0.3] * 10, "c": [0.4] * 10, "d": [0.4] * 10}
     verdict = two_rows(ours, same).to_json()["rows"][1]["against_baseline"]["RR"]
@@ -150,7 +140,6 @@ def test_a_difference_has_to_pass_both_tests():
 
 
 def test_without_anything_to_test_by_the_table_says_so():
-    """A single seed, and no values per query."""
     text = two_rows({"base": {"a": 0.3}, "new": {"b": 0.4}}, {}).text()
     assert "(+0.1000, same)" in text
     assert "Not tested for significance: give several seeds" in text
@@ -172,7 +161,6 @@ def rows_of_sets():
 
 
 def test_a_mean_counts_each_of_its_rows_the_same():
-    """However many questions each has; it is compared with the mean of the baseline, and tested over all questions."""
     table = tabulate(*rows_of_sets()).tested()
     mean = {row["variant"]: row for row in table.to_json()["rows"]}["b-m"]
     assert mean["figures"]["RR"] == {"ours": 0.625, "reference": 0.5, "difference": 0.125}
@@ -184,21 +172,18 @@ def test_a_mean_counts_each_of_its_rows_the_same():
 
 
 def test_the_weighted_values_of_queries_have_the_mean_of_the_rows():
-    """So that a test over queries is one of the mean that the table shows."""
     base, new = (row.cells["RR"] for row in tabulate(*rows_of_sets()).rows if row.name in ("a-m", "b-m"))
     for cell in (base, new):
         assert sum(cell.queries.values()) / len(cell.queries) == pytest.approx(cell.mean)
 
 
 def test_a_mean_waits_for_all_of_its_rows():
-    """A run that was cut off shows the rows that are done."""
     recipe, figures, seconds, per_query = rows_of_sets()
     figures.pop("b-y")
     assert [row.name for row in tabulate(recipe, figures, seconds, per_query).rows] == ["a-x", "a-y", "a-m", "b-x"]
 
 
 def test_a_mean_of_means_is_the_mean_of_their_figures():
-    """Forums within BEIR: the mean of the forums counts as one set."""
     recipe, figures, seconds, per_query = rows_of_sets()
     rows = (*recipe.rows, Row("all", "all", {}, of=("a-m", "b-x")))
     found = tabulate(replace(recipe, rows=rows), figures, seconds, per_query).rows[-1].cells["RR"]

@@ -5,6 +5,7 @@ import json
 from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.recipe.outcome import read_figures, read_per_query
+from retrievalkit.recipe.recipe import load_recipe
 from retrievalkit.recipe.run import run
 
 RECIPE = """\
@@ -44,22 +45,20 @@ def collection(folder, ranks):
 
 
 def test_a_recipe_is_run_with_each_set_and_averaged(tmp_path):
-    """A row for each variant and set, and one for the mean, which is compared with the baseline's mean."""
     one = collection(tmp_path / "data1", [(2, 1)])
     two = collection(tmp_path / "data2", [(1, 1), (2, 2), (2, 1)])
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     overrides = {"one": {"data": one}, "two": {"data": two}}
-    outcome = run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main, overrides=overrides)
+    outcome = run(load_recipe(tmp_path / "recipe.yaml", overrides), tmp_path / "out", cli=main)
     rows = {row["variant"]: row for row in json.loads((tmp_path / "out/results.json").read_text())["rows"]}
     assert list(rows) == ["first-one", "first-two", "first-both", "second-one", "second-two", "second-both"]
     assert rows["first-both"]["figures"]["RR@10"]["ours"] == (0.5 + 2 / 3) / 2
     assert rows["second-both"]["against_baseline"]["RR@10"]["p_queries"] is not None
     assert (tmp_path / "out/second-two/figures.json").is_file()
-    assert "second · Both" in outcome.text()
+    assert "second · Both" in outcome.summary
 
 
 def test_the_figures_of_an_analysis_are_those_that_are_no_counts(tmp_path):
-    """`rkit analyse-views` writes a folder; folders of other commands have no figures."""
     for kind in ("analysis", "vectors"):
         with artifacts.write_folder(tmp_path / kind) as staging:
             content = {"local_variation": 0.2, "perplexity": 3.0, "pairs": 7, "options": {"temperature": 1.0}}

@@ -6,17 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import stepping
 from retrievalkit.cli import main as rkit
-from retrievalkit.recipe import apart
-from retrievalkit.recipe.apart import Local
+from retrievalkit.recipe import side_by_side
 from retrievalkit.recipe.job import StepError
+from retrievalkit.recipe.recipe import load_recipe
 from retrievalkit.recipe.run import run
 
 RECIPE = """\
@@ -50,7 +48,7 @@ def place(tmp_path, monkeypatch):
     """A working folder; processes of steps find the command `write`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(rkit.commands, "write", stepping.write)
-    monkeypatch.setattr(apart, "PROGRAM", "stepping")
+    monkeypatch.setattr(side_by_side, "PROGRAM", "stepping")
     folders = [str(Path(stepping.__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
     return tmp_path
@@ -58,7 +56,7 @@ def place(tmp_path, monkeypatch):
 
 def start(text, output="out", jobs=2, **options):
     Path("recipe.yaml").write_text(text)
-    return run("recipe.yaml", output, cli=rkit, runner=jobs and partial(Local, jobs), **options)
+    return run(load_recipe("recipe.yaml"), output, cli=rkit, together=jobs, **options)
 
 
 def journal():
@@ -77,7 +75,6 @@ def without_seconds(path):
 
 
 def test_the_outcome_is_that_of_one_by_one(monkeypatch):
-    """The table, the record and the figures; each step after those that it uses; and a second run does nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one = start(RECIPE, "one", jobs=None)
     Path(stepping.JOURNAL).unlink()
@@ -98,7 +95,6 @@ def test_the_outcome_is_that_of_one_by_one(monkeypatch):
 
 
 def test_steps_share_the_processors_and_the_terminal(monkeypatch, capsys):
-    """Two that wait for each other's start run at once, each with its share; every line names its step."""
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     Path("go.txt").touch()
     start(APART, jobs=2)
@@ -110,7 +106,6 @@ def test_steps_share_the_processors_and_the_terminal(monkeypatch, capsys):
 
 
 def test_a_step_that_fails_takes_those_that_need_it(capsys):
-    """The others are done; the run fails at its end, names what was not run, and the next one does only that."""
     Path("go.txt").touch()
     broken = APART.replace("text: a, until: go", "text: a, fail: true")
     with pytest.raises(
@@ -128,7 +123,6 @@ def test_a_step_that_fails_takes_those_that_need_it(capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_an_interrupted_run_ends_its_steps_and_goes_on(number, place):
-    """By Ctrl-C, and by SIGKILL, after which the steps end by themselves."""
     Path("recipe.yaml").write_text(APART)
     words = [sys.executable, stepping.__file__, "run", "recipe.yaml", "--output", "out", "--jobs", "2"]
     # Tests may run in the background, where Ctrl-C is ignored.
@@ -152,7 +146,6 @@ def test_an_interrupted_run_ends_its_steps_and_goes_on(number, place):
 
 @pytest.mark.slow
 def test_a_step_that_is_killed_is_a_failure():
-    """Of the step alone, by its signal."""
     text = APART.replace("text: a, until: go", "text: a, seconds: 60")
     Path("go.txt").touch()
     Path("recipe.yaml").write_text(text)
@@ -165,49 +158,6 @@ def test_a_step_that_is_killed_is_a_failure():
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "failed: its process was killed by signal 9. Is there enough memory?" in err
-
-
-def test_a_folder_that_a_machine_does_not_see(tmp_path):
-    """Is named, with what to do."""
-    from retrievalkit.recipe.apart import Task, run_apart
-
-    ended = run_apart(Task("a", "write", (), None, "nowhere", False, False, str(tmp_path), "stepping"))
-    assert f"there is no '{tmp_path / 'nowhere'}'" in ended.problem
-    assert "on a disk that all machines of the cluster share" in ended.problem
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--jobs", "2", "--ray", "local"], "Give --ray-workers instead."),
-        (["--ray-cpus", "2"], "Add ray, or drop them."),
-        (["--jobs", "0"], "0 is not in the range"),
-    ],
-)
-def test_options_that_do_not_go_together(words, problem):
-    """Are refused before anything is read."""
-    result = CliRunner().invoke(rkit, ["run", "recipe.yaml", "--output", "out", *words])
-    assert result.exit_code == 2
-    assert problem in result.stderr
-
-
-@pytest.mark.slow
-def test_on_a_ray_cluster_the_outcome_is_the_same():
-    """And a wrong address is one message, before any step."""
-    pytest.importorskip("ray")
-    Path("recipe.yaml").write_text(RECIPE)
-    words = [sys.executable, stepping.__file__, "run", "recipe.yaml", "--output"]
-    assert subprocess.run([*words, "one"], check=False, capture_output=True).returncode == 0
-    done = subprocess.run(
-        [*words, "out", "--ray", "local", "--ray-cpus", "1"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    for name in ("results.json", "run.json"):
-        assert without_seconds(Path("out", name)) == without_seconds(Path("one", name))
-    wrong = subprocess.run([*words, "none", "--ray", "127.0.0.1:9"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2
-    assert "No Ray cluster answers at '127.0.0.1:9'" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
 
 
 def children(process):

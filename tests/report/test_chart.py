@@ -28,7 +28,6 @@ def lines(chart):
 
 
 def test_points_stand_between_the_axes_in_proportion():
-    """The greatest value is at the top, the least at the bottom, the middle in the middle."""
     ((low, middle, high),) = lines(line_chart({"loss": [(0, 1.0), (50, 2.0), (100, 3.0)]}, x="step", y="loss"))
     assert low[0] < middle[0] < high[0] <= WIDTH
     assert 0 <= high[1] < middle[1] < low[1] <= HEIGHT
@@ -36,14 +35,12 @@ def test_points_stand_between_the_axes_in_proportion():
 
 
 def test_axes_have_names_and_round_ticks():
-    """Whole thousands, and tenths."""
     shown = texts(line_chart({"loss": [(0, 0.13), (10_000, 0.61)]}, x="step", y="loss"))
     assert {"step", "loss", "0", "2,000", "10,000", "0.2", "0.6"} <= set(shown)
     assert "-0" not in shown
 
 
 def test_several_series_have_a_legend_and_colours_of_their_own():
-    """A single one is named by the axis."""
     points = [(0, 1.0), (1, 2.0)]
     chart = line_chart({f"run <{n}>": points for n in range(8)}, x="x", y="y")
     assert {"run <0>", "run <7>"} <= set(texts(chart))
@@ -53,7 +50,6 @@ def test_several_series_have_a_legend_and_colours_of_their_own():
 
 
 def test_what_is_not_finite_is_left_out_and_nothing_is_said_to_be_nothing():
-    """A loss may become nan."""
     assert len(lines(line_chart({"a": [(0, 1.0), (1, float("nan")), (2, 2.0)]}, x="x", y="y"))[0]) == 2
     for empty in ({}, {"a": []}, {"a": [(0, float("inf"))]}):
         assert "no values" in texts(line_chart(empty, x="x", y="y"))
@@ -62,7 +58,6 @@ def test_what_is_not_finite_is_left_out_and_nothing_is_said_to_be_nothing():
 
 @pytest.mark.parametrize("spread", [1e-9, 1e-3, 1.0, 7e6])
 def test_ticks_are_few_and_distinct_at_any_scale(spread):
-    """Also for tiny and huge values."""
     labels = [text for text in texts(line_chart({"a": [(0, 0.0), (spread, 1.0)]}, x="", y="")) if text]
     across = labels[: labels.index("0.0", 1)] if "0.0" in labels[1:] else labels
     assert 3 <= len(across) <= 9
@@ -70,7 +65,6 @@ def test_ticks_are_few_and_distinct_at_any_scale(spread):
 
 
 def test_a_long_series_is_thinned_and_keeps_its_ends():
-    """A page with a hundred thousand steps stays small."""
     chart = line_chart({"loss": [(step, 1 / (step + 1)) for step in range(100_000)]}, x="step", y="loss")
     (points,) = lines(chart)
     assert 500 < len(points) <= 1_500
@@ -79,7 +73,6 @@ def test_a_long_series_is_thinned_and_keeps_its_ends():
 
 
 def test_numbers_of_a_learning_rate_are_short():
-    """They stood over the name of the axis."""
     shown = texts(line_chart({"rate": [(0, 0.0), (10, 2e-5)]}, x="step", y="learning rate"))
     assert {"0", "5.0e-06", "2.0e-05"} <= set(shown)
     assert max(len(one) for one in shown if one != "learning rate") < 8

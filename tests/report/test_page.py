@@ -92,7 +92,6 @@ def test_the_policy_of_a_page_allows_its_own_script_and_no_other():
 
 @pytest.mark.slow
 def test_a_browser_runs_the_pages_own_script_and_nothing_of_its_texts(tmp_path):
-    """Chromium, with a page whose texts try to break out of elements, attributes, and the script."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("there is no Chromium")
@@ -109,7 +108,6 @@ def test_a_browser_runs_the_pages_own_script_and_nothing_of_its_texts(tmp_path):
 @settings(max_examples=50, deadline=None)
 @given(st.text(st.sampled_from("<>&\"'/a =") | st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12))
 def test_whatever_is_given_is_text(text):
-    """The elements of a page are the same whatever its texts are, and the texts are seen as they were given."""
     read = Reader(full(text))
     assert read.seen == Reader(full()).seen
     assert read.open == []
@@ -134,7 +132,6 @@ def test_equal_pages_have_equal_bytes():
 
 
 def test_a_picture_has_the_width_it_is_given():
-    """Otherwise the browser shows it dot by dot."""
     html = page("{{ parts.figure(png, width=192) }}{{ parts.figure(png) }}")
     assert html.count(' width="192"') == 1
     assert html.count("<img ") == 2

@@ -24,7 +24,6 @@ def clock(monkeypatch):
 
 
 def test_a_log_gets_a_line_now_and_then(clock, capsys):
-    """With the share that is done and the time left, and a last one at the end."""
     with ProgressBar("encode documents", 50_000, unit="texts") as progress:
         clock(5)
         progress.advance(2_000)
@@ -38,7 +37,6 @@ def test_a_log_gets_a_line_now_and_then(clock, capsys):
 
 
 def test_a_short_step_writes_nothing(clock, capsys):
-    """Neither does one whose every unit is quick."""
     with ProgressBar("search", 10) as progress:
         for _ in range(10):
             clock(0.5)
@@ -47,7 +45,6 @@ def test_a_short_step_writes_nothing(clock, capsys):
 
 
 def test_a_long_step_does_not_fill_the_log(clock, capsys):
-    """A day of one-second units leaves fewer than 200 lines."""
     with ProgressBar("encode", 86_400) as progress:
         for _ in range(86_400):
             clock(1)
@@ -56,7 +53,6 @@ def test_a_long_step_does_not_fill_the_log(clock, capsys):
 
 
 def test_what_an_earlier_command_did_does_not_count_as_speed(clock, capsys):
-    """Half was there already; the other half takes a second per unit."""
     with ProgressBar("mine", 200, done=100) as progress:
         clock(40)
         progress.advance(40)
@@ -64,7 +60,6 @@ def test_what_an_earlier_command_did_does_not_count_as_speed(clock, capsys):
 
 
 def test_without_a_total_only_the_count_is_told(clock, capsys):
-    """The label may change on the way."""
     progress = ProgressBar("read", unit="texts").start()
     clock(20)
     progress.update(1_500, label="read corpus")
@@ -73,7 +68,6 @@ def test_without_a_total_only_the_count_is_told(clock, capsys):
 
 
 def test_a_terminal_gets_a_bar(monkeypatch):
-    """Which is taken away at the end, and whose label is no markup."""
     stream = io.StringIO()
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", stream)
@@ -87,7 +81,6 @@ def test_a_terminal_gets_a_bar(monkeypatch):
 
 
 def test_durations_are_said_as_people_do():
-    """Seconds, minutes, hours."""
     assert [duration(seconds) for seconds in (0.2, 59, 90, 3_600, 7_500)] == [
         "1 s",
         "59 s",
@@ -98,7 +91,6 @@ def test_durations_are_said_as_people_do():
 
 
 def test_a_notebook_has_one_line_that_goes_away(clock, monkeypatch):
-    """It is written over every half second; a notebook's output is no terminal."""
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr(sys, "stderr", stream)
     with ProgressBar("search", 10, unit="queries") as progress:

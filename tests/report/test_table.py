@@ -14,7 +14,6 @@ ROWS = [["run", "nDCG@10"], ["bm25_k1", "0.4871"], ["a|b", "1.0"]]
 
 
 def test_columns_of_text_are_aligned():
-    """Left or right, without spaces at the end of a line."""
     assert text_table(ROWS, right=[1]).splitlines() == [
         "run      nDCG@10",
         "bm25_k1   0.4871",
@@ -23,7 +22,6 @@ def test_columns_of_text_are_aligned():
 
 
 def test_markdown_escapes_what_would_end_a_cell():
-    """Alignment is in the rule below the header."""
     assert markdown_table(ROWS, right=[1]).splitlines() == [
         "| run | nDCG@10 |",
         "| --- | ---: |",
@@ -34,7 +32,6 @@ def test_markdown_escapes_what_would_end_a_cell():
 
 
 def test_latex_escapes_its_own_signs():
-    """The rules are those of booktabs."""
     assert latex_table([["a_1", "50 %"], ["x & y", "$2^{3}$"]], right=[1]).splitlines() == [
         "\\begin{tabular}{lr}",
         "\\toprule",
@@ -48,10 +45,8 @@ def test_latex_escapes_its_own_signs():
 
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"])), min_size=2, max_size=2), min_size=1))
 def test_csv_is_read_back_as_it_was(rows):
-    """Commas, quotes and empty cells too."""
     assert list(csv.reader(io.StringIO(csv_table(rows)))) == rows
 
 
 def test_a_table_without_rows_is_no_error():
-    """An empty result is shown as nothing."""
     assert text_table([]) == markdown_table([]) == csv_table([]) == ""

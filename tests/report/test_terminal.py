@@ -34,26 +34,22 @@ def harmless(text: str) -> bool:
 
 @given(st.text(st.characters()))
 def test_nothing_that_controls_a_terminal_is_left(text):
-    """Whatever the text; a text of one line stays one."""
     assert harmless(printable(text))
     assert harmless(printable(text, lines=True))
     assert "\n" not in printable(text)
 
 
 def test_control_characters_are_shown_by_their_codes():
-    """So that a reader sees that something is there."""
     assert printable(HOSTILE + "\n") == r"\x1b]0;x\x07\x9b2J\u202egpj.exe\u2066\u2028\x0d\x00\ud800\x0a"
     assert printable("a\n\tb\x1b", lines=True) == "a\n\tb\\x1b"
 
 
 @pytest.mark.parametrize("text", ["שלום עולם", "مرحبا", "naïve — 北京 🙂", "👩\u200d🔬", "tab\there"])
 def test_ordinary_text_is_left_alone(text):
-    """Of any script and direction."""
     assert printable(text) == text
 
 
 def test_json_is_printed_without_control_characters_and_means_the_same():
-    """Those that JSON does not escape itself."""
     value = {"title": HOSTILE}
     shown = printable_json(json.dumps(value, ensure_ascii=False, indent=2))
     assert harmless(shown)
@@ -61,7 +57,6 @@ def test_json_is_printed_without_control_characters_and_means_the_same():
 
 
 def test_passwords_of_addresses_are_not_shown():
-    """Text without one is left alone."""
     error = InputError("at 'https://root:s3cret@host:1/a' and b@c")
     assert str(error) == "at 'https://***@host:1/a' and b@c"
     assert "s3" not in str(InputError(f"at 'https://root:{'s3' * 400}@host:1/a'"))
@@ -71,7 +66,6 @@ def test_passwords_of_addresses_are_not_shown():
 
 @pytest.mark.parametrize("error", [InputError, click.UsageError])
 def test_errors_neither_control_the_terminal_nor_show_passwords(error, capsys):
-    """They quote ids and names of files of strangers, and what was given."""
     group = RkitGroup()
 
     @group.command()
@@ -90,7 +84,6 @@ def test_errors_neither_control_the_terminal_nor_show_passwords(error, capsys):
 
 
 def test_tables_show_hostile_names_in_one_line_each():
-    """A name cannot add rows either."""
     assert text_table([("a\nb\x1b[2J", "1"), ("c", "2")]).splitlines() == [
         r"a\x0ab\x1b[2J  1",
         "c              2",
@@ -98,7 +91,6 @@ def test_tables_show_hostile_names_in_one_line_each():
 
 
 def test_what_a_command_did_is_printed_without_control_characters(tmp_path):
-    """The name of its output may be a stranger's too."""
     (tmp_path / "notes.txt").write_text("text")
     done = CliRunner().invoke(main, ["convert", str(tmp_path / "notes.txt"), str(tmp_path / "\u202e\x1b[2J.jsonl")])
     assert done.exit_code == 0

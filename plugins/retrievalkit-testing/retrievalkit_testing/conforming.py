@@ -139,11 +139,11 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 
 
 def check(
-    name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float, exits: bool
+    name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
     """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property."""
     # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
-    faulthandler.dump_traceback_later(10 * seconds, exit=exits, file=2)
+    faulthandler.dump_traceback_later(10 * seconds, exit=True, file=2)
     rows: list[dict[str, Any]] = []
     try:
         for one in tried_with(name, model=model, options=options):

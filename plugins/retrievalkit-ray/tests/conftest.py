@@ -10,8 +10,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
-
-from retrievalkit import testing
+import retrievalkit_testing as testing
 
 
 @pytest.fixture(scope="session")

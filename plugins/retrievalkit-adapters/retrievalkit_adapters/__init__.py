@@ -1,4 +1,4 @@
-"""Indexes as retrievers of other toolkits: `retrievalkit.adapters.langchain`, `retrievalkit.adapters.haystack`."""
+"""Indexes as retrievers of other toolkits: `retrievalkit_adapters.langchain`, `retrievalkit_adapters.haystack`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from retrievalkit.api.searching import Searching
+    import retrievalkit as rk
+
+__version__ = "0.1.0"
 
 
-def opened(index: Any) -> Searching:
+def opened(index: Any) -> rk.Index | rk.Hybrid:
     """What to search.
 
     Args:

@@ -11,7 +11,7 @@ from retrievalkit.errors import InputError
 
 pytest.importorskip("langchain_core")
 
-from retrievalkit.adapters.langchain import IndexRetriever
+from retrievalkit_adapters.langchain import IndexRetriever
 
 
 def test_documents_are_the_hits(words):

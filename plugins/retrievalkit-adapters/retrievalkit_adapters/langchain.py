@@ -1,6 +1,6 @@
 """An index as a retriever of LangChain, in chains and for agents.
 
-from retrievalkit.adapters.langchain import IndexRetriever
+from retrievalkit_adapters.langchain import IndexRetriever
 
 retriever = IndexRetriever(index="my-index", k=4)
 retriever.invoke("pairwise distances")
@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, SkipValidation, field_validator
 
-from retrievalkit.adapters import lacking, opened
-from retrievalkit.api.searching import Searching
+import retrievalkit as rk
+from retrievalkit_adapters import lacking, opened
 
 try:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -37,13 +37,13 @@ class IndexRetriever(BaseRetriever):
 
     model_config = ConfigDict(extra="forbid")
 
-    index: SkipValidation[Searching]
+    index: SkipValidation[rk.Index | rk.Hybrid]
     k: int = Field(default=10, ge=1)
     explain: bool = False
 
     @field_validator("index", mode="before")
     @classmethod
-    def _open(cls, value: Any) -> Searching:
+    def _open(cls, value: Any) -> rk.Index | rk.Hybrid:
         return opened(value)
 
     def _get_relevant_documents(

@@ -10,8 +10,7 @@ from retrievalkit.errors import InputError
 pytest.importorskip("haystack")
 
 from haystack import Pipeline
-
-from retrievalkit.adapters.haystack import IndexRetriever
+from retrievalkit_adapters.haystack import IndexRetriever
 
 
 def test_documents_are_the_hits(words):
@@ -35,7 +34,7 @@ def test_a_pipeline_that_was_saved_finds_the_same(words, dense):
         hit.id for hit in rk.Hybrid([words, dense], fusion="rrf").search("river mill", k=2)
     ]
     # Haystack loads no other classes than those of modules that the user names.
-    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["retrievalkit.adapters.haystack"])
+    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["retrievalkit_adapters.haystack"])
     assert again.run(asked)["retriever"]["documents"] == found
 
 

@@ -1,6 +1,6 @@
 """An index as a retriever of Haystack, for its pipelines.
 
-from retrievalkit.adapters.haystack import IndexRetriever
+from retrievalkit_adapters.haystack import IndexRetriever
 
 pipeline.add_component("retriever", IndexRetriever(index="my-index", top_k=4))
 pipeline.run({"retriever": {"query": "pairwise distances"}})
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from retrievalkit.adapters import lacking, opened
 from retrievalkit.errors import InputError
+from retrievalkit_adapters import lacking, opened
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict

@@ -10,6 +10,6 @@ import pytest
 
 @pytest.mark.parametrize(("toolkit", "package"), [("langchain", "langchain_core"), ("haystack", "haystack")])
 def test_a_toolkit_that_is_not_installed_is_named(toolkit, package):
-    program = f"import sys; sys.modules['{package}'] = None; import retrievalkit.adapters.{toolkit}"
+    program = f"import sys; sys.modules['{package}'] = None; import retrievalkit_adapters.{toolkit}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert f"pip install 'retrievalkit[{toolkit}]'" in ended.stderr

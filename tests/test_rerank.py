@@ -319,6 +319,8 @@ def test_a_run_comes_out_in_the_order_of_the_scores(trained, apply, run, tiny_co
     expected = dict(zip(pairs, plain_scores(trained, pairs.values()), strict=True))
     assert found.report["pairs"] == len(pairs) == sum(map(len, found.values()))
     assert found == rk.Run.load(tmp_path / "out.trec", ties="run")
+    places = (tiny_collection.queries, tiny_collection.corpus)
+    assert rk.rerank(trained, rk.Run(read_run(run)), *places, k=k, batch_tokens=100) == found
     for query, hits in found.items():
         assert [score for _, score in hits] == sorted((score for _, score in hits), reverse=True)
         for document, score in hits:

@@ -108,7 +108,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the command, for a check the function, for recipes their folder.
+        """Import the class; for a command the click or declared command, for a check the function, for recipes a Path.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -136,9 +136,8 @@ def _not_of_kind(kind: str, loaded: object) -> str:
     if kind == "command":
         import click
 
-        # A declared one (`retrievalkit.declarations.Command`) has a declaration.
         fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
-        problem = "no command. Decorate it with @command(...) of retrievalkit.commands, or @click.command()."
+        problem = "no command. Decorate it with @click.command() or @retrievalkit.declarations.command."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
     elif kind == "recipe":

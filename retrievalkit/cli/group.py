@@ -217,10 +217,12 @@ class RootGroup(RkitGroup):
 
 def _of_plugin(name: str) -> click.Command:
     """The click command of a plugin's command."""
+    command = registry.component("command", name).load()
+    if isinstance(command, click.Command):
+        return command
     from retrievalkit.cli.derived import DerivedCommand
 
-    loaded = registry.component("command", name).load()
-    return loaded if isinstance(loaded, click.Command) else DerivedCommand(loaded)
+    return DerivedCommand(command)
 
 
 def _summary(command: click.Command) -> str:

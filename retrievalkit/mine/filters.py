@@ -8,6 +8,7 @@ Each filter sees only the hits that the previous ones kept.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,7 +18,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
 from retrievalkit.data.corpus import Passage
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.mine.options import Mined, MiningOptions, choose, document_of, document_pattern
+from retrievalkit.mine.options import Mined, MiningOptions, document_pattern
 from retrievalkit.mine.shingles import likeness, repeats, shingles_of
 from retrievalkit.options import read_call
 
@@ -148,12 +149,13 @@ class SameDocument(Filter):
         super().__init__(inputs)
         pattern = document_pattern(way)
 
-        def title(identifier: str) -> str | None:
-            return " ".join(inputs.passages(identifier).title.split()).casefold() or None
+        def document(identifier: str) -> str | None:
+            if pattern is None:
+                return " ".join(inputs.passages(identifier).title.split()).casefold() or None
+            match = pattern.match(identifier)
+            return None if match is None else match[1 if pattern.groups else 0]
 
-        self.document = lru_cache(1 << 16)(
-            title if pattern is None else lambda identifier: document_of(pattern, identifier)
-        )
+        self.document = lru_cache(1 << 16)(document)
 
     def keep_of(self, found: Found, left: Places) -> Places:
         documents = {self.document(positive) for positive in found.positives} - {None}
@@ -360,7 +362,10 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
         left = remaining
     outcomes = []
     for found, places, dropped_places in zip(part, left, dropped, strict=True):
-        kept = choose(places, options, found.question.query.id)
+        kept = places[: options.negatives]
+        if options.sample == "random" and len(kept) < len(places):
+            draw = random.Random(f"mine {options.seed} {found.question.query.id}")
+            kept = sorted(draw.sample(places, options.negatives))
         ids = tuple(found.ids[place] for place in kept)
         positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
         lost = options.positives == "retrieved" and positive is None

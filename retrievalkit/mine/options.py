@@ -1,13 +1,8 @@
-"""The options of mining, and the choice of hard negatives from a question's hits.
-
-The filters are in `mine.filters`.
-"""
+"""The options of mining, and its result for a question."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
@@ -147,12 +142,6 @@ def document_pattern(text: str) -> re.Pattern[str] | None:
     return pattern
 
 
-def document_of(pattern: re.Pattern[str], passage_id: str) -> str | None:
-    """The name of a passage's document: the first group of the pattern's match, or the whole match."""
-    match = pattern.match(passage_id)
-    return None if match is None else match[1 if pattern.groups else 0]
-
-
 @dataclass(frozen=True)
 class Mined:
     """The result for a question: negatives, best first, and the positive if it was mined as well."""
@@ -160,11 +149,3 @@ class Mined:
     negatives: tuple[str, ...]
     positive: str | None = None
     dropped: bool = False
-
-
-def choose(places: Sequence[int], options: MiningOptions, query_id: str) -> Sequence[int]:
-    """The first of the hits, or a random sample of them in rank order."""
-    if options.sample == "top" or len(places) <= options.negatives:
-        return places[: options.negatives]
-    sampled = random.Random(f"mine {options.seed} {query_id}").sample(range(len(places)), options.negatives)
-    return [places[number] for number in sorted(sampled)]

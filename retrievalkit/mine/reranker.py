@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -59,13 +59,10 @@ def _run_scores(path: str | Path) -> PairScores:
         return dict(run[query])
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
-        return [_score(run, ranking, found, document) for found, document in pairs]
+        values = []
+        for found, document in pairs:
+            rankings = (ranking(name) for name in found.question.ids if name in run)
+            values.append(next((hits[document] for hits in rankings if document in hits), None))
+        return values
 
     return scores
-
-
-def _score(
-    run: Container[str], ranking: Callable[[str], dict[str, float]], found: Found, document: str
-) -> float | None:
-    rankings = (ranking(name) for name in found.question.ids if name in run)
-    return next((hits[document] for hits in rankings if document in hits), None)

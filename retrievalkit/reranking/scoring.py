@@ -24,7 +24,7 @@ from retrievalkit.cluster import check_same, spread_map
 from retrievalkit.contracts import Text
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
+from retrievalkit.data.examples import Example, against_corpus, note_dropped, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Hits, open_run, write_run
 from retrievalkit.data.sources import InMemory, fingerprint
@@ -65,7 +65,15 @@ def rerank_run(options: RerankOptions) -> tuple[Run, dict[str, Any]]:
             f"the run '{run}' has at most {counted(deepest, 'documents')} per query, so k={options.k:,} looks no "
             "further."
         )
-    texts = _texts_of(first, run, options.queries)
+    texts = {query.id: query.text for query in read_queries(options.queries)}
+    if absent := [query for query in first if query not in texts]:
+        close = nearest(absent[0], texts)
+        hint = f"; did you mean '{close}'?" if close else "."
+        msg = (
+            f"{len(absent)} of its {len(first)} queries, such as '{absent[0]}', are not among the "
+            f"{counted(len(texts), 'queries')} of '{options.queries}'{hint} Give the queries that were searched."
+        )
+        raise DataError(msg, file=run)
     corpus = open_corpus(options.corpus)
     if missing := corpus.missing({document for hits in first.values() for document, _ in hits}):
         unknown = next(document for hits in first.values() for document, _ in hits if document in missing)
@@ -105,7 +113,16 @@ def score_examples(options: RerankOptions) -> dict[str, Any]:
     corpus = open_corpus(options.corpus)
     read = against_corpus(read_examples(options.examples), corpus)
     note_dropped(read)
-    without = _without_negatives(read)
+    without = sum(not row.negatives for row in read.rows)
+    if without == len(read):
+        msg = (
+            f"none of the {without} examples of '{read.source}' has negatives, and distillation compares a teacher's "
+            "scores of positives and negatives. Mine some: rkit mine-negatives --from bm25"
+        )
+        raise InputError(msg)
+    if without:
+        # The command's last line counts them.
+        oddities.check(f"{without:,} of the {len(read):,} examples of '{read.source}' have no negatives.")
     count = sum(len(_documents(row)) for row in read.rows)
 
     def pairs() -> Iterator[tuple[str, str]]:
@@ -127,34 +144,6 @@ def _check_output(output: str | Path, source: str | Path) -> None:
     ):
         msg = f"output '{output}' is the input too. Choose another output."
         raise InputError(msg)
-
-
-def _texts_of(run: Mapping[str, Hits], path: str | Path, queries: str | Path) -> dict[str, str]:
-    texts = {query.id: query.text for query in read_queries(queries)}
-    missing = [query for query in run if query not in texts]
-    if missing:
-        close = nearest(missing[0], texts)
-        hint = f"; did you mean '{close}'?" if close else "."
-        msg = (
-            f"{len(missing)} of its {len(run)} queries, such as '{missing[0]}', are not "
-            f"among the {counted(len(texts), 'queries')} of '{queries}'{hint} Give the queries that were searched."
-        )
-        raise DataError(msg, file=path)
-    return texts
-
-
-def _without_negatives(examples: Examples) -> int:
-    without = sum(not row.negatives for row in examples.rows)
-    if without == len(examples):
-        msg = (
-            f"none of the {without} examples of '{examples.source}' has negatives, and distillation compares a "
-            f"teacher's scores of positives and negatives. Mine some: rkit mine-negatives --from bm25"
-        )
-        raise InputError(msg)
-    if without:
-        # The command's last line counts them.
-        oddities.check(f"{without:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
-    return without
 
 
 def _documents(row: Example) -> list[str]:

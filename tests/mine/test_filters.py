@@ -11,7 +11,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.errors import DataError
 from retrievalkit.mine.examples import find_copies, group_questions, merge_examples
 from retrievalkit.mine.filters import make_filters, mine_part
-from retrievalkit.mine.options import MiningOptions, choose, document_of, document_pattern
+from retrievalkit.mine.options import MiningOptions
 
 COMMON = "the cat sat on the mat all day long and then went home"
 PASSAGES = {
@@ -67,6 +67,8 @@ def ranks(negatives):
         ({"positives": ["absent"], "margin_absolute": 0.0}, "5"),
         ({"positives": ["absent"], "margin_absolute": 0.1}, ""),
         ({"negatives": 2}, "13"),
+        # An id that the pattern does not match is of no document.
+        ({"same_document": "(.+)#"}, "1345"),
         ({"hits": [], "negatives": 2}, ""),
     ],
     ids=str,
@@ -88,14 +90,18 @@ def test_negatives_are_hits_in_rank_order_and_never_positives(scores, skip, marg
 
 
 def test_a_random_sample_depends_on_the_seed_and_the_question_alone():
-    places = list(range(100))
-    options = MiningOptions(negatives=10, sample="random", seed=1)
-    chosen = choose(places, options, "q")
-    assert chosen == choose(places, options, "q") == sorted(set(chosen))
+    hits = [(f"p{rank}", -rank) for rank in range(100)]
+
+    def sampled(query="q", seed=1):
+        options = MiningOptions(negatives=10, sample="random", seed=seed)
+        found = Found.of(Question(Query(query, "a question"), (query,), frozenset()), hits)
+        return list(mine_part([found], options, make_filters(options))[0].negatives)
+
+    chosen = sampled()
+    assert chosen == sampled() == sorted(set(chosen))
     assert len(chosen) == 10
     assert max(chosen) > 10
-    assert chosen != choose(places, options, "r")
-    assert chosen != choose(places, MiningOptions(negatives=10, sample="random", seed=2), "q")
+    assert chosen not in (sampled("r"), sampled(seed=2))
 
 
 def scored(**scores):
@@ -151,10 +157,6 @@ def test_filters_of_documents_texts_and_a_rerankers_scores(options, left, reason
     assert outcome.mined.negatives == tuple(left.split())
     for (name, place), reason in reasons.items():
         assert filters[name].reason(outcome.found, place) == reason
-
-
-def test_an_id_without_the_pattern_is_of_no_document():
-    assert document_of(document_pattern("(.+)#"), "no mark") is None
 
 
 def test_the_reranker_is_called_once_for_what_the_others_left():

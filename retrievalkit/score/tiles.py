@@ -81,7 +81,14 @@ class Documents:
             and (block.weights is None or has_one_vector(block))
         ):
             side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
-        vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
+        vectors = None
+        if side is None and block.vectors is not None:
+            vectors = torch.from_numpy(block.vectors)
+            if len(vectors) < width:
+                padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
+                padded[: len(vectors)] = vectors
+                vectors = padded
+            vectors = vectors.to(queries.device).to(dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
             rows = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
@@ -111,17 +118,6 @@ def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
 def has_one_vector(block: VectorBlock) -> bool:
     """Whether every text of the block's folder has one vector."""
     return block.starts is None and block.most_vectors == 1
-
-
-def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    if block.vectors is None:
-        return None
-    vectors = torch.from_numpy(block.vectors)
-    if len(vectors) < width:
-        padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
-        padded[: len(vectors)] = vectors
-        vectors = padded
-    return vectors.to(device).to(dtype)
 
 
 def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:

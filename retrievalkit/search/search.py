@@ -115,7 +115,7 @@ def search(options: SearchOptions) -> None:
             msg = f"'{place}' has judgements but no queries. Give the queries with tune_queries."
             raise InputError(msg)
         dev = None if source is None else read_queries(source)
-    searcher = opened(list(map(Path, options.indexes)), options, options.named_options)
+    searcher = opened(options.indexes, options, options.named_options)
     fusion = fused.fused(count, searcher.identities)
     if options.shows_hits:
         k, why = options.k or HITS_TO_READ, options.explain is not False

@@ -15,7 +15,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError
 from retrievalkit.score.rule import check_sizes
-from retrievalkit.score.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, workers
+from retrievalkit.score.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, Workers, is_single, query_parts
 from retrievalkit.score.topk import Best
 
 # Vectors read at once when the scores of given texts are computed.
@@ -81,7 +81,7 @@ def top_k(
         texts, most = documents.texts_of_rows(), block.most_vectors
         best.offer(rows, block.first, texts, most, slack=slack, exact=exact)
 
-    with torch.no_grad(), workers(len(queries), queries.device) as working:
+    with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for block in blocks:
             check_block(queries, block)
             if not parts:

@@ -21,7 +21,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.score import bf16_filter
 from retrievalkit.score.bf16_filter import Slack
 from retrievalkit.score.ranking import check_block, check_k, top_k
-from retrievalkit.score.tiles import Documents, QueryPart, Scratch, is_filtered, query_parts, workers
+from retrievalkit.score.tiles import Documents, QueryPart, Scratch, Workers, is_filtered, query_parts
 from retrievalkit.score.topk import Best
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _refined(
         best.offer(tile, first)
 
     row = 0
-    with torch.no_grad(), workers(len(queries), queries.device) as working:
+    with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for ready in blocks:
             if not parts:
                 number = 0

@@ -15,7 +15,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError
 from retrievalkit.score.rule import check_sizes
-from retrievalkit.score.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, workers
+from retrievalkit.score.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, Workers, is_single, query_parts
 from retrievalkit.score.topk import Best
 
 # Vectors read at once when the scores of given texts are computed.
@@ -81,7 +81,7 @@ def top_k(
         texts, most = documents.texts_of_rows(), block.most_vectors
         best.offer(rows, block.first, texts, most, slack=slack, exact=exact)
 
-    with torch.no_grad(), workers(len(queries), queries.device) as working:
+    with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for block in blocks:
             check_block(queries, block)
             if not parts:
@@ -139,7 +139,9 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
                 scores = np.full(len(there), np.nan, dtype=np.float32)
                 if there.any():
                     block = taken.take(np.searchsorted(wanted, texts[query][there]))
-                    scores[there] = _scores_of_block(queries.rows(slice(query, query + 1)), block)
+                    one = queries.rows(slice(query, query + 1))
+                    ready = Documents.ready(block, one, torch.float32)
+                    scores[there] = QueryPart(one, torch.float32).document_scores(ready, Scratch())[0].numpy()
                 found.append(scores)
     return found
 
@@ -183,13 +185,6 @@ def best_of_candidates(
         order = np.argsort(-values, kind="stable")[:k]
         found.append((texts[order], values[order]))
     return found
-
-
-def _scores_of_block(query: Representation, block: VectorBlock) -> np.ndarray:
-    """(texts,) the scores of one query."""
-    ready = Documents.ready(block, query, torch.float32)
-    scores: np.ndarray = QueryPart(query, torch.float32).document_scores(ready, Scratch())[0].numpy()
-    return scores
 
 
 def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:

@@ -11,9 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -81,7 +80,14 @@ class Documents:
             and (block.weights is None or has_one_vector(block))
         ):
             side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
-        vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
+        vectors = None
+        if side is None and block.vectors is not None:
+            vectors = torch.from_numpy(block.vectors)
+            if len(vectors) < width:
+                padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
+                padded[: len(vectors)] = vectors
+                vectors = padded
+            vectors = vectors.to(queries.device).to(dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
             rows = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
@@ -111,17 +117,6 @@ def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
 def has_one_vector(block: VectorBlock) -> bool:
     """Whether every text of the block's folder has one vector."""
     return block.starts is None and block.most_vectors == 1
-
-
-def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    if block.vectors is None:
-        return None
-    vectors = torch.from_numpy(block.vectors)
-    if len(vectors) < width:
-        padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
-        padded[: len(vectors)] = vectors
-        vectors = padded
-    return vectors.to(device).to(dtype)
 
 
 def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -282,12 +277,25 @@ def _lexical(terms: Any, weights: Any) -> Tensor:
 class Workers:
     """Threads that score parts of the queries block by block; a part always stays with the same thread.
 
-    A thread that has finished a block starts on the next one without waiting for the others.
+    As many as torch may use, each with single-threaded products; few queries are scored in the caller's thread. A
+    thread that has finished a block starts on the next one without waiting for the others.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, queries: int, device: torch.device) -> None:
+        self._allowed = torch.get_num_threads()
+        useful = min(self._allowed, queries // LEAST_PART)
+        count = useful if device.type == "cpu" and useful > 1 else 0
         self._pools = [ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) for _ in range(count)]
         self._running: deque[list[Future[Any]]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+        # Threads that start later would inherit the setting of the last worker.
+        torch.set_num_threads(self._allowed)
 
     def start(self, function: Callable[[Any], Any], values: Sequence[Any]) -> None:
         """Score a block; returns once at most `AHEAD` blocks are unfinished, so that memory stays bounded."""
@@ -303,15 +311,9 @@ class Workers:
         """Wait for all blocks, then return the function's value for each part."""
         if not self._pools:
             return [function(value) for value in values]
-        for started in self._running:
-            _wait(started)
-        self._running.clear()
+        while self._running:
+            _wait(self._running.popleft())
         return _wait(self._submit(function, values))
-
-    def close(self) -> None:
-        """End the threads; work not yet begun is dropped."""
-        for pool in self._pools:
-            pool.shutdown(cancel_futures=True)
 
     def _submit(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Future[Any]]:
         return [self._pools[place % len(self._pools)].submit(function, one) for place, one in enumerate(values)]
@@ -319,17 +321,3 @@ class Workers:
 
 def _wait(started: list[Future[Any]]) -> list[Any]:
     return [one.result() for one in started]
-
-
-@contextmanager
-def workers(queries: int, device: torch.device) -> Iterator[Workers]:
-    """Workers for this many queries: as many threads as torch may use, each with single-threaded products."""
-    allowed = torch.get_num_threads()
-    useful = min(allowed, queries // LEAST_PART)
-    made = Workers(useful if device.type == "cpu" and useful > 1 else 0)
-    try:
-        yield made
-    finally:
-        made.close()
-        # Threads that start later would inherit the setting of the last worker.
-        torch.set_num_threads(allowed)

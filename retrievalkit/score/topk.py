@@ -78,7 +78,11 @@ class Best:
             rows, columns, scores = rows[kept], columns[kept], scores[kept]
         if documents is not None:
             rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
-        self._buffer(rows, _keys(scores, columns + first))
+        # Rows ascend, as `_merge` expects.
+        self._buffered.append((rows, _keys(scores, columns + first)))
+        self._counts += torch.bincount(rows, minlength=len(self._counts))
+        if 2 * sum(len(one) for one, _ in self._buffered) > self._keys.numel():
+            self._merge()
 
     def result(self) -> tuple[Tensor, Tensor]:
         """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last one."""
@@ -111,13 +115,6 @@ class Best:
             # Several times faster than torch's.
             return torch.from_numpy(np.flatnonzero(words.numpy()))
         return words.nonzero().squeeze(1)
-
-    def _buffer(self, rows: Tensor, keys: Tensor) -> None:
-        """Buffer the keys of these queries; `rows` ascends."""
-        self._buffered.append((rows, keys))
-        self._counts += torch.bincount(rows, minlength=len(self._counts))
-        if 2 * sum(len(one) for one, _ in self._buffered) > self._keys.numel():
-            self._merge()
 
     def _merge(self) -> None:
         """Merge the buffered keys into the k best."""

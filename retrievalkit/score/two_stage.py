@@ -21,7 +21,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.score import bf16_filter
 from retrievalkit.score.bf16_filter import Slack
 from retrievalkit.score.ranking import check_block, check_k, top_k
-from retrievalkit.score.tiles import Documents, QueryPart, Scratch, is_filtered, query_parts, workers
+from retrievalkit.score.tiles import Documents, QueryPart, Scratch, Workers, is_filtered, query_parts
 from retrievalkit.score.topk import Best
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _refined(
         best.offer(tile, first)
 
     row = 0
-    with torch.no_grad(), workers(len(queries), queries.device) as working:
+    with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for ready in blocks:
             if not parts:
                 number = 0
@@ -181,8 +181,15 @@ def _exactly(
         some = slice(start, start + size)
         found = _twice(queries.rows(some), store, kept[some], most[some], k)
         for query, (wanted, exact) in enumerate(found, start):
-            ids, values = _best(store.texts_of(wanted), exact, k)
-            scores[query, : len(ids)], texts[query, : len(ids)] = values, ids
+            ids = store.texts_of(wanted)
+            # Each text by its best vector; equal ones in their order.
+            order = np.lexsort((ids, -exact))
+            ids, values = ids[order], exact[order]
+            if len(ids) > 1:
+                once = np.sort(np.unique(ids, return_index=True)[1])
+                ids, values = ids[once], values[once]
+            count = min(k, len(ids))
+            scores[query, :count], texts[query, :count] = values[:k], ids[:k]
     # The last one kept, or minus infinity where all were.
     certain: np.ndarray = (scores[:, -1] > most[:, -1]) | (kept[:, -1] < 0) | (kept.shape[1] == store.rows)
     return scores, texts, certain
@@ -237,13 +244,3 @@ def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, there
         csr_matvec(last - first, found.shape[1], starts, found.indices, found.data, asked, products)
         total[query, there[query]] = products
     return total
-
-
-def _best(texts: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k best texts, each by its best vector; equal ones in their order."""
-    order = np.lexsort((texts, -scores))
-    texts, scores = texts[order], scores[order]
-    if len(texts) > 1:
-        first = np.sort(np.unique(texts, return_index=True)[1])
-        texts, scores = texts[first], scores[first]
-    return texts[:k], scores[:k]

@@ -151,8 +151,19 @@ class Sum(FusionMethod):
         parts = np.zeros(found.scores.shape)
         for run, column in enumerate(found.scores.T):
             known = ~np.isnan(column)
-            if known.any():
-                parts[:, run] = _normalised(column, known, self.normalization, missing)
+            if not known.any():
+                continue
+            own = column[known]
+            low, spread = own.min(), np.ptp(own)
+            if self.normalization == "min_max":
+                own = (own - low) / spread if spread else np.ones_like(own)
+            elif self.normalization == "z_score":
+                deviation = own.std()
+                own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
+            # "min_max" maps equal scores to 1, so that missing documents are below them at 0.
+            lowest = 0.0 if self.normalization == "min_max" else own.min()
+            parts[:, run] = lowest if missing == "minimum" else 0.0
+            parts[known, run] = own
         return parts
 
 
@@ -218,19 +229,3 @@ def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ra
 def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
     """Ids and scores as the pairs of a run."""
     return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))
-
-
-def _normalised(column: Scores, known: NDArray[np.bool_], normalization: Normalization, missing: Missing) -> Scores:
-    """A run's normalised scores for a query, with substitutes for missing ones."""
-    own = column[known]
-    low, spread = own.min(), np.ptp(own)
-    if normalization == "min_max":
-        own = (own - low) / spread if spread else np.ones_like(own)
-    elif normalization == "z_score":
-        deviation = own.std()
-        own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
-    # "min_max" maps equal scores to 1, so that missing documents are below them at 0.
-    lowest = 0.0 if normalization == "min_max" else own.min()
-    values = np.full(len(column), lowest if missing == "minimum" else 0.0)
-    values[known] = own
-    return values

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from annotated_types import Ge
 
@@ -28,11 +28,6 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.options import HybridOptions, OpenOptions
-
-if TYPE_CHECKING:
-    from retrievalkit.data.queries import Query
-    from retrievalkit.search.fusion import Fusion
-    from retrievalkit.search.searcher import Searcher
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,9 @@ def search(options: SearchOptions) -> None:
     """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.search.searcher import HITS, find, opened
+    from retrievalkit.search.hits import write_hits
+    from retrievalkit.search.interactive import Reader
+    from retrievalkit.search.searcher import HITS, HITS_TO_READ, find, opened
     from retrievalkit.search.tuning import METRIC, tune, write_choice
 
     count = len(options.indexes)
@@ -108,12 +105,29 @@ def search(options: SearchOptions) -> None:
     fused.fused(count)
     _check(options)
     queries = None if options.queries is None else read_queries(options.queries, options.split)
-    qrels = None if options.tune is None else read_qrels(options.tune, "dev")
-    dev = None if options.tune is None else _queries_to_tune_on(options)
-    searcher = opened(list(map(Path, options.indexes)), options, options.named_options)
+    qrels = dev = None
+    if options.tune is not None:
+        place = str(options.tune)
+        qrels = read_qrels(place, "dev")
+        holds_queries = Path(place).is_dir() or sources.split_prefix(place)[0]
+        source = options.tune_queries or (place if holds_queries else options.queries)
+        if source is None and not options.runs_alone:
+            msg = f"'{place}' has judgements but no queries. Give the queries with tune_queries."
+            raise InputError(msg)
+        dev = None if source is None else read_queries(source)
+    searcher = opened(options.indexes, options, options.named_options)
     fusion = fused.fused(count, searcher.identities)
     if options.shows_hits:
-        _show_hits(options, searcher, fusion)
+        k, why = options.k or HITS_TO_READ, options.explain is not False
+        reader = Reader(searcher, fusion, options.corpus, options.depth, why=why, as_json=options.as_json)
+        if options.query is None:
+            # Reported at once, as a conversation may be long.
+            searcher.note = oddities.at_once
+            reader.converse(k)
+            return
+        hits = reader(options.query, k)
+        if options.output is not None:
+            write_hits(str(options.output), options.query, hits, searcher.labels)
         return
     k, about = options.k or HITS, {}
     if qrels is not None:
@@ -184,36 +198,6 @@ def _check(options: SearchOptions) -> None:
     if options.output is not None and Path(options.output).suffix in PAGES and options.query is None:
         msg = f"output '{options.output}' is a page, which shows the hits of one query. Give a query."
         raise OptionError(msg)
-
-
-def _queries_to_tune_on(options: SearchOptions) -> list[Query] | None:
-    """None = those of the runs."""
-    from retrievalkit.data.queries import read_queries
-
-    tune = str(options.tune)
-    holds_queries = Path(tune).is_dir() or sources.split_prefix(tune)[0]
-    source = options.tune_queries or (tune if holds_queries else options.queries)
-    if source is None and not options.runs_alone:
-        msg = f"'{tune}' has judgements but no queries. Give the queries with tune_queries."
-        raise InputError(msg)
-    return None if source is None else read_queries(source)
-
-
-def _show_hits(options: SearchOptions, searcher: Searcher, fusion: Fusion | None) -> None:
-    from retrievalkit.search.hits import write_hits
-    from retrievalkit.search.interactive import Reader
-    from retrievalkit.search.searcher import HITS_TO_READ
-
-    k, why = options.k or HITS_TO_READ, options.explain is not False
-    reader = Reader(searcher, fusion, options.corpus, options.depth, why=why, as_json=options.as_json)
-    if options.query is None:
-        # Reported at once, as a conversation may be long.
-        searcher.note = oddities.at_once
-        reader.converse(k)
-        return
-    hits = reader(options.query, k)
-    if options.output is not None:
-        write_hits(str(options.output), options.query, hits, searcher.labels)
 
 
 def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about: Mapping[str, Any]) -> None:

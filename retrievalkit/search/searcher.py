@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from retrievalkit import oddities
+from retrievalkit import declarations, oddities
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits
@@ -196,7 +196,7 @@ class Searcher:
 
 
 def opened(
-    places: Sequence[Place], options: OpenOptions, named: Options | None = None, note: Note = oddities.note
+    places: Sequence[declarations.Place], options: OpenOptions, named: Options | None = None, note: Note = oddities.note
 ) -> Searcher:
     """The searcher of indexes and runs."""
     if "document_length" in options.encoder_options:
@@ -212,7 +212,7 @@ def opened(
     if lent is not None and length is None:
         length = lent.model.changed.get("query_length")
     searcher = Searcher(
-        places,
+        list(map(Path, places)),
         model=options.model if lent is None else lent.source,
         options={name: values for name, values in settings.items() if values},
         precision=options.precision or "fp32",

@@ -51,30 +51,15 @@ def test_metrics_are_those_of_trec_eval(runs):
     import pytrec_eval
 
     names = {
-        "nDCG@10": "ndcg_cut_10",
-        "AP": "map",
-        "P@30": "P_30",
-        "RR": "recip_rank",
-        "Bpref": "bpref",
-        "infAP": "infAP",
-    }
+        "nDCG@10": "ndcg_cut_10", "AP": "map", "P@30": "P_30", "RR": "recip_rank", "Bpref": "bpref", "infAP": "infAP",
+    }  # fmt: skip
     qrels = read_qrels(CACM)
+    judge = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()))
+    options = ("--qrels", CACM, "--metrics", " ".join(names), "--json", "--per-query")
     for name in ("alike", "rare"):
-        values = json.loads(
-            rkit(
-                "evaluate",
-                runs / f"{name}.trec",
-                "--qrels",
-                CACM,
-                "--metrics",
-                " ".join(names),
-                "--json",
-                "--per-query",
-            )
-        )
-        theirs = pytrec_eval.RelevanceEvaluator(qrels, set(names.values())).evaluate(
-            {query: dict(hits) for query, hits in read_run(runs / f"{name}.trec").items()}
-        )
+        values = json.loads(rkit("evaluate", runs / f"{name}.trec", *options))
+        run = read_run(runs / f"{name}.trec")
+        theirs = judge.evaluate({query: dict(hits) for query, hits in run.items()})
         for ours, other in names.items():
             expected = {query: theirs[query][other] for query in qrels}
             assert values["per_query"][ours] == pytest.approx(expected, abs=1e-9)

@@ -81,7 +81,7 @@ def test_without_normalisation_the_size_of_scores_is_seen_to():
     assert sum(scaled.best.fusion.weights) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("metric", ["nDCG@3", "RR@10", "AP"])
+@pytest.mark.parametrize("metric", ["nDCG@3", "nDCG(judged_only=True)@3", "RR@10", "AP"])
 def test_values_are_those_of_the_runs_that_are_written(noisy, metric):
     """Fusing and evaluating by the other programs gives the same, for every trial."""
     runs, qrels = noisy

@@ -229,7 +229,12 @@ class Comparison(Tabular):
         for mean in self.means:
             start = [mean.metric, mean.run, f"{mean.mean:.4f}", _interval(mean)]
             pairs = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
-            rows += [start + _cells(one) for one in pairs] or [start + ["-"] * (len(HEADER) - len(start))]
+            rows += [] if pairs else [start + ["-"] * (len(HEADER) - len(start))]
+            for one in pairs:
+                p_values = (one.p_value, one.p_corrected, one.t_test, one.t_test_corrected)
+                shown = [f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in p_values]
+                won = f"{one.wins}/{one.ties}/{one.losses}"
+                rows.append([*start, one.against, f"{one.difference:+.4f}", _interval(one), *shown, won])
         return rows
 
     def to_pandas(self) -> DataFrame:
@@ -351,17 +356,6 @@ def judgement(grade: int | None) -> str:
     if grade is None:
         return "not judged"
     return "not relevant" if grade < 1 else "relevant" if grade == 1 else f"relevant ({grade})"
-
-
-def _cells(one: Difference) -> list[str]:
-    p_values = (one.p_value, one.p_corrected, one.t_test, one.t_test_corrected)
-    return [
-        one.against,
-        f"{one.difference:+.4f}",
-        _interval(one),
-        *(f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in p_values),
-        f"{one.wins}/{one.ties}/{one.losses}",
-    ]
 
 
 def _interval(one: Mean | Difference) -> str:

@@ -11,7 +11,6 @@ import click
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.kinds import explained
 from retrievalkit.cli.main import main
-from retrievalkit.cli.options import CALLED, check_sent, fetched
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import OptionError, UnknownNameError, nearest, shortlist
 from retrievalkit.recipe.settings import flatten
@@ -48,13 +47,10 @@ def command(name: str, /, **options: Any) -> Any:
         values["settings"] = [f"{key}={json.dumps(one, default=str)}" for key, one in flatten(options["set"]).items()]
     values = {name: os.fspath(one) if isinstance(one, os.PathLike) else one for name, one in values.items()}
     parent = click.Context(main, info_name="rkit")
-    parent.meta[CALLED] = True
     try:
         context = found.make_context(name, [], parent=parent, default_map=values)
         # click makes plain text of the addresses of data in memory.
         context.params |= {name: one for name, one in values.items() if isinstance(one, InMemory)}
-        check_sent(context.params)
-        context.params = fetched(context.params)
         # Its resources, such as --verify, are given back at the end.
         with context, explained(context, context.params):
             return found.invoke(context)

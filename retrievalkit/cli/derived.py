@@ -11,7 +11,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import Any, Literal
@@ -22,7 +22,6 @@ from click.core import ParameterSource
 from retrievalkit import artifacts, oddities, registry
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
-from retrievalkit.cli.options import Function, sends_to_stores
 from retrievalkit.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
 from retrievalkit.errors import InputError
 from retrievalkit.options import NAMED_WITH_OPTIONS, Option, convert, options, read_call
@@ -68,7 +67,6 @@ class DerivedCommand(click.Command):
             params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
-    @sends_to_stores
     def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set
 
@@ -117,17 +115,6 @@ class DerivedCommand(click.Command):
     def _heading(self, name: str) -> str:
         declaring = [one for one in self.declared.declaration.__mro__ if name in inspect.get_annotations(one)]
         return vars(declaring[-1]).get("heading", "Options") if declaring else "Options"
-
-
-def flags(declaration: type) -> Callable[[Function], Function]:
-    """The flags of the options of a dataclass, for a command that is not declared as a whole."""
-
-    def add(function: Function) -> Function:
-        for option in reversed(options(declaration).values()):
-            click.decorators._param_memo(function, _parameter(option))
-        return function
-
-    return add
 
 
 def _own_first(declaration: type) -> list[Option]:

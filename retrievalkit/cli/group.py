@@ -67,18 +67,15 @@ def refuse_repeated_options(command: click.Command) -> None:
         refuse_repeated_options(below)
 
 
-class FetchingContext(click.Context):
-    """Calls a command with copies of what it is to read from a store."""
+class ExplainingContext(click.Context):
+    """Explains an argument of another kind than the command takes, such as a corpus for a run."""
 
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As click does."""
         explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if callback is self.command.callback:
             from retrievalkit.cli.kinds import explained
-            from retrievalkit.cli.options import check_sent, fetched
 
-            check_sent(kwargs, callback)
-            kwargs = fetched(kwargs)
             explaining = explained(self, kwargs)
         with explaining:
             return super().invoke(callback, *args, **kwargs)
@@ -98,7 +95,7 @@ class RkitGroup(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             refuse_repeated_options(command)
-            command.context_class = FetchingContext
+            command.context_class = ExplainingContext
         return name, command, rest
 
     def check_known(self, ctx: click.Context, name: str) -> None:

@@ -125,11 +125,7 @@ def _is(kind: str) -> str:
 
 def _label(parameter: click.Parameter, context: click.Context) -> str:
     """The name of a parameter as the user wrote it, or as the usage line has it."""
-    from retrievalkit.cli.options import CALLED
-
     name = next((word for word in parameter.opts if word.startswith("--")), "")
-    if CALLED in context.meta:
-        return name.removeprefix("--").replace("-", "_") or str(parameter.name)
     return name or parameter.make_metavar(context).split()[0].strip("[].")
 
 

@@ -86,7 +86,8 @@ def _own_store(started: int) -> Store:
     own, and torchrun's says only where; nobody answers where an earlier start had its store.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    shared = TCPStore(host, port, started, is_master=False, timeout=_PATIENCE)
+    shared = TCPStore(host, port, started, is_master=False, timeout=_TO_CONNECT)
+    shared.set_timeout(_PATIENCE)
     if os.environ["RANK"] == "0":
         own = TCPStore(host, 0, started, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
         name = uuid.uuid4().hex

@@ -227,24 +227,6 @@ def test_a_clock_that_goes_back_changes_nothing(place):
 # --- folders that move ---------------------------------------------------------------------------------------------
 
 
-def test_folders_may_move_between_steps(place):
-    """And are found again where they are said to be; what is not is named."""
-    done("encode model data --output vectors")
-    done("index vectors --output whole")
-    done("search whole --queries data --k 3 --output whole.trec")
-    (place / "elsewhere").mkdir()
-    (place / "vectors").rename(place / "elsewhere" / "v")
-    done("index elsewhere/v --output index")
-    (place / "index").rename(place / "elsewhere" / "i")
-    (place / "model").rename(place / "elsewhere" / "m")
-    ended = rkit("search elsewhere/i --queries data --k 3 --output found.trec")
-    assert ended.exit_code == 2
-    assert "--model" in ended.stderr
-    assert not (place / "found.trec").exists()
-    done("search elsewhere/i --model elsewhere/m --queries data --k 3 --output found.trec")
-    assert (place / "found.trec").read_bytes() == (place / "whole.trec").read_bytes()
-
-
 def test_a_training_goes_on_where_its_output_was_moved_to(place):
     """The hidden folder moves with the folder that it is in."""
     done(TRAIN.replace(" out", " whole"))

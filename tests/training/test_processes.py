@@ -44,21 +44,24 @@ def test_the_main_process_decides(together):
     assert together(lambda: processes.from_main(["main", "other"][processes.rank()])) == ["main", "main"]
 
 
-def test_another_starter_than_torchrun_is_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, r"one of 2 processes .*RANK is not set.*torchrun"),
+        (
+            {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            r"no GPU for process 3 .*has 2\. Use --nproc-per-node 2",
+        ),
+    ],
+)
+def test_another_starter_than_torchrun_and_too_many_processes_are_refused(monkeypatch, environment, message):
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match=r"one of 2 processes .*RANK is not set.*torchrun"):
-        processes.join()
-
-
-def test_more_processes_than_gpus_are_refused(monkeypatch):
-    environment = {"WORLD_SIZE": 4, "RANK": 3, "LOCAL_RANK": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
     for name, value in environment.items():
-        monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match=r"no GPU for process 3 .*has 2\. Use --nproc-per-node 2"):
+    with pytest.raises(InputError, match=message):
         processes.join()
 
 
@@ -440,7 +443,14 @@ def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, ti
     }
     quick(tmp_path / "alone", **options)
     settings = {name: STEP[name] for name in ("learning_rate", "precision", "logging_steps", "warmup_ratio")}
-    settings |= {"adam_epsilon": STEP["adam_epsilon"], "limit": 16, "batch_size": 8, "epochs": 2, "micro_batch_size": 4}
+    settings |= {
+        "adam_epsilon": STEP["adam_epsilon"],
+        "save_steps": 2,
+        "limit": 16,
+        "batch_size": 8,
+        "epochs": 2,
+        "micro_batch_size": 4,
+    }
     words = [f"--set={name}={value}" for name, value in (settings | {"encoder.dropout": 0.0}).items()]
     words += [
         "--model",

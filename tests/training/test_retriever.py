@@ -212,7 +212,7 @@ def test_the_state_that_is_best_on_the_dev_questions_is_kept(
 
     def measure(self, judged, loss, epoch, precision):
         if len(self.examples) == 2:
-            return "loss", 0.0  # the rehearsal
+            return "loss", 0.0  # the dry run
         states.append(judged.encode([("", "lima")], "query", precision="fp32").vectors)
         assert epoch == len(states) - 1
         return "average_rank" if epoch >= rank_from else "loss", values[epoch]
@@ -271,8 +271,8 @@ def test_a_loss_is_told_where_training_is(quick, tmp_path, local_losses):
     quick(tmp_path / "out", loss="watching")
     import local_losses as module
 
-    rehearsal, *steps = module.Watching.seen
-    assert rehearsal == (0, 0.0, 1)
+    tried, *steps = module.Watching.seen
+    assert tried == (0, 0.0, 1)
     assert steps == [(step, round(step / 3, 3), 6) for step in range(6)]
     assert log_of(tmp_path / "out")[0]["constant"] == 1.0
 

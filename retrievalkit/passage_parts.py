@@ -87,9 +87,6 @@ class Windows:
     by: Literal["words", "sentences"] = "words"
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            msg = f"passages is {self.size}, and a passage has one of the {self.by} or more."
-            raise OptionError(msg)
         if self.stride is not None and not 1 <= self.stride <= self.size:
             msg = f"stride is {self.stride}, and should be 1 to {self.size} (passages), so that no word is lost."
             raise OptionError(msg)
@@ -195,7 +192,10 @@ class WholePassages(Contents):
         for query, hits in open_run(source).items():
             best: dict[str, float] = {}
             for part, score in hits:
-                best.setdefault(_passage_of(part, source), score)
+                if (found := PART.fullmatch(part)) is None:
+                    msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of parts."
+                    raise DataError(msg, file=source)
+                best.setdefault(found[1], score)
             yield query, list(best.items())
 
 
@@ -259,11 +259,3 @@ def _place_of(part: Part, source: str | Path, corpus: str | Path | None) -> str 
 def _is_beside(part: Part, source: str | Path) -> bool:
     # A single file holds one kind of data.
     return not Path(source).is_file() and open_source(source).holds(part)
-
-
-def _passage_of(part: str, source: str | Path) -> str:
-    found = PART.fullmatch(part)
-    if found is None:
-        msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of a corpus cut into parts."
-        raise DataError(msg, file=source)
-    return found[1]

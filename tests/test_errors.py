@@ -27,8 +27,8 @@ def test_an_unknown_name_offers_nothing_that_looks_different():
 
 
 def test_a_missing_dependency_says_how_to_install_it():
-    error = errors.MissingDependencyError("zstandard", "a file in .zst", "retrievalkit[zstd]")
-    assert str(error) == "a file in .zst needs the package 'zstandard'. Install it: pip install retrievalkit[zstd]"
+    error = errors.MissingDependencyError("pypdfium2", "a PDF document", "retrievalkit[pdf]")
+    assert str(error) == "a PDF document needs the package 'pypdfium2'. Install it: pip install retrievalkit[pdf]"
     assert str(errors.MissingDependencyError("peft", "LoRA")).endswith("pip install peft")
 
 

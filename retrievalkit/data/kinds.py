@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import corpus_table, is_example, is_judgement_header, query_table
 from retrievalkit.data.json_text import field_names, shown
-from retrievalkit.data.records import Record, first_row, read_records
+from retrievalkit.data.records import first_row, read_records
 from retrievalkit.data.run_forms import is_run_object, judgements_or_run
 from retrievalkit.data.sources import Part, open_source
 from retrievalkit.data.sources.local import Local
@@ -28,30 +27,20 @@ KIND_OF_PART: dict[Part, Kind] = {
 def kind_of(source: str | Path) -> Kind:
     """The kind of data in a source."""
     opened = open_source(source)
-    if isinstance(opened, Local):
-        if opened.is_folder:
-            return "collection" if opened.holds("queries") else "corpus"
-        return _of_file(opened.path)
-    parts = opened.parts()
-    if parts is None:
-        return _of_keys(_first(opened.records("passages"), source), source)
-    return KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
-
-
-def _of_file(path: Path) -> Kind:
-    if is_run_object(path):
+    path = opened.path if isinstance(opened, Local) else None
+    if isinstance(opened, Local) and opened.is_folder:
+        return "collection" if opened.holds("queries") else "corpus"
+    if path is None and (parts := opened.parts()) is not None:
+        return KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
+    if path is not None and is_run_object(path):
         return "run"
-    if files.first_character(path) in ("{", "["):
-        return _of_keys(_first(read_records(path, lambda _: None, "records"), path), path)
-    return _of_row(path)
-
-
-def _first(records: Iterator[Record], source: str | Path) -> set[str]:
-    """The fields of the first record."""
+    if path is not None and files.first_character(path) not in ("{", "["):
+        return _of_row(path)
+    records = opened.records("passages") if path is None else read_records(path, lambda _: None, "records")
     for record in records:
-        return set(record.fields)
+        return _of_keys(set(record.fields), path or source)
     msg = "there is no record in it."
-    raise DataError(msg, file=source)
+    raise DataError(msg, file=path or source)
 
 
 def _of_keys(keys: set[str], source: str | Path) -> Kind:

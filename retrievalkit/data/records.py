@@ -168,10 +168,16 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
     if not start:
         msg = f"the file is empty, but {kinds} were expected."
         raise DataError(msg, file=path)
+    file = str(path)
     if start == "{":
         yield from json_lines(path)
     elif start == "[":
-        yield from _json_array(path)
+        for line, number, fields in json_text.members(path):
+            record = Record(file, line, {}, element=int(number))
+            if not isinstance(fields, dict):
+                msg = f"it is {shown(fields)}, but should be a JSON object ({{...}})."
+                raise record.error(msg)
+            yield record._replace(fields=fields)
     else:
         yield from _table(path, form, kinds, forms)
 
@@ -224,17 +230,6 @@ def json_lines(path: Path) -> Iterator[Record]:
             msg = f"the line is {shown(fields)}, but should be a JSON object ({{...}})."
             raise DataError(msg, file=path, line=line)
         yield Record(file, line, fields, start, end)
-
-
-def _json_array(path: Path) -> Iterator[Record]:
-    """The elements of a JSON array, with only a few in memory at a time."""
-    file = str(path)
-    for line, number, fields in json_text.members(path):
-        record = Record(file, line, {}, element=int(number))
-        if not isinstance(fields, dict):
-            msg = f"it is {shown(fields)}, but should be a JSON object ({{...}})."
-            raise record.error(msg)
-        yield record._replace(fields=fields)
 
 
 def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> Iterator[Record]:

@@ -74,7 +74,7 @@ class RunForm:
         """
         plain = _is_plain(text)
         columns = self._columns(text)
-        if columns is None or not (plain or _are_ids(columns[0], columns[self.document])):
+        if columns is None or not (plain or not any(map(id_problem, {*columns[0], *columns[self.document]}))):
             return None
         usual = plain and "_" not in text
         try:
@@ -122,17 +122,24 @@ class RunForm:
         if len(cells) != self.width:
             msg = f"the line has {counted(len(cells), 'columns')}, but earlier lines have {self.width}. {KNOWN_FORMS}"
             raise DataError(msg, file=path, line=line)
-        score, rank = 0.0, 0
+        score, rank, wrong = 0.0, 0.0, ""
         if self.rank is not None and (ranks or self.score is None):
-            rank = _number(cells[self.rank], _whole, "rank (1, 2, 3 ...)", path, line)
-            score = 1 / rank
+            rank = number(cells[self.rank])
+            score = 1 / max(rank, 1)
+            if rank < 1 or rank % 1:
+                wrong = f"{shown(cells[self.rank])} is not a rank (1, 2, 3 ...)"
         if self.score is not None:
-            score = _number(cells[self.score], _score, "score (a decimal number)", path, line)
+            score = number(cells[self.score])
+            if not wrong and not abs(score) <= LARGEST_SCORE:
+                wrong = f"{shown(cells[self.score])} is not a score (a decimal number)"
+        if wrong:
+            msg = f"{wrong}. {KNOWN_FORMS}"
+            raise DataError(msg, file=path, line=line)
         for kind, identifier in (("query", cells[0]), ("document", cells[self.document])):
             if problem := id_problem(identifier):
                 msg = f"the id of the {kind} is {shown(identifier)}; {problem}"
                 raise DataError(msg, file=path, line=line)
-        return cells[0], cells[self.document], score, rank
+        return cells[0], cells[self.document], score, int(rank)
 
 
 TREC = RunForm(6, document=2, rank=3, score=4)
@@ -213,18 +220,6 @@ def _is_fraction(cell: str) -> bool:
     return not cell.lstrip("-").isdigit() and _is_number(cell)
 
 
-def _score(cell: str) -> float:
-    if not abs(score := number(cell)) <= LARGEST_SCORE:
-        raise ValueError(cell)
-    return score
-
-
-def _whole(cell: str) -> int:
-    if "_" in cell or not cell.isascii() or (rank := int(cell)) < 1:
-        raise ValueError(cell)
-    return rank
-
-
 def _numbers(read: Callable[[str], Any], cells: Sequence[str], *, usual: bool) -> list[Any]:
     """The numbers in a column, written as every program understands them, which is known of `usual` lines."""
     if not usual and ("_" in (joined := "".join(cells)) or not joined.isascii()):
@@ -240,15 +235,3 @@ def _is_plain(text: str) -> bool:
         return False
     raw = text.encode()
     return len(raw) == len(raw.translate(None, _CONTROLS)) and text[0] not in " \t"
-
-
-def _are_ids(queries: Sequence[str], documents: Sequence[str]) -> bool:
-    return not any(map(id_problem, {*queries, *documents}))
-
-
-def _number(cell: str, read: Callable[[str], Any], expected: str, path: Path, line: int) -> Any:
-    try:
-        return read(cell)
-    except ValueError:
-        msg = f"{shown(cell)} is not a {expected}. {KNOWN_FORMS}"
-        raise DataError(msg, file=path, line=line) from None

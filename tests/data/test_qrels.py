@@ -63,26 +63,6 @@ def test_the_form_of_ms_marco(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1 Q0 a 1 0.5 tag\n", r"q:1: this is a run .* Known forms"),
-        ("1 0 a 1\n1 0 a\tb c 1\n", r"q:2: the line has 6 columns\. Known forms: TREC"),
-        ("1 0 a high\n", r"q:1: the grade is 'high', and should be a whole number"),
-        ("1 0 a 0.5\n", r"q:1: the grade is '0\.5'"),
-        ("1 0 a inf\n", r"q:1: the grade is 'inf'"),
-        ("1 0 a 1\n1 0 b 1\n1 0 a 2\n", r"q:3: document 'a' of query '1' was judged 1 at line 1, and is 2 here"),
-        ("", r"q: there is no judgement in it"),
-        ("query-id\tcorpus-id\tscore\n", r"there is no judgement"),
-        ('{"_id": "1"}\n', r"q:1: the line has 2 columns"),
-    ],
-)
-def test_damage_is_named(tmp_path, text, message):
-    (tmp_path / "q").write_text(text)
-    with pytest.raises(DataError, match=message):
-        read_qrels(tmp_path / "q")
-
-
 ID = id_texts(5)
 ALL = st.dictionaries(ID, st.dictionaries(ID, st.integers(-3, 9), min_size=1, max_size=4), min_size=1, max_size=4)
 

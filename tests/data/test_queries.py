@@ -98,25 +98,6 @@ def test_a_duplicated_id_names_both_lines(tmp_path):
         read_queries(jsonl(tmp_path, [{"_id": one, "text": "who"} for one in "121"]))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"q: the file is empty, but queries were expected"),
-        ('{"_id": "1"}', r"q:1: the query has no text \(query, .*, text, contents\)\. Its fields are: _id\."),
-        ('{"text": "who"}', r"the query has no id \(_id, .*\)\. Its fields are: text\."),
-        ('{"_id": "1", "text": ["who"]}', r"q:1: 'text' is \[\"who\"\], but should be text"),
-        ('{"_id": "1", "text": "who", "answers": [1]}', r"q:1: 'answers' is 1, but should be text"),
-        ("a\tb\tc\td\n", r"q:1: no queries come in 4 tab-separated columns: .* Known forms: BEIR"),
-        ("1\twho\n2\n", r"q:2: the row has 1 column, but the table has 2: id, text"),
-        ("[]", r"q: there is no query in it"),
-    ],
-)
-def test_damage_is_named(tmp_path, text, message):
-    (tmp_path / "q").write_text(text)
-    with pytest.raises(DataError, match=message):
-        read_queries(tmp_path / "q")
-
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 ID = id_texts(8)
 QUERIES = st.lists(

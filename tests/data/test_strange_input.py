@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gc
 import gzip
 import io
 import json
@@ -23,7 +24,7 @@ from retrievalkit.data.examples import read_examples
 from retrievalkit.data.kinds import kind_of
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
-from retrievalkit.data.runs import read_run
+from retrievalkit.data.runs import check_run, open_run, read_run
 from retrievalkit.errors import DataError, InputError, RetrievalkitError
 from retrievalkit.evaluate.metrics import per_query
 
@@ -31,7 +32,7 @@ READERS = {
     "corpus": lambda path: list(open_corpus(path)),
     "queries": read_queries,
     "qrels": read_qrels,
-    "run": read_run,
+    "run": lambda path: (check_run(open_run(path)), read_run(path)),
     "examples": read_examples,
     "kind": kind_of,
 }
@@ -162,12 +163,60 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
             r"a:1: byte 0x8b .* the file is packed twice",
         ),
         ("corpus", PACKED + b"junk", r"a: the compressed file is damaged or cut off"),
+        ("queries", "", r"a: the file is empty, but queries were expected"),
+        (
+            "queries",
+            '{"_id": "1"}',
+            r"a:1: the query has no text \(query, .*, text, contents\)\. Its fields are: _id\.",
+        ),
+        ("queries", '{"text": "who"}', r"the query has no id \(_id, .*\)\. Its fields are: text\."),
+        ("queries", '{"_id": "1", "text": ["who"]}', r"a:1: 'text' is \[\"who\"\], but should be text"),
+        ("queries", '{"_id": "1", "text": "who", "answers": [1]}', r"a:1: 'answers' is 1, but should be text"),
+        ("queries", "a\tb\tc\td\n", r"a:1: no queries come in 4 tab-separated columns: .* Known forms: BEIR"),
+        ("queries", "1\twho\n2\n", r"a:2: the row has 1 column, but the table has 2: id, text"),
+        ("queries", "[]", r"a: there is no query in it"),
+        ("qrels", "1 Q0 a 1 0.5 tag\n", r"a:1: this is a run .* Known forms"),
+        ("qrels", "1 0 a 1\n1 0 a\tb c 1\n", r"a:2: the line has 6 columns\. Known forms: TREC"),
+        ("qrels", "1 0 a high\n", r"a:1: the grade is 'high', and should be a whole number"),
+        ("qrels", "1 0 a 0.5\n", r"a:1: the grade is '0\.5'"),
+        ("qrels", "1 0 a inf\n", r"a:1: the grade is 'inf'"),
+        (
+            "qrels",
+            "1 0 a 1\n1 0 b 1\n1 0 a 2\n",
+            r"a:3: document 'a' of query '1' was judged 1 at line 1, and is 2 here",
+        ),
+        ("qrels", "", r"a: there is no judgement in it"),
+        ("qrels", "query-id\tcorpus-id\tscore\n", r"there is no judgement"),
+        ("qrels", '{"_id": "1"}\n', r"a:1: the line has 2 columns"),
+        ("run", "q Q0 a 1 3.5\n", r"a:1: the line has 5 columns\. Known forms of a run: TREC"),
+        ("run", "q Q0 a 1 high t\n", r"a:1: 'high' is not a score"),
+        ("run", "q\ta\t0\n", r"a:1: '0' is not a rank"),
+        ("run", "q1 Q0 a 1 3 t\nq2 Q0 b 1 nan t\n", r"a:2: 'nan' is not a score"),
+        ("run", "q Q0 a 1 3 t\np Q0 a 1 3 t\nq Q0 a 2 2 t\n", r"a:3: document 'a' is already at line 1 for query 'q'"),
+        ("run", "q Q0 a 1 2 t\nq Q0 b 2 -inf t\nq Q0 c 2 NaN t\n", r"a:2: '-inf' is not a score"),
+        ("run", "q Q0 a 1 1 t x\nq Q0 b 2 1\n", r"a:1: the line has 7 columns"),
+        ("run", "q Q0 a 1 1 t\nq Q0 b 2 1 t x\nq Q0 c 3 1\n", r"a:2: the line has 7 columns, but earlier lines have 6"),
+        ("run", "q Q0 a 1 1 t\nq2 Q0 b\n", r"a:2: the line has 3 columns"),
+        ("run", "".join(f"q\td{n}\t{n}\n" for n in range(1, 30)) + "q\tx\t1.5\n", r"a:30: '1\.5' is not a rank"),
+        ("run", "", r"a: the file contains no results"),
+        ("run", "{}", r"a: the file contains no results"),
+        ("run", '{"q": {}}', r"a: the file contains no results"),
+        ("run", '{"q": {"a": "high"}}', r"a:1: query 'q' has 'high' where"),
+        ("run", '{"q": {"a": NaN}}', r"a:1: query 'q' has NaN where"),
+        ("run", '{"q": {"a": 1,\n "b": }}', r"a:2: the key 'q': broken JSON: Expecting value. Is the file complete"),
+        ("run", '{"q": {"a": 1, "a": 2}}', r"a:1: the key 'q': the key 'a' occurs twice in the same object"),
+        ("run", '{"_id": "1"}\n', r"a:1: the line has 2 columns"),
+        ("run", b"q Q0 a 1 2 t\nq Q0 \xff 2 1 t\n", r"a:2: byte 0xff at position 6"),
+        ("run", "1 0 d1 1\n1 0 d2 0\n", r"a:1: these are judgements \(qrels\), but a run was expected"),
+        ("run", "1\t0\t7067032\t1\n", r"a:1: these are judgements"),
+        ("run", "query-id\tcorpus-id\tscore\n1\t2\t1\n", r"a:1: these are judgements"),
     ],
 )
 def test_a_strange_file_is_refused_with_its_place(tmp_path, kind, content, message):
     """Content that ended in a traceback, or was read as something else."""
     with pytest.raises(DataError, match=message):
         READERS[kind](written(tmp_path, content))
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("odd", ["a\0", "\ufeffa", "a ", " a", "a\u2028b", "a\x85", "\x1b[31m", "a\u2029"])

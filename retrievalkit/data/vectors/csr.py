@@ -20,6 +20,7 @@ from retrievalkit.errors import ArtifactError
 
 _LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip file's member, before its name and its extra field
 _MOST_COLUMNS = 1 << 31
+_NOTHING = np.zeros(0)
 
 
 class MappedCsr:
@@ -54,17 +55,20 @@ class MappedCsr:
         """Any rows, in the order given, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
-    def elements(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The columns and the values of any rows, one after the other, and how many each row has."""
-        places, starts = spread(self._starts, rows)
-        return self._columns[places], self._values[places], np.diff(starts)
+    def pieces(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The columns and the values of any rows, row by row."""
+        # Without numpy's memmap, whose slices cost microseconds each.
+        columns, values = np.asarray(self._columns), np.asarray(self._values)
+        ends = zip(self._starts[rows].tolist(), self._starts[rows + 1].tolist(), strict=True)
+        return [(columns[first:last], values[first:last]) for first, last in ends]
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """A matrix of columns and values from the file, at least one piece of them."""
+        """A matrix of columns and values from the file."""
         import scipy.sparse
 
         # Copied even if it is a single piece, because members of a zip file are not aligned to the size of an element.
-        columns, values = (np.concatenate(some) for some in zip(*pieces, strict=True))
+        nothing = self._columns[:0], self._values[:0]
+        columns, values = (np.concatenate(some) for some in zip(nothing, *pieces, strict=True))
         try:
             # scipy would read and write wherever a column points to.
             check_range(columns, self.shape[1])
@@ -85,10 +89,13 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
     """
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(len(files) + 1)).tolist()
-    parts = [file.elements(rows[order[a:b]]) for file, (a, b) in zip(files, itertools.pairwise(bounds), strict=True)]
-    starts = np.concatenate([[0], np.cumsum(np.concatenate([counts for *_, counts in parts]))])
-    by_file = files[0].checked([(columns, values) for columns, values, _ in parts], starts)
-    return by_file if (order[1:] > order[:-1]).all() else by_file[np.argsort(order)]
+    found = [(_NOTHING, _NOTHING)] * len(rows)
+    for file, (start, end) in zip(files, itertools.pairwise(bounds), strict=True):
+        places = order[start:end]
+        for place, piece in zip(places.tolist(), file.pieces(rows[places]), strict=True):
+            found[place] = piece
+    starts = np.concatenate([[0], np.cumsum([len(columns) for columns, _ in found], dtype=np.int64)])
+    return files[0].checked(found, starts)
 
 
 def members(path: Path) -> dict[str, tuple[int, int]]:

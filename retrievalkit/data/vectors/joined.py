@@ -99,30 +99,23 @@ class JoinedStore(VectorStore):
         self.ids: Ids | JoinedIds = JoinedIds(self._parts)  # type: ignore[assignment]
         self.dim, self.vocabulary = first.dim, first.vocabulary
         self.dtype = np.result_type(*(store.dtype for store in stores))
-        self._texts = len(self.ids)
-        self.offsets = None
-        self.vectors_per_text = None
-        self.rows = 0
-        if self.dim:
-            self._count_vectors()
-        shard_texts = int(first.manifest.get("options", {}).get("shard_texts") or SHARD_TEXTS)
-        self._starts = [*range(0, self._texts, shard_texts), self._texts]
-        self._store = None
-
-    def _count_vectors(self) -> None:
+        self.offsets, self.vectors_per_text, self.rows = None, None, 0
         m = {part.store.vectors_per_text for part in self._parts}
-        if len(m) == 1 and None not in m:
+        if self.dim and len(m) == 1 and None not in m:
             self.vectors_per_text = m.pop()
-            self.rows = self._texts * (self.vectors_per_text or 0)
-            return
-        firsts = [part.store._rows_of(np.arange(len(part.store) + 1)) for part in self._parts]
-        kept = [slice(None) if part.rows is None else part.rows for part in self._parts]
-        counts = np.concatenate([np.diff(one)[rows] for one, rows in zip(firsts, kept, strict=True)])
-        self.rows = int(counts.sum())
-        if (counts == counts[0]).all():
-            self.vectors_per_text = int(counts[0])
-        else:
-            self.offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+            self.rows = len(self) * (self.vectors_per_text or 0)
+        elif self.dim:
+            firsts = [part.store._rows_of(np.arange(len(part.store) + 1)) for part in self._parts]
+            kept = [slice(None) if part.rows is None else part.rows for part in self._parts]
+            counts = np.concatenate([np.diff(one)[rows] for one, rows in zip(firsts, kept, strict=True)])
+            self.rows = int(counts.sum())
+            if (counts == counts[0]).all():
+                self.vectors_per_text = int(counts[0])
+            else:
+                self.offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        shard_texts = int(first.manifest.get("options", {}).get("shard_texts") or SHARD_TEXTS)
+        self._starts = [*range(0, len(self), shard_texts), len(self)]
+        self._store = None
 
     @property
     def fingerprint(self) -> str:

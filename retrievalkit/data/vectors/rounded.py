@@ -138,12 +138,14 @@ class Rounded:
             self.parts = contents.parts
             self.terms = np.array(open_array(folder / _TERMS, ("<i4",), 1), dtype=np.int64)
             check_range(self.terms, postings.terms)
-            self._width = store.dim + len(self.terms)
-            for number, texts in enumerate(postings.parts):
-                self._check(number, texts)
+            found = [self._array(number).shape for number in range(len(postings.parts))]
         except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
+        wanted = [(texts, store.dim + len(self.terms)) for texts in postings.parts]
+        if found != wanted or len(self.parts) < len(found):
+            msg = f"'{folder}' is damaged: it holds an array of another shape, {found}, not {wanted}. Index again."
+            raise ArtifactError(msg)
 
     def blocks(self) -> Iterator[tuple[RoundedPart, np.ndarray]]:
         """Part by part, what is known of it and the bits of its rows, mapped into memory."""
@@ -153,12 +155,6 @@ class Rounded:
                 # Copy-on-write, because torch warns about read-only arrays.
                 array = np.memmap(self.folder / _file(number), array.dtype, "c", array.offset, array.shape)
             yield part, np.asarray(array)
-
-    def _check(self, number: int, texts: int) -> None:
-        bits = self._array(number)
-        if len(self.parts) <= number or bits.shape != (texts, self._width):
-            msg = f"{_file(number)} holds an array {bits.shape}, not ({texts}, {self._width})"
-            raise ValueError(msg)
 
     def _array(self, number: int) -> np.ndarray:
         return open_array(self.folder / _file(number), ("<u2",), 2)

@@ -364,10 +364,12 @@ class VectorStore:
         return self._as_block(start, end, rows, matrices)
 
     def _as_block(self, start: int, end: int, rows: Sequence[np.ndarray], matrices: Sequence[Any]) -> VectorBlock:
-        import scipy.sparse
-
         vectors = np.concatenate(rows) if len(rows) > 1 else next(iter(rows), None)
-        weights = scipy.sparse.vstack(matrices, format="csr") if len(matrices) > 1 else next(iter(matrices), None)
+        weights = next(iter(matrices), None)
+        if len(matrices) > 1:
+            import scipy.sparse
+
+            weights = scipy.sparse.vstack(matrices, format="csr")
         varied = self.offsets is not None and vectors is not None
         starts = self.offsets[start : end + 1] - self.offsets[start] if varied else None  # type: ignore[index]
         return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights)

@@ -8,7 +8,7 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retrievalkit import registry, testing
-from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
+from retrievalkit.builtin.encoders.transformer import vocabulary_of
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.testing.models import tiny_tokenizer
 

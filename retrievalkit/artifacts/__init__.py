@@ -7,7 +7,6 @@ what made it: the command's options, the fingerprints of its inputs, counts and 
 from __future__ import annotations
 
 from retrievalkit.artifacts.documents import check_document, json_problem, loads_json, read_document, read_json
-from retrievalkit.artifacts.failures import full_disk_named, was_written
 from retrievalkit.artifacts.integrity import (
     VERIFY,
     check_files,
@@ -38,9 +37,11 @@ from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
     discard,
+    full_disk_named,
     partial_folder,
     replaced_folder,
     restore,
+    was_written,
     work_folder,
     write_file,
     write_folder,

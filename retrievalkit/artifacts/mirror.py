@@ -22,10 +22,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from retrievalkit.artifacts.failures import full_disk_named
 from retrievalkit.artifacts.integrity import Reading, describe_file, fingerprint_value, is_inner_name
 from retrievalkit.artifacts.manifest import kind_of, read_manifest
-from retrievalkit.artifacts.outputs import MANIFEST, discard
+from retrievalkit.artifacts.outputs import MANIFEST, discard, full_disk_named
 from retrievalkit.artifacts.places import ADDRESSES, is_address
 from retrievalkit.artifacts.stores import Store
 from retrievalkit.errors import ArtifactError

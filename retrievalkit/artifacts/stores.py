@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrievalkit.artifacts.failures import NO_ROOM
+from retrievalkit.artifacts.outputs import NO_ROOM
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, RetrievalkitError, nearest
 
 _S3, _GS = ("s3fs", "retrievalkit[s3]"), ("gcsfs", "retrievalkit[gs]")

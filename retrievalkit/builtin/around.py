@@ -36,7 +36,7 @@ def register_poolers(register: Register) -> None:
     """The built-in poolers."""
     for name in ("cls", "mean", "max", "last"):
         register(name, f"retrievalkit.builtin.poolers.single_vector:{name.capitalize()}")
-    register("projected", "retrievalkit.builtin.poolers.projected:Projected")
+    register("projected", "retrievalkit.builtin.poolers.single_vector:Projected")
     register("colbert", "retrievalkit.builtin.poolers.colbert:ColBERT")
 
 

@@ -278,8 +278,6 @@ class _Job:
         return number, [one for one, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
     def _encode(self, ids: list[str], token_ids: list[np.ndarray], advance: Callable[[int], None]) -> EncodedShard:
-        from scipy.sparse import csr_matrix, vstack
-
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[csr_matrix] = []
@@ -290,12 +288,18 @@ class _Job:
             advance(len(rows))
             positions.append(rows)
             if part.weights is not None:
+                from scipy.sparse import csr_matrix  # only where there are weights: it takes long to import
+
                 weights.append(csr_matrix(part.weights.numpy()))
             if part.vectors is not None:
                 # The dense weights are dropped: they would be gigabytes for a shard.
                 vectors.append(Representation(part.vectors, part.vector_mask))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
-        lexical = vstack(weights, format="csr")[order] if weights else None
+        lexical = None
+        if weights:
+            from scipy.sparse import vstack
+
+            lexical = vstack(weights, format="csr")[order]
         if not vectors:
             return EncodedShard(ids, None, None, lexical)
         matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))

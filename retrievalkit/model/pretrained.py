@@ -8,11 +8,15 @@ Imports nothing heavy at its top: recipes ask where a model lies.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
 
 from retrievalkit import artifacts, consent
 from retrievalkit.artifacts import NOT_WEIGHTS
@@ -23,6 +27,15 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _PROBE_SECONDS = 4.0
+_COPY = "Copy the model again."
+# The names of sizes in any architecture's configuration, with the least and the greatest that is taken.
+_BOUNDS = (
+    (re.compile(r"(num_|n_)(\w+_)?(heads?|layers?)|relative_attention_max_distance"), 1, 10_000),
+    (re.compile(r"hidden_size|d_model|dim|n_embd"), 1, 1 << 16),
+    (re.compile(r"\w*(_size|_dim|_width)|d_\w+|n_inner"), 0, 1 << 21),
+    (re.compile(r"\w+_token_id"), -1, 1 << 21),
+    (re.compile(r"n_positions|max_position_embeddings"), 0, 1 << 24),
+)
 
 
 def locate_model(model: str | Path) -> str:
@@ -77,8 +90,6 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
 
 def check_source(source: str) -> None:
     """Refuse folders of ours that are no model, and configurations with sizes that no model has."""
-    from retrievalkit.model.configuration import check_configuration
-
     kind = artifacts.kind_of(source)
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
@@ -92,6 +103,50 @@ def check_source(source: str) -> None:
         msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a pretrained model, or a checkpoint."
         raise ArtifactError(msg)
     check_configuration(source)
+
+
+@dataclass(frozen=True)
+class _Tokenizer:
+    """The form of tokenizer_config.json."""
+
+    model_max_length: Annotated[float, Ge(3)] | None = None
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """The form of model.safetensors.index.json."""
+
+    weight_map: dict[str, str]
+
+
+def check_configuration(folder: str | Path) -> None:
+    """Refuse a folder that leads to files outside of it, or whose configuration names sizes that no model has.
+
+    A billion layers would take all memory before any weight is compared with them.
+    """
+    artifacts.check_own_files(folder)
+    named: dict[str, Path] = {}
+    tokenizer, path = Path(folder) / "tokenizer_config.json", Path(folder) / "config.json"
+    if tokenizer.is_file():
+        says = artifacts.read_json(tokenizer, _Tokenizer, do=_COPY, nan=True)
+        # Some versions of transformers open these as they stand, such as vocab_file, but for two.
+        ignored = ("special_tokens_map_file", "added_tokens_file")
+        named |= {str(says[name]): tokenizer for name in says if name.endswith("_file") and name not in ignored}
+    for listing in Path(folder).glob("*.index.json"):
+        shards = artifacts.read_document(listing, _Shards, do=_COPY).weight_map.values()
+        named |= dict.fromkeys(shards, listing)
+    for name, file in named.items():
+        if "/" in name and os.path.isfile(Path(folder) / name):
+            msg = f"'{file}' names the file '{name}', and should name files of its folder alone. {_COPY}"
+            raise ArtifactError(msg)
+    if not path.is_file():
+        return
+    values = artifacts.read_document(path, dict[str, Any], do=_COPY, nan=True)
+    for name, value in values.items():
+        for pattern, least, most in _BOUNDS:
+            if pattern.fullmatch(name) and isinstance(value, int | float) and not least <= value <= most:
+                msg = f"'{path}' is damaged: {name} is {value!r}, and should be from {least} to {most:,}. {_COPY}"
+                raise ArtifactError(msg)
 
 
 def check_attention(implementation: object, source: str) -> None:

@@ -36,7 +36,7 @@ from retrievalkit.model.checkpoint import (
 )
 from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.model.pretrained import check_finite, locate_model, model_fingerprint
-from retrievalkit.model.published import OwnSettings, WithoutEquivalentError, load_own_weights
+from retrievalkit.model.published import WithoutEquivalentError, load_own_weights
 from retrievalkit.model.sentence_transformers import left_out, own_settings
 from retrievalkit.registry import describe
 
@@ -112,8 +112,16 @@ class Retriever(nn.Module):
             encoder_options = {**own.encoder_options, **(encoder_options or {})}
             pooler_options = {**own.pooler_options, **(pooler_options or {})}
         pooler = pooler or _DEFAULT_POOLER
-        with _pooler_explained(model, own, pooler):
+        try:
             described = describe("pooler", pooler, pooler_options or {})
+        except UnknownNameError as error:
+            if own is None or own.pooler != pooler or error.kind != "pooler":
+                raise
+            msg = (
+                f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed. Install its "
+                f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
+            )
+            raise UnsupportedError(msg) from error
         description = {
             "separate_towers": separate_towers,
             "encoder": describe("encoder", encoder, encoder_options or {}),
@@ -344,21 +352,6 @@ def _drawn_with(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-@contextmanager
-def _pooler_explained(model: str | Path, own: OwnSettings | None, pooler: str) -> Iterator[None]:
-    """Say why a pooler that the user did not name is needed, if it is not installed."""
-    try:
-        yield
-    except UnknownNameError as error:
-        if own is None or own.pooler != pooler or error.kind != "pooler":
-            raise
-        msg = (
-            f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed. Install its "
-            f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
-        )
-        raise UnsupportedError(msg) from error
 
 
 def open_retriever(

@@ -10,7 +10,7 @@ from retrievalkit_testing.samples import tiny_tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retrievalkit import registry
-from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
+from retrievalkit.builtin.encoders.transformer import vocabulary_of
 from retrievalkit.errors import UnsupportedError
 
 TEXT = "Unbelievable things, don't happen."

@@ -49,7 +49,7 @@ from retrievalkit.cli.options import (
     strict_option,
 )
 from retrievalkit.oddities import check as refuse_if_strict
-from retrievalkit.registry import create, names
+from retrievalkit.registry import create, names, options
 from retrievalkit.report.counts import counted
 from retrievalkit.report.page import render as render_page
 from retrievalkit.report.progress import ProgressBar
@@ -78,6 +78,7 @@ __all__ = [
     "OpenOptions",
     "create",
     "names",
+    "options",
     "open_retriever",
     "describe_retriever",
     "describe_source",

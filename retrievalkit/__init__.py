@@ -120,6 +120,9 @@ def __getattr__(name: str) -> Any:
     if name in _COMMANDS_OF_DISTRIBUTIONS:
         from retrievalkit import registry
 
+        # Once it is called, so that `from retrievalkit import *` works without the distribution.
+        if name not in registry.names("command"):
+            return lambda *_, **__: registry.component("command", name)
         return registry.component("command", name).load()
     if name not in _MODULE_OF:
         msg = f"module '{__name__}' has no attribute '{name}'"

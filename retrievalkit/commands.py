@@ -61,8 +61,7 @@ from retrievalkit.declarations import (
     command,
 )
 from retrievalkit.oddities import check as refuse_if_strict
-from retrievalkit.options import options
-from retrievalkit.registry import create, names
+from retrievalkit.registry import create, names, options
 from retrievalkit.report.counts import counted
 from retrievalkit.report.page import render as render_page
 from retrievalkit.report.progress import ProgressBar

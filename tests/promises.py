@@ -37,7 +37,7 @@ PROMISED = {
     "retrievalkit.data.vectors": None,
     "retrievalkit.declarations": [
         "Argument", "Command", "CommandOptions", "Flag", "Place", "ReadingOptions", "Reads", "Sections",
-        "WritingOptions", "command", "options",
+        "WritingOptions", "command",
     ],
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,

@@ -157,7 +157,7 @@ def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, f
     assert "pip install retrievalkit-mvr" in result.stderr
     for name in ("export", "serve"):
         with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{name}"):
-            getattr(rk, name)
+            getattr(rk, name)("index")
     with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):
         workers(ClusterOptions(ray="auto"))
 

@@ -54,7 +54,7 @@ def card_text(source: str, written: Written, license: str | None, figures: Seque
     lines += [f"- {note}" for note in written.notes]
     facts = {**_training(source), **written.figures}
     for file in figures:
-        values = read_document(file, dict[str, Any], do=_DO)
+        values = read_document(Path(file), dict[str, Any], do=_DO)
         facts |= {f"{name} ({Path(file).stem})": value for name, value in _numbers(values).items()}
     if license is None:
         facts["licence"] = "not stated"

@@ -19,21 +19,31 @@ _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
 class NotFoundError(InputError):
     """Something that is asked for by its name is not there."""
 
+    status = 404
+
 
 class UnauthorizedError(InputError):
     """A request without the token that it needs."""
+
+    status = 401
 
 
 class ForbiddenError(InputError):
     """A request that this service answers to nobody, or not under this name."""
 
+    status = 403
+
 
 class SlowRequestError(InputError):
     """A request whose body did not arrive in time."""
 
+    status = 408
+
 
 class ConflictError(InputError):
     """A request that does not go with what the service does already."""
+
+    status = 409
 
 
 class BusyError(RetrievalkitError):
@@ -43,6 +53,8 @@ class BusyError(RetrievalkitError):
         seconds: When to come again.
     """
 
+    status = 429
+
     def __init__(self, seconds: int) -> None:
         super().__init__(f"the service is busy. Ask again in {seconds} s.")
         self.seconds = seconds
@@ -51,24 +63,7 @@ class BusyError(RetrievalkitError):
 class LateError(RetrievalkitError):
     """A request that was given up because it took too long."""
 
-
-_STATUS: tuple[tuple[type[RetrievalkitError], int], ...] = (
-    (NotFoundError, 404),
-    (UnauthorizedError, 401),
-    (ForbiddenError, 403),
-    (SlowRequestError, 408),
-    (ConflictError, 409),
-    (BusyError, 429),
-    (LateError, 504),
-    (ArtifactError, 500),  # an index that is damaged is not the fault of who asks
-    (InputError, 422),
-    (RetrievalkitError, 500),
-)
-
-
-def status_of(error: RetrievalkitError) -> int:
-    """The HTTP status of an error."""
-    return next(status for kind, status in _STATUS if isinstance(error, kind))
+    status = 504
 
 
 class Json(Response):
@@ -91,7 +86,10 @@ def failure(error: RetrievalkitError, path: str) -> Json:
         headers["Connection"] = "close"  # the rest of the body would be read as another request
     if isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
-    return told(path, status_of(error), words_of(error), type(error).__name__, headers)
+    # An index that is damaged is not the fault of who asks.
+    mistake = isinstance(error, InputError) and not isinstance(error, ArtifactError)
+    status = getattr(error, "status", 422 if mistake else 500)
+    return told(path, status, words_of(error), type(error).__name__, headers)
 
 
 def words_of(error: RetrievalkitError) -> str:

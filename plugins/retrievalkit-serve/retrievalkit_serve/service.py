@@ -251,7 +251,8 @@ class Service:
             "models": list(collection.models),
             "reranker": None if self.reranker is None else self.reranker.name,
             "rerank": self._read_by_reranker(None),
-            "limits": {name.removeprefix("max_"): getattr(self.options, name) for name in _LIMITS},
+            "limits": {name.removeprefix("max_"): getattr(self.options, name) for name in _LIMITS}
+            | {"wait": self.options.wait / 1000},
         }
 
     def summary(self) -> str:
@@ -280,7 +281,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
 _READ = 100
 """Hits that the re-ranker reads by default."""
 
-_LIMITS = ("queue", "batch", "wait", "threads", "timeout", "max_body", "max_query", "max_k")
+_LIMITS = ("queue", "batch", "threads", "timeout", "max_body", "max_query", "max_k")
 _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."
 
 

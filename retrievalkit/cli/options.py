@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 import click
 
 from retrievalkit import oddities
-from retrievalkit.cli.group import RootGroup
 from retrievalkit.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -251,10 +250,3 @@ def is_called() -> bool:
     """Whether the command was called by a Python program (`retrievalkit.api`), which wants its result, not prints."""
     context = click.get_current_context(silent=True)
     return context is not None and CALLED in context.meta
-
-
-def root_group() -> click.Group:
-    """The command `rkit` with the commands of plugins, for programs that run other commands."""
-    group = click.get_current_context().find_root().command
-    assert isinstance(group, click.Group)
-    return group.with_plugin_commands() if isinstance(group, RootGroup) else group

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit.declarations import Argument, CommandOptions, Flag, Others, Place, Sections, command
+from retrievalkit.declarations import Argument, CommandOptions, Flag, Others, Sections, command
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.recipe.settings import flatten, nested
 
@@ -37,7 +37,7 @@ class CheckOptions(CommandOptions):
 
     name: Annotated[str, Argument()]
     _: KW_ONLY
-    model: Place | None = None
+    model: str | None = None
     properties: Annotated[tuple[str, ...], Flag(("--property",), metavar="NAME")] = ()
     seconds: Annotated[float, Ge(1)] = 120.0
     set: Annotated[Mapping[str, Any], Others(), Sections()] = field(default_factory=dict)

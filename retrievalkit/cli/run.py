@@ -86,10 +86,10 @@ def run(options: RunOptions) -> Outcome | Plan:
 
     names = [name.strip() for one in options.variants or () for name in one.split(",")]
     recipe = load_recipe(
-        options.recipe, options.overrides, None if options.variants is None else [*filter(None, names)]
+        str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
     )
-    artifacts.place_of(options.output)  # refuses a store
-    output, cli = options.output, main.with_plugin_commands()
+    artifacts.place_of(str(options.output))  # refuses a store
+    output, cli = str(options.output), main.with_plugin_commands()
     if options.plan:
         return program.preview(recipe, output, cli=cli, force=options.force)
     return program.run(recipe, output, cli=cli, force=options.force, verbose=options.verbose, together=options.jobs)
@@ -138,9 +138,9 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     # The page has plots where matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
-    artifacts.place_of(options.output)  # refuses a store
+    artifacts.place_of(str(options.output))  # refuses a store
     outcome = run_recipe(
-        recipe, options.output, cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
+        recipe, str(options.output), cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
     )
     title = "Questions about a package that was not trained on" if missing else "Your questions"
     return results(recipe, outcome, Path(options.output), title)

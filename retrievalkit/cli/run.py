@@ -84,11 +84,11 @@ def run(options: RunOptions) -> Outcome | Plan:
     from retrievalkit.recipe import run as program
     from retrievalkit.recipe.recipe import load_recipe
 
+    artifacts.place_of(str(options.output))  # refuses a store
     names = [name.strip() for one in options.variants or () for name in one.split(",")]
     recipe = load_recipe(
         str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
     )
-    artifacts.place_of(str(options.output))  # refuses a store
     output, cli = str(options.output), main.with_plugin_commands()
     if options.plan:
         return program.preview(recipe, output, cli=cli, force=options.force)
@@ -125,6 +125,7 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     from retrievalkit.recipe.recipe import load_recipe
     from retrievalkit.recipe.run import run as run_recipe
 
+    artifacts.place_of(str(options.output))  # refuses a store
     data = {name: getattr(options, name) for name in ("corpus", "examples", "queries", "qrels")}
     missing = [name for name, value in data.items() if value is None]
     if missing and len(missing) < len(data):
@@ -138,7 +139,6 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     # The page has plots where matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
-    artifacts.place_of(str(options.output))  # refuses a store
     outcome = run_recipe(
         recipe, str(options.output), cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
     )

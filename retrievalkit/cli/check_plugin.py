@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit.declarations import Argument, CommandOptions, Flag, Place, Rest, command
+from retrievalkit.declarations import Argument, CommandOptions, Flag, Rest, command
 from retrievalkit.errors import InputError
 from retrievalkit.recipe.settings import flatten, nested
 
@@ -30,7 +30,7 @@ class CheckOptions(CommandOptions):
 
     name: Annotated[str, Argument()]
     _: KW_ONLY
-    model: Place | None = None
+    model: str | None = None
     properties: Annotated[tuple[str, ...], Flag(("--property",), metavar="NAME")] = ()
     seconds: Annotated[float, Ge(1)] = 120.0
     set: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)

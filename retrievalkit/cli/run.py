@@ -83,12 +83,12 @@ def run(options: RunOptions) -> Outcome | Plan:
     from retrievalkit.recipe import run as program
     from retrievalkit.recipe.recipe import load_recipe
 
+    artifacts.place_of(str(options.output))  # refuses a store
     names = [name.strip() for one in options.variants or () for name in one.split(",")]
     recipe = load_recipe(
-        options.recipe, options.overrides, None if options.variants is None else [*filter(None, names)]
+        str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
     )
-    artifacts.place_of(options.output)  # refuses a store
-    output, cli = options.output, main.with_plugin_commands()
+    output, cli = str(options.output), main.with_plugin_commands()
     if options.plan:
         return program.preview(recipe, output, cli=cli, force=options.force)
     return program.run(recipe, output, cli=cli, force=options.force, verbose=options.verbose, together=options.jobs)
@@ -124,6 +124,7 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     from retrievalkit.recipe.recipe import load_recipe
     from retrievalkit.recipe.run import run as run_recipe
 
+    artifacts.place_of(str(options.output))  # refuses a store
     data = {name: getattr(options, name) for name in ("corpus", "examples", "queries", "qrels")}
     missing = [name for name, value in data.items() if value is None]
     if missing and len(missing) < len(data):
@@ -137,9 +138,8 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     # The page has plots where matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
-    artifacts.place_of(options.output)  # refuses a store
     outcome = run_recipe(
-        recipe, options.output, cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
+        recipe, str(options.output), cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
     )
     title = "Questions about a package that was not trained on" if missing else "Your questions"
     return results(recipe, outcome, Path(options.output), title)

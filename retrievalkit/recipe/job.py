@@ -244,7 +244,8 @@ def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]
             if named.kind == "loss":
                 from retrievalkit.training.objective import options_by_loss
 
-                component = component or registry.get("pooler", values.get("pooler") or "cls").default_loss
+                pooler: Any = registry.get("pooler", values.get("pooler") or "cls")
+                component = component or pooler.default_loss
                 # Of some poolers, their options decide.
                 components = options_by_loss(component, own) if isinstance(component, str) else {}
             else:

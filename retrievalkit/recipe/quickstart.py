@@ -79,7 +79,7 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     pairs = [pair for pair in comparison["differences"] if pair["metric"] == METRICS[0]]
     uses = {step.name: step.uses for step in recipe.steps}
     rows = []
-    table = [("system", *COLUMNS, "seconds")]
+    table: list[tuple[str, ...]] = [("system", *COLUMNS, "seconds")]
     differences = [("system", "against", "difference", "p", "")]
     for name, (searched, other) in SYSTEMS.items():
         run, against = runs[name], runs.get(other)
@@ -123,8 +123,8 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     # A command that searches the system for a test question that it answers.
     step = next(step for step in recipe.steps if step.name == SYSTEMS[by_run[chosen]][0])
     options = recipe.options_in(step, str(folder))
-    run, baseline = (read_run(str(steps[one].output)) for one in (step.name, SYSTEMS["BM25"][0]))
-    if text := question(read_queries(options["queries"]), read_qrels(recipe.values["qrels"]), run, baseline):
+    hits, baseline = (read_run(str(steps[one].output)) for one in (step.name, SYSTEMS["BM25"][0]))
+    if text := question(read_queries(options["queries"]), read_qrels(recipe.values["qrels"]), hits, baseline):
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
         fusion = ["--fusion", options["fusion"]] if "fusion" in options else []
         # As it can be typed here: `make quickstart` leaves rkit in a virtual environment that is not active.

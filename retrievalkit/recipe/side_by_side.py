@@ -120,8 +120,8 @@ def run_side_by_side(
     pool.shutdown()
     display.show_kept()
     if failed:
-        first, *others = failed.values()
-        more = [f"Failed too: {shortlist(list(failed)[1:], 6)}."] if others else []
+        first, *rest = failed.values()
+        more = [f"Failed too: {shortlist(list(failed)[1:], 6)}."] if rest else []
         if waiting:
             more.append(f"Not run, since they need those: {shortlist([job.step.name for job in waiting], 6)}.")
         first.args = (" ".join([*first.args, *more]),)

@@ -82,17 +82,50 @@ MISTAKES = {
     "evaluate run.trec --qrels {qrels} --split dev": "split has no effect here",
     "compare run.trec run.trec --qrels {qrels} -o out": "a run is given twice",
     "compare run.trec other.trec --qrels {qrels} --confidence nan -o out": "confidence cannot be 'nan'",
+    "train {train} --examples broken.jsonl": "broken.jsonl:1",
+    "train {train} --examples fields.jsonl": "fields.jsonl:1",
+    "train {train} --examples unknown.jsonl": "unknown.jsonl:1: unknown document id 'c99'",
+    "train {train} --examples examples.jsonl --pooler self_contrastve": "did you mean 'self_contrastive'",
+    "train {train} --examples examples.jsonl --set bach_size=3": "did you mean 'batch_size'",
+    "train {train} --examples examples.jsonl --set pooler.layer=last": "option 'layer'",
+    "train {train} --examples examples.jsonl --pooler multi_layer --set pooler.layers=9": "layer 9",
+    "train {train} --examples examples.jsonl --set epochs": "epochs",
+    "train {train} --examples missing.jsonl": "missing.jsonl",
+    "index empty.jsonl --indexer bm25 -o out": "empty.jsonl",
+    "index twice.jsonl --indexer bm25 -o out": "twice.jsonl:2",
+    "index latin.jsonl --indexer bm25 -o out": "latin.jsonl:1",
+    "encode checkpoint {corpus} --pooler mean -o out": "drop --pooler",
+    "search index": "nothing to search for",
+    "search run.trec other.trec --fusion linear --weights 1 -o out": "weight",
+    "evaluate run.trec --qrels {qrels} --metrics nDGC@10": "nDCG",
+    "evaluate run.trec": "qrels",
+    "mine-negatives --from nowhere --examples examples.jsonl --corpus {corpus} -o out": "nowhere",
+    "mine-negatives --from run.trec --examples examples.jsonl --corpus {corpus} -o out --set x=1": "'x'",
+    "serch": "Did you mean 'search'",
+    "plugins show claps": "did you mean 'cls'",
+    "run quickstrt -o out": "did you mean 'quickstart'",
     "run nothere -o out": "unknown recipe 'nothere'",
     "quickstart --corpus {corpus} -o out": "your own data needs all four",
     "plugins show nope": "unknown component 'nope'",
 }
+
+BROUGHT = {"bm25": "retrievalkit_pyserini", "self_contrast": "retrievalkit_mlr", "multi_layer": "retrievalkit_mlr"}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tiny_model, tiny_collection):
     """A folder with a checkpoint, a re-ranker, vectors, runs and examples."""
     folder = tmp_path_factory.mktemp("mistakes")
-    (folder / "empty.jsonl").touch()
+    texts = {
+        "empty.jsonl": "",
+        "broken.jsonl": '{"query_id": "1", "query": ',
+        "fields.jsonl": '{"question": "1"}',
+        "unknown.jsonl": '{"query_id": "1", "query": "q", "positives": ["c1"], "negatives": ["c99"]}',
+        "twice.jsonl": '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "latin.jsonl").write_bytes(b'{"_id": "a", "text": "caf\xe9"}\n')
     example = {"query_id": "q0-0", "query": "peru", "positives": ["c0"], "negatives": []}
     (folder / "examples.jsonl").write_text(json.dumps(example) + "\n")
     for name, document in (("run", "c0"), ("other", "c1")):
@@ -111,8 +144,11 @@ def place(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection, monkeypatch):
+    for name in (package for word, package in BROUGHT.items() if word in line):
+        pytest.importorskip(name)
     monkeypatch.chdir(place)
     files = {name: getattr(tiny_collection, name) for name in ("corpus", "queries", "qrels")} | {"model": tiny_model}
+    files["train"] = f"--model {tiny_model} --corpus {tiny_collection.corpus} -o out"
     before = sorted(place.rglob("*"))
     result = CliRunner().invoke(main, shlex.split(line.format(**files)))
     assert isinstance(result.exception, SystemExit), result.exception

@@ -52,7 +52,6 @@ def test_a_file_that_cannot_be_written_is_a_message_and_the_next_command_is_whol
 
 @forks
 def test_standard_output_that_is_full_is_named(commands, tmp_path):
-
     def full():
         import os
 
@@ -66,7 +65,6 @@ def test_standard_output_that_is_full_is_named(commands, tmp_path):
 
 @forks
 def test_a_file_that_cannot_be_read_is_not_said_to_be_unwritable(commands, tmp_path, monkeypatch):
-
     def unreadable():
         import pathlib
 

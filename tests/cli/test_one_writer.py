@@ -39,7 +39,6 @@ def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, w
 
 @forks
 def test_a_killed_command_leaves_no_lock_that_keeps_the_next_one_out(commands, tmp_path):
-
     def killed():
         import os
         import signal

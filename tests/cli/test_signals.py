@@ -76,74 +76,59 @@ def test_of_several_processes_the_main_one_says_that_they_were_interrupted(comma
     assert (ended.code, ended.err.strip()) == (130, "")
 
 
-@forks
-def test_a_ctrl_c_that_python_drops_is_not_lost(commands, tmp_path):
+def dropped(number):
+    """Signal where Python drops what a handler raises."""
 
-    def dropping():
-        from retrievalkit.data.vectors import VectorWriter
+    class Dropped:
+        def __del__(self):
+            os.kill(os.getpid(), number)
 
-        class Dropped:
-            def __del__(self):
-                os.kill(os.getpid(), signal.SIGINT)
+    Dropped()
+    time.sleep(30)
 
-        def finish(self):
-            Dropped()
-            time.sleep(30)
 
-        VectorWriter.finish = finish
+def replaced(number):
+    """Make another error of the interruption, as a library may."""
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(30)
+    except KeyboardInterrupt:
+        msg = "expected str, bytes or os.PathLike object"
+        raise TypeError(msg) from None
 
-    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=dropping).end(20)
-    assert ended.code == 130
-    assert (
-        ended.err.strip() == "Interrupted; what was finished is kept: run the same command again to go on from there."
-    )
+
+def importing(number):
+    """Signal while torch is imported, which would abort the process."""
+    import torch
+
+    torch.__spec__._initializing = True
+    os.kill(os.getpid(), number)
+    time.sleep(0.3)
+    Path("imported").touch()
+    torch.__spec__._initializing = False
+    time.sleep(30)
 
 
 @forks
 @pytest.mark.parametrize(
-    ("number", "code", "how"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
+    ("event", "number", "code", "how"),
+    [
+        (dropped, signal.SIGINT, 130, "Interrupted"),
+        (replaced, signal.SIGINT, 130, "Interrupted"),
+        (replaced, signal.SIGTERM, 143, "Terminated"),
+        (importing, signal.SIGINT, 130, "Interrupted"),
+    ],
 )
-def test_an_interruption_of_which_a_library_makes_its_own_error_stays_one(commands, tmp_path, number, code, how):
-
-    def replacing():
+def test_an_interruption_is_not_lost(commands, tmp_path, event, number, code, how):
+    def prepare():
         from retrievalkit.data.vectors import VectorWriter
 
-        def finish(self):
-            try:
-                os.kill(os.getpid(), number)
-                time.sleep(30)
-            except KeyboardInterrupt:
-                msg = "expected str, bytes or os.PathLike object"
-                raise TypeError(msg) from None
+        VectorWriter.finish = lambda self: event(number)
 
-        VectorWriter.finish = finish
-
-    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=replacing).end(20)
+    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=prepare).end(20)
     assert ended.code == code
     assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
-
-
-@forks
-def test_an_interruption_waits_until_torch_is_imported(commands, tmp_path):
-
-    def importing():
-        import torch
-
-        from retrievalkit.data.vectors import VectorWriter
-
-        def finish(self):
-            torch.__spec__._initializing = True
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.3)
-            Path("imported").touch()
-            torch.__spec__._initializing = False
-            time.sleep(30)
-
-        VectorWriter.finish = finish
-
-    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=importing).end(20)
-    assert ended.code == 130
-    assert (tmp_path / "imported").exists()
+    assert (tmp_path / "imported").exists() == (event is importing)
 
 
 @pytest.mark.parametrize("start", [["-m", "retrievalkit"], ["-c", "from retrievalkit.cli import main; main()"]])
@@ -173,7 +158,6 @@ def test_a_second_ctrl_c_ends_a_command_whose_library_does_not_return(commands, 
 
 @forks
 def test_a_closed_pipe_ends_a_command_silently(commands, tmp_path):
-
     def closed():
         read, write = os.pipe()
         os.close(read)

@@ -552,3 +552,10 @@ def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
 def test_a_wrong_set_or_mean_is_refused(write, change, problem):
     with pytest.raises((DataError, UnknownNameError), match=problem):
         recipe.load_recipe(write(SETS.replace(*change)))
+
+
+def test_two_rows_of_one_name_are_refused(write):
+    """A variant a-b with the set c, and a variant a with the set b-c."""
+    text = SETS.replace("  far: {", "  near-web: {}\n  far: {").replace("  forum_a:", "  web-web:")
+    with pytest.raises(DataError, match="two rows have the name 'near-web-web'"):
+        recipe.load_recipe(write(text))

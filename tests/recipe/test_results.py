@@ -110,39 +110,36 @@ def two_rows(ours, queries):
     return tabulate(recipe, figures, dict.fromkeys(figures, 1.0), per_query).tested()
 
 
-def test_a_difference_that_every_seed_has_is_shown():
-    table = two_rows({"base": {"a": 0.3, "b": 0.31, "c": 0.32}, "new": {"d": 0.4, "e": 0.42, "f": 0.44}}, {})
-    assert "+0.1100 ± 0.0100 (+0.1000, same, p 0.0027)" in table.text()
-    assert "p: paired t-test over seeds, corrected by Holm over the rows." in table.text()
+ONE = {"base": {"a": 0.3}, "new": {"b": 0.4}}
+TWO = {"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}
+THREE = {"base": {"a": 0.3, "b": 0.31, "c": 0.32}, "new": {"d": 0.4, "e": 0.42, "f": 0.44}}
+SEEDS, QUERIES = "p: paired t-test over seeds, corrected by Holm over the rows.", "randomisation test over queries"
 
 
-def test_a_difference_within_the_noise_of_seeds_is_not_shown():
-    table = two_rows({"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}, {})
-    assert "(+0.1000, no difference shown, p " in table.text()
-    assert table.to_json()["rows"][1]["against_baseline"]["RR"]["shown"] is False
-
-
-def test_with_values_per_query_one_seed_can_be_tested():
-    ours = {"base": {"a": 0.3}, "new": {"b": 0.4}}
-    table = two_rows(ours, {"a": [0.3] * 10, "b": [0.4] * 10})
-    assert "(+0.1000, same, p 0.0020)" in table.text()
-    assert "p: paired randomisation test over queries" in table.text()
-    even = two_rows(ours, {"a": [0.3, 0.5] * 5, "b": [0.5, 0.3] * 5})
-    assert "no difference shown, p 1.0000" in even.text()
+@pytest.mark.parametrize(
+    ("ours", "queries", "shown", "cell", "note"),
+    [
+        # Differences 0.1, 0.11, 0.12: t = 19.05, p = 0.0027.
+        (THREE, {}, True, "+0.1100 ± 0.0100 (+0.1000, same, p 0.0027)", SEEDS),
+        (TWO, {}, False, "(+0.1000, no difference shown, p ", SEEDS),
+        # Ten queries that all differ the same way: p = 2 / 2**10.
+        (ONE, {"a": [0.3] * 10, "b": [0.4] * 10}, True, "(+0.1000, same, p 0.0020)", QUERIES),
+        (ONE, {"a": [0.3, 0.5] * 5, "b": [0.5, 0.3] * 5}, False, "no difference shown, p 1.0000", QUERIES),
+        (ONE, {}, None, "(+0.1000, same)", "Not tested for significance: give several seeds"),
+    ],
+)
+def test_a_difference_is_tested_by_what_there_is(ours, queries, shown, cell, note):
+    table = two_rows(ours, queries)
+    assert cell in table.text()
+    assert note in table.text()
+    assert table.to_json()["rows"][1]["against_baseline"]["RR"]["shown"] is shown
 
 
 def test_a_difference_has_to_pass_both_tests():
-    ours = {"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}
     same = {"a": [0.3] * 10, "b": [0.3] * 10, "c": [0.4] * 10, "d": [0.4] * 10}
-    verdict = two_rows(ours, same).to_json()["rows"][1]["against_baseline"]["RR"]
+    verdict = two_rows(TWO, same).to_json()["rows"][1]["against_baseline"]["RR"]
     assert verdict["p_queries"] < 0.05 < verdict["p_seeds"]
     assert verdict["shown"] is False
-
-
-def test_without_anything_to_test_by_the_table_says_so():
-    text = two_rows({"base": {"a": 0.3}, "new": {"b": 0.4}}, {}).text()
-    assert "(+0.1000, same)" in text
-    assert "Not tested for significance: give several seeds" in text
 
 
 def rows_of_sets():

@@ -242,7 +242,6 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
 
 
 def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
-
     @cli.command(name="evaluate")
     @click.argument("run")
     @click.option("--json", is_flag=True)

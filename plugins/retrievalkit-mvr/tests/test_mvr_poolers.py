@@ -20,10 +20,7 @@ class TestNeeds:
         """Eight for a document, one for a query: new, of BERT's scale, in the place of [CLS], at position 0."""
         needs = made(info).needs
         expected = {"source": "new", "standard_deviation": 0.02, "replace_first": True, "position": 0}
-        assert needs.extra_tokens == {
-            "document": ExtraTokens(8, **expected),
-            "query": ExtraTokens(1, **expected),
-        }
+        assert needs.extra_tokens == {"document": ExtraTokens(8, **expected), "query": ExtraTokens(1, **expected)}
         assert needs.layers_of("document", info) == needs.layers_of("query", info) == (4,)
         assert not needs.vocabulary_head
 

@@ -81,12 +81,7 @@ FAULTS = {
     "entry_point_in_capitals": ("entry_points", "pyproject.toml", 'tried = "retr', 'Tried = "retr'),
 }
 SLOW_FAULTS = {
-    "wheel_without_modules": (
-        "wheel",
-        "pyproject.toml",
-        'packages = ["retrievalkit_tried"]',
-        'include = ["tests"]',
-    ),
+    "wheel_without_modules": ("wheel", "pyproject.toml", 'packages = ["retrievalkit_tried"]', 'include = ["tests"]'),
     "no_build_backend": ("wheel", "pyproject.toml", "hatchling.build", "hatchling.built"),
 }
 

@@ -59,11 +59,6 @@ class TestVectors:
         states = make_states([5, 7], extra=1)
         assert torch.equal(made(info, layers="1,2")(states, "query").vectors, states.layers[4][:, :1])
 
-    def test_a_query_without_a_viewer_is_its_cls(self, info, make_states):
-        states = make_states([5, 7], extra=None)
-        found = made(info, query_viewer=False)(states, "query")
-        assert torch.equal(found.vectors, states.layers[4][:, :1])
-
     def test_layers_of_viewers(self, info, make_states):
         """Layer by layer, the highest first, each with all viewers; in whatever order the layers are named."""
         states = make_states([5, 7], extra=2)

@@ -14,7 +14,8 @@ from places import ROOT
 from retrievalkit import registry
 from retrievalkit.cli import main
 
-SHIPPED = sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "pyproject.toml").is_file())
+PROJECTS = sorted((ROOT / "plugins").glob("*/pyproject.toml"))
+SHIPPED = [path.parent.name for path in PROJECTS if '"retrievalkit.plugins"' in path.read_text()]
 
 
 def rkit(*words):

@@ -75,16 +75,8 @@ def settings(given):
 
 
 def train(model, tiny_collection, output, **given):
-    words = [
-        "--model",
-        model,
-        "--corpus",
-        tiny_collection.corpus,
-        "--examples",
-        tiny_collection.folder,
-        "--output",
-        output,
-    ]
+    data = tiny_collection.folder
+    words = ["--model", model, "--corpus", data, "--examples", data, "--output", output]
     words += ["--pooler", "aggretriever", "--batch-size", 16, "--precision", "fp32", "--json"]
     small = {"pooler.cls_dim": 8, "pooler.agg_dim": 24, "negatives": 0, "encoder.dropout": 0, "logging_steps": 6}
     manifest = json.loads(rkit("train", *words, *settings(small | given)))

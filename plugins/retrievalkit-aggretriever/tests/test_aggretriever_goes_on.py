@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import retrievalkit_testing as testing
 from click.testing import CliRunner
 
 from retrievalkit.cli.main import main
@@ -21,12 +20,11 @@ def weights(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*.safetensors")}
 
 
-def test_head_and_projection_go_on(tiny_model, tmp_path):
-    collection = testing.tiny_collection(tmp_path / "countries")
-    train(tiny_model, collection, tmp_path / "first", FIRST)
-    train(tmp_path / "first", collection, tmp_path / "same", "--epochs 0")
+def test_head_and_projection_go_on(tiny_model, tiny_collection, tmp_path):
+    train(tiny_model, tiny_collection, tmp_path / "first", FIRST)
+    train(tmp_path / "first", tiny_collection, tmp_path / "same", "--epochs 0")
     assert weights(tmp_path / "same") == weights(tmp_path / "first")
-    train(tmp_path / "first", collection, tmp_path / "second", "--epochs 1 --set loss.temperature=0.1")
+    train(tmp_path / "first", tiny_collection, tmp_path / "second", "--epochs 1 --set loss.temperature=0.1")
     before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
     assert before.keys() == after.keys() == {"model.safetensors", "pooler.safetensors"}
     assert all(before[name] != after[name] for name in before)

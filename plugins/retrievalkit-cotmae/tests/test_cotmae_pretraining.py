@@ -272,11 +272,7 @@ def test_spans_and_partners_are_drawn_anew(pretrainer_of):
 
 @pytest.mark.parametrize(
     ("partners", "gaps"),
-    [
-        ("nearby", {-1, 1}),
-        (["random_sampled"], {-3, -2, -1, 1, 2, 3}),
-        ("overlap,nearby", {-1, 0, 1}),
-    ],
+    [("nearby", {-1, 1}), (["random_sampled"], {-3, -2, -1, 1, 2, 3}), ("overlap,nearby", {-1, 0, 1})],
 )
 def test_partners_are_of_the_kinds_that_are_wanted(pretrainer_of, partners, gaps):
     pretrainer, text = pretrainer_of(partners=partners), document(4, 4, 4, 4)

@@ -10,13 +10,7 @@ from retrievalkit_milvus import layout
 from retrievalkit_milvus import server as connections
 from retrievalkit_milvus.indexer import Milvus
 
-from retrievalkit.errors import (
-    ArtifactError,
-    InputError,
-    MissingDependencyError,
-    OptionError,
-    RetrievalkitError,
-)
+from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 NOBODY = "http://127.0.0.1:9"
 

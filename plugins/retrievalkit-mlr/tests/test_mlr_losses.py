@@ -18,12 +18,7 @@ from retrievalkit.errors import UnsupportedError
 START = Progress(step=0, epoch=0.0, total_steps=10)
 # Two queries and their documents: positive, hard negative, positive, hard negative; the last layer's vector first.
 QUERIES = [[1.0, 0.5], [-0.5, 1.0]]
-DOCUMENTS = [
-    [[0.8, 0.1], [0.3, 1.4]],
-    [[0.1, 0.9], [1.1, -0.4]],
-    [[-1.0, 1.0], [0.3, 0.3]],
-    [[0.7, 0.5], [-0.2, 1.2]],
-]
+DOCUMENTS = [[[0.8, 0.1], [0.3, 1.4]], [[0.1, 0.9], [1.1, -0.4]], [[-1.0, 1.0], [0.3, 0.3]], [[0.7, 0.5], [-0.2, 1.2]]]
 POSITIVES = torch.tensor([0, 2])
 
 

@@ -20,16 +20,8 @@ def rkit(*arguments):
 
 
 def train(model, tiny_collection, output, *options, **settings):
-    arguments = [
-        "--model",
-        model,
-        "--corpus",
-        tiny_collection.corpus,
-        "--examples",
-        tiny_collection.folder,
-        "--output",
-        output,
-    ]
+    data = tiny_collection.folder
+    arguments = ["--model", model, "--corpus", data, "--examples", data, "--output", output]
     arguments += ["--pooler", "viewers", "--batch-size", 16, "--precision", "fp32", *options]
     given = {"pooler.viewers": 3, "negatives": 0, "encoder.dropout": 0, "logging_steps": 6} | settings
     for name, value in given.items():

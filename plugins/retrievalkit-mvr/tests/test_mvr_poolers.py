@@ -20,10 +20,7 @@ class TestNeeds:
         """Eight for a document, one for a query: new, of BERT's scale, in the place of [CLS], at position 0."""
         needs = made(info).needs
         expected = {"source": "new", "standard_deviation": 0.02, "replace_first": True, "position": 0}
-        assert needs.extra_tokens == {
-            "document": ExtraTokens(8, **expected),
-            "query": ExtraTokens(1, **expected),
-        }
+        assert needs.extra_tokens == {"document": ExtraTokens(8, **expected), "query": ExtraTokens(1, **expected)}
         assert needs.layers_of("document", info) == needs.layers_of("query", info) == (4,)
         assert not needs.vocabulary_head
 
@@ -61,11 +58,6 @@ class TestVectors:
     def test_a_query_has_one(self, info, make_states):
         states = make_states([5, 7], extra=1)
         assert torch.equal(made(info, layers="1,2")(states, "query").vectors, states.layers[4][:, :1])
-
-    def test_a_query_without_a_viewer_is_its_cls(self, info, make_states):
-        states = make_states([5, 7], extra=None)
-        found = made(info, query_viewer=False)(states, "query")
-        assert torch.equal(found.vectors, states.layers[4][:, :1])
 
     def test_layers_of_viewers(self, info, make_states):
         """Layer by layer, the highest first, each with all viewers; in whatever order the layers are named."""

@@ -117,12 +117,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights):
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"ef_search": 0}, "ef_search"),
-        ({"threads": 0}, "threads"),
-        ({"ef": 10}, "ef_search"),
-    ],
+    ("options", "problem"), [({"ef_search": 0}, "ef_search"), ({"threads": 0}, "threads"), ({"ef": 10}, "ef_search")]
 )
 def test_options_that_cannot_be(options, problem):
     """A value out of range and an unknown option are refused."""

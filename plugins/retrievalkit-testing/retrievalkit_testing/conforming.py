@@ -1,6 +1,6 @@
 """One line in a package's tests: a test of each property of a component, or of the package, by name.
 
-test_conforms = testing.conformance("max_pooling")
+test_conforms = conformance("max_pooling")
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Conformance:
 def conformance(name: str, *, model: str | None = None, **options: Any) -> Callable[[tuple[str, str]], None]:
     """A test for each property of a component, and of the package that it comes with.
 
-    Assign it to a name that begins with `test`: `test_conforms = testing.conformance("max_pooling")`. Each property is
+    Assign it to a name that begins with `test`: `test_conforms = conformance("max_pooling")`. Each property is
     a test of its own, such as `test_conforms[pooler max_pooling: order_of_batch]`; one that cannot be tried is skipped.
-    retrievalkit's pytest plugin, which is installed with it, finds the properties when tests are collected.
+    The pytest plugin of this distribution finds the properties when tests are collected.
 
     Args:
         name: Name of a component or of a distribution.

@@ -844,8 +844,5 @@ def check_indexer(name: str, folder: str | Path | None = None, *, recall: float 
         recall: For one that is approximate by design: the least share of the best ten texts that it has to find. Below
             1, scores may be off by 5 %.
         options: Of the indexer.
-
-    Raises:
-        PropertyError: Says what it does wrong.
     """
     INDEXERS.check(name, folder=folder, recall=recall, **options)

@@ -575,8 +575,5 @@ def check_loss(
         kept: `Representation.kept` of the documents, which then have two vectors each.
         parts: `Representation.parts` of both sides, whose vectors have 8 numbers.
         settings: Options of the loss; `only` or `without`, names of properties.
-
-    Raises:
-        PropertyError: Which property it lacks, the numbers, and the line to look at.
     """
     LOSSES.check(name, kept=kept, parts=parts, **settings)

@@ -41,17 +41,12 @@ def expect_typed_keywords(component: type, positional: int) -> None:
             continue
         fail(problem, method="__init__", source=_line_of(one.name))
     for option in options(component).values():
-        _expect_default_fits(option)
-
-
-def _expect_default_fits(option: Option) -> None:
-    if option.required:
-        return
-    try:
-        convert(option.name, option.annotation, option.default)
-    except OptionError:
-        problem = f"the default of the option '{option.name}' does not fit its type"
-        fail(problem, expected=option.type_name, found=repr(option.default), source=_line_of(option.name))
+        try:
+            if not option.required:
+                convert(option.name, option.annotation, option.default)
+        except OptionError:
+            problem = f"the default of the option '{option.name}' does not fit its type"
+            fail(problem, expected=option.type_name, found=repr(option.default), source=_line_of(option.name))
 
 
 def _line_of(option: str) -> str:

@@ -162,9 +162,6 @@ def check_package(name: str, *, root: str | Path | None = None) -> None:
     Args:
         name: Name of the distribution; of a plugin of a single file (RKIT_PLUGIN_FILES), its path.
         root: Its source folder, if not that of an editable install.
-
-    Raises:
-        PropertyError: Says what it does wrong.
     """
     PACKAGES.check(name, root=root)
 

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,21 +16,9 @@ from torch import Tensor, nn
 from retrievalkit import registry
 from retrievalkit.commands import Retriever
 from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
-from retrievalkit.errors import UnsupportedError
 from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
-from retrievalkit_testing.properties import (
-    Kit,
-    backward,
-    expect_close,
-    expect_equal,
-    fail,
-    leave_out,
-    trained,
-)
-from retrievalkit_testing.samples import kit_models
-
-_SIZE = 100.0
-"""Of the states at padding: larger than any real one, so that what reads them shows."""
+from retrievalkit_testing.properties import Kit, backward, expect_close, expect_equal, fail, leave_out, trained
+from retrievalkit_testing.samples import on_models
 
 
 def copied(states: TokenStates) -> TokenStates:
@@ -53,7 +40,8 @@ def widened(states: TokenStates, more: int) -> TokenStates:
 
     def pad(layer: Tensor) -> Tensor:
         wide = nn.functional.pad(layer, (0, 0, 0, more))
-        drawn = _SIZE * torch.randn(wide.shape, generator=generator)
+        # Larger than any real state, so that what reads padding shows.
+        drawn = 100.0 * torch.randn(wide.shape, generator=generator)
         return torch.where(mask[:, :, None].bool(), wide, drawn.to(wide.dtype))
 
     return replace(
@@ -69,31 +57,33 @@ def of_one(states: TokenStates, row: int) -> TokenStates:
     """As many texts, all of them the one in this row, without padding."""
     texts = selected(states, torch.full((len(states.input_ids),), row))
     order = (1 - texts.attention_mask).argsort(dim=1, stable=True)[:, : max(1, int(texts.attention_mask[0].sum()))]
-    return replace(_mapped(replace(texts, extra=None), lambda tensor: _gathered(tensor, order)), extra=texts.extra)
+    return _ordered(texts, order, texts.extra)
 
 
 def left_padded(states: TokenStates) -> TokenStates:
     """The padding of each text in front of it."""
     order = states.attention_mask.argsort(dim=1, stable=True)  # (batch, tokens): padding, then the text
     extra = None if states.extra is None else order.argsort(dim=1).gather(1, states.extra)
-    moved = _mapped(replace(states, extra=None), lambda tensor: _gathered(tensor, order))
-    return replace(moved, extra=extra)
+    return _ordered(states, order, extra)
 
 
 def repeated(states: TokenStates, tokens: int) -> TokenStates:
     """The first text again and again up to a number of tokens, in a batch with the others as they are."""
-    missing = tokens - states.attention_mask.shape[1]
-    wide = widened(states, missing)
+    wide = widened(states, tokens - states.attention_mask.shape[1])
     length = int(states.attention_mask[0].sum())
     order = torch.arange(tokens).repeat(len(states.attention_mask), 1)
     order[0] = torch.arange(tokens) % max(1, length)
-    return replace(_mapped(replace(wide, extra=None), lambda tensor: _gathered(tensor, order)), extra=states.extra)
+    return _ordered(wide, order, states.extra)
 
 
-def _gathered(tensor: Tensor, order: Tensor) -> Tensor:
-    """The tokens of each row in an order."""
-    index = order.view(*order.shape, *([1] * (tensor.dim() - 2))).expand(*order.shape, *tensor.shape[2:])
-    return tensor.gather(1, index)
+def _ordered(states: TokenStates, order: Tensor, extra: Tensor | None) -> TokenStates:
+    """The tokens of each row in an order, with the places of the extra tokens in it."""
+
+    def gathered(tensor: Tensor) -> Tensor:
+        index = order.view(*order.shape, *([1] * (tensor.dim() - 2))).expand(*order.shape, *tensor.shape[2:])
+        return tensor.gather(1, index)
+
+    return replace(_mapped(replace(states, extra=None), gathered), extra=extra)
 
 
 def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenStates:
@@ -194,19 +184,8 @@ _ENCODERS: dict[tuple[str, str], Encoder] = {}
 
 
 def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
-    """The pooler on a model, or on each tiny one that has what it needs."""
     options = {**required_values(registry.get("pooler", name), options), **options}
-    if model is not None:
-        return [PoolerCase(name, model, Path(model).name, options)]
-    made, refusals = [], []
-    for architecture, folder in kit_models().items():
-        try:
-            made.append(PoolerCase(name, folder, architecture, options))
-        except UnsupportedError as error:
-            refusals.append(error)
-    if not made:
-        raise refusals[0]
-    return made
+    return on_models(lambda label, folder: PoolerCase(name, folder, label, options), model)
 
 
 POOLERS: Kit[PoolerCase] = Kit("pooler", _cases, method="forward")
@@ -562,7 +541,12 @@ def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
     asked: list[str] = []
     encoder: Any = registry.get("encoder", "transformer")
     ask = encoder.file
-    with mock.patch.object(encoder, "file", lambda self, name: asked.append(name) or ask(self, name)):
+
+    def file(self: Any, name: str) -> Any:
+        asked.append(name)
+        return ask(self, name)
+
+    with mock.patch.object(encoder, "file", file):
         pooler, tower = case.parts(options)
     found: list[Any] = [tuple(asked), pooler.default_loss]
     for training in (False, True):
@@ -606,8 +590,5 @@ def check_pooler(name: str, *, model: str | None = None, **settings: Any) -> Non
         name: Registered name of the pooler.
         model: A model that has what it needs; None = tiny ones of several architectures.
         settings: Options of the pooler; `only` or `without`, names of properties.
-
-    Raises:
-        PropertyError: Which property it lacks, the numbers, and the line to look at.
     """
     POOLERS.check(name, model=model, **settings)

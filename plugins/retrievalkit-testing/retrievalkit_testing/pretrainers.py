@@ -6,7 +6,7 @@ import copy
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from retrievalkit import registry
 from retrievalkit.contracts import Batch, Encoder, LossValue, Needs, Pretrainer, Progress
 from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.data.spans import Document, draw_spans, token_ends
-from retrievalkit.errors import UnsupportedError
 from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
 from retrievalkit_testing.properties import (
     Kit,
@@ -31,7 +30,7 @@ from retrievalkit_testing.properties import (
     leave_out,
     trained,
 )
-from retrievalkit_testing.samples import COUNTRIES, kit_models
+from retrievalkit_testing.samples import COUNTRIES, on_models
 
 Values = dict[str, Any]
 
@@ -139,20 +138,9 @@ class PretrainerCase:
         return documents
 
 
-def _cases(name: str, *, model: str | None = None, max_length: int = 24, **options: Any) -> Iterator[PretrainerCase]:
-    """The pretrainer with a model, or with each tiny one that has what it needs."""
+def _cases(name: str, *, model: str | None = None, max_length: int = 24, **options: Any) -> list[PretrainerCase]:
     options = {**required_values(registry.get("pretrainer", name), options), **options}
-    if model is not None:
-        yield PretrainerCase(name, model, Path(model).name, max_length, options)
-        return
-    refusals, models = [], kit_models()
-    for label, folder in models.items():
-        try:
-            yield PretrainerCase(name, folder, label, max_length, options)
-        except UnsupportedError as error:
-            refusals.append(error)
-    if len(refusals) == len(models):
-        raise refusals[0]
+    return on_models(lambda label, folder: PretrainerCase(name, folder, label, max_length, options), model)
 
 
 PRETRAINERS: Kit[PretrainerCase] = Kit("pretrainer", _cases, method="forward")
@@ -520,8 +508,5 @@ def check_pretrainer(name: str, *, model: str | None = None, max_length: int = 2
         model: A model that has what it needs; None = tiny ones of several architectures.
         max_length: Most tokens of a text.
         settings: Options of the pretrainer; `only` or `without`, names of properties.
-
-    Raises:
-        PropertyError: Which property it lacks, the numbers, and the line to look at.
     """
     PRETRAINERS.check(name, model=model, max_length=max_length, **settings)

@@ -409,13 +409,7 @@ def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **wh
 
 
 def expect_close(
-    problem: str,
-    found: torch.Tensor,
-    expected: torch.Tensor,
-    *,
-    rtol: float = 1e-4,
-    atol: float = 1e-5,
-    **where: Any,
+    problem: str, found: torch.Tensor, expected: torch.Tensor, *, rtol: float = 1e-4, atol: float = 1e-5, **where: Any
 ) -> None:
     """Expect values that are equal but for rounding."""
     if found.shape != expected.shape:

@@ -6,15 +6,17 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from retrievalkit.errors import check_choice
+from retrievalkit.errors import UnsupportedError, check_choice
+
+C = TypeVar("C")
 
 COUNTRIES = (
     "Argentina Buenos-Aires peso Spanish|Australia Canberra dollar English|Austria Vienna euro German|"
@@ -73,15 +75,12 @@ def tiny_collection(folder: str | Path) -> Collection:
                 {"_id": f"q{row}-{number}", "text": question, "answers": [(capital, currency, language)[number]]}
             )
             (test if (row + number) % 3 == 0 else train).append(f"q{row}-{number}\tc{row}\t1")
-    _write_jsonl(folder / "corpus.jsonl", passages)
-    _write_jsonl(folder / "queries.jsonl", queries)
+    for name, records in (("corpus", passages), ("queries", queries)):
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     for name, rows in (("train", train), ("test", test)):
         (folder / "qrels" / f"{name}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
     return Collection(folder, folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv")
-
-
-def _write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 _WORDS = (
@@ -124,33 +123,29 @@ def tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = getattr(transformers, name)(config)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if shown:
+        transformers.utils.logging.enable_progress_bar()
     return str(folder)
 
 
-def _bert_like(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokenizer),
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-        "intermediate_size": 2 * width,
-        "max_position_embeddings": 128,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+def _named(names: str) -> Callable[[Any, int, int], dict[str, Any]]:
+    """A configuration whose sizes have these names."""
+
+    def config(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+        sizes = (len(tokenizer), width, layers, 2, 2 * width, tokenizer.pad_token_id, 128)
+        return dict(zip(names.split(), sizes, strict=False))
+
+    return config
 
 
-def _distilbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokenizer),
-        "dim": width,
-        "n_layers": layers,
-        "n_heads": 2,
-        "hidden_dim": 2 * width,
-        "max_position_embeddings": 128,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+_bert_like = _named(
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size pad_token_id "
+    "max_position_embeddings"
+)
 
 
 def _modernbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
@@ -160,17 +155,9 @@ def _modernbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
 
 
 def _t5(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokenizer),
-        "d_model": width,
-        "d_kv": width // 2,
-        "d_ff": 2 * width,
-        "num_layers": layers,
-        "num_heads": 2,
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-        "decoder_start_token_id": tokenizer.pad_token_id,
-    }
+    ends = {"eos_token_id": tokenizer.sep_token_id, "decoder_start_token_id": tokenizer.pad_token_id}
+    sizes = _named("vocab_size d_model num_layers num_heads d_ff pad_token_id")(tokenizer, layers, width)
+    return sizes | ends | {"d_kv": width // 2}
 
 
 def _llama(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
@@ -181,7 +168,10 @@ def _llama(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
 ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] = {
     "bert": ("BertForMaskedLM", _bert_like),
     "roberta": ("RobertaForMaskedLM", _bert_like),
-    "distilbert": ("DistilBertForMaskedLM", _distilbert),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        _named("vocab_size dim n_layers n_heads hidden_dim pad_token_id max_position_embeddings"),
+    ),
     "mpnet": ("MPNetForMaskedLM", _bert_like),
     "modernbert": ("ModernBertForMaskedLM", _modernbert),
     "t5": ("T5ForConditionalGeneration", _t5),
@@ -232,3 +222,18 @@ def kit_models() -> dict[str, str]:
         one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1409)
         for one in ("bert", "t5", "llama")
     }
+
+
+def on_models(make: Callable[[str, str], C], model: str | None) -> list[C]:
+    """The cases of a label and a folder: of a model, or of each tiny one that has what a component needs."""
+    if model is not None:
+        return [make(Path(model).name, model)]
+    cases, refusals = [], []
+    for label, folder in kit_models().items():
+        try:
+            cases.append(make(label, folder))
+        except UnsupportedError as error:
+            refusals.append(error)
+    if not cases:
+        raise refusals[0]
+    return cases

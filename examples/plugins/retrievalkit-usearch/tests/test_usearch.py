@@ -88,12 +88,6 @@ def test_a_rounded_graph_gives_exact_scores(build, number_format):
     np.testing.assert_allclose([one[0] for one in scores], expected[:, 0], rtol=1e-5)
 
 
-def test_equal_scores_come_in_the_order_of_the_index(build):
-    indexer, _ = build(np.ones((6, 1, 8), dtype=np.float32))
-    ids, _ = indexer.search(Representation(torch.ones(1, 1, 8)), 6)
-    assert ids == [["t0", "t1", "t2", "t3", "t4", "t5"]]
-
-
 def test_more_hits_than_texts_and_queries_of_few_vectors(build):
     """Each text is found once; a masked vector of a query finds nothing."""
     vectors = drawn(6, 2, 8)

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from retrievalkit.cli.plugins import new_plugin, package_plugin, plugins, show_plugin
     from retrievalkit.cli.run import quickstart, run
     from retrievalkit.conversion import convert
+    from retrievalkit.data.example_table import Examples
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.comparison import Comparison
     from retrievalkit.evaluate.evaluation import Evaluation
     from retrievalkit.evaluate.run import Run
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
-    from retrievalkit.mine.mine import Examples, mine_negatives
+    from retrievalkit.mine.mine import mine_negatives
     from retrievalkit.report.table import Table
     from retrievalkit.reranking.rerank import rerank
     from retrievalkit.training.pretrain import pretrain
@@ -66,7 +67,8 @@ _MODULES = {
     "evaluate.run": ("Run",),
     "indexing.encode": ("encode",),
     "indexing.index": ("IndexFolder", "index"),
-    "mine.mine": ("Examples", "mine_negatives"),
+    "data.example_table": ("Examples",),
+    "mine.mine": ("mine_negatives",),
     "reranking.rerank": ("rerank",),
     "report.table": ("Table",),
     "training.pretrain": ("pretrain",),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from retrievalkit import oddities
+from retrievalkit.data.runs import ranking
 from retrievalkit.options import check_options
-from retrievalkit.search.fusion import as_hits, gather, ranking
+from retrievalkit.search.fusion import as_hits, gather
 from retrievalkit.search.options import FusionOptions, HybridOptions
 from retrievalkit.search.searcher import Searcher, find
 

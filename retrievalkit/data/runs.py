@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import gt, itemgetter
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from retrievalkit.data import files, json_text
 from retrievalkit.data.files import uncollected
@@ -31,8 +31,14 @@ from retrievalkit.data.run_forms import KNOWN_FORMS, LARGEST_SCORE, RunForm, for
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError, UnknownNameError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 Hits = list[tuple[str, float]]
 Run = dict[str, Hits]
+Ranking = tuple[Sequence[str], "Sequence[float] | NDArray[Any]"]
+"""Ids and scores, best first."""
+
 Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
@@ -48,6 +54,12 @@ class Columns(NamedTuple):
 
     documents: Sequence[str]
     scores: Sequence[float]
+
+
+def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
+    """A run's ranking for a query."""
+    hits = run.get(query_id, ())
+    return [document for document, _ in hits], [score for _, score in hits]
 
 
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:

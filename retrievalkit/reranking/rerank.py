@@ -17,10 +17,10 @@ from annotated_types import Ge
 from retrievalkit import artifacts
 from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs
+from retrievalkit.data.example_table import Examples
 from retrievalkit.declarations import Argument, Flag, Place, ReadingOptions, Reads, command
 from retrievalkit.errors import OptionError
 from retrievalkit.evaluate.run import Run
-from retrievalkit.mine.mine import Examples
 from retrievalkit.report.counts import counted
 
 DEPTH = 100

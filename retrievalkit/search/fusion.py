@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 
 from retrievalkit import registry
 from retrievalkit.contracts import Candidates, FusionMethod
+from retrievalkit.data.runs import Ranking
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.options import read_call
 from retrievalkit.search.options import Missing, Normalization, RankConstant
-
-Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
-"""Ids and scores, best first."""
 
 Scores = NDArray[np.float64]
 RRF_K = 60
@@ -218,12 +216,6 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
     for start, end in zip(starts, ends, strict=True):
         named[start : end + 1] = sorted(named[start : end + 1])
     return named[:depth], ranked[:depth]
-
-
-def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
-    """A run's ranking for a query."""
-    hits = run.get(query_id, ())
-    return [document for document, _ in hits], [score for _, score in hits]
 
 
 def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:

@@ -11,13 +11,13 @@ import numpy as np
 from retrievalkit import declarations, oddities
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
-from retrievalkit.data.runs import Hits
+from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.options import convert
 from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.search.encoders import Encoders, QueryBatch
-from retrievalkit.search.fusion import Fusion, Ranking, as_hits, gather
+from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
 from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 

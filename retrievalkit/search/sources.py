@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.runs import Hits, check_run, open_run
+from retrievalkit.data.runs import Hits, Ranking, check_run, open_run, ranking
 from retrievalkit.errors import (
     ArtifactError,
     DataError,
@@ -29,7 +29,6 @@ from retrievalkit.errors import (
     nearest,
     shortlist,
 )
-from retrievalkit.search.fusion import Ranking, ranking
 from retrievalkit.segments import FOLDER as SEGMENTS
 from retrievalkit.segments import Lease, Segmented, joined_vectors, leased_manifest, segments_of
 

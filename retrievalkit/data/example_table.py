@@ -1,0 +1,93 @@
+"""`rk.Examples`: training examples of a file or in memory, as rows and as a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
+
+from retrievalkit.data import inputs
+from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.declarations import Place
+from retrievalkit.report import notebook
+from retrievalkit.report.counts import counted
+from retrievalkit.report.table import Tabular
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_SHOWN = 5
+
+
+class Examples(Sequence[Example], Tabular):
+    """Training examples: queries with the ids of documents that answer them, and of others that do not.
+
+    Args:
+        data: A file or another source, rows (dicts, a table, a data set) of any known form, or examples.
+        corpus: The passages that they name, which trainings then take from here.
+
+    Attributes:
+        corpus: The address of these passages; None = not known, or the examples bring their own.
+        address: Where programs read them: the source as it was given, texts included.
+        report: The result of the command that wrote them: the audit of mining, the counts of scoring.
+        summary: The same as text.
+
+    Raises:
+        InputError: A row is damaged, or none has a positive.
+    """
+
+    def __init__(self, data: Any, corpus: Any = None) -> None:
+        self.corpus = None if corpus is None else inputs.passages(corpus)
+        self.report: dict[str, Any] | None = None
+        self.summary = ""
+        self.address = inputs.examples(data)
+        self._rows  # noqa: B018 - damaged rows are refused here
+
+    @classmethod
+    def written(cls, path: Place, corpus: str, report: dict[str, Any], summary: str, *, stays: bool = True) -> Self:
+        """The examples that a command wrote to a file; one that stays is read when they are first looked at."""
+        made = cls.__new__(cls)
+        rows = None if stays else read_examples(str(path)).rows
+        made.corpus, made.report, made.summary = corpus, report, summary
+        made.address = inputs.examples(path if rows is None else rows)
+        return made
+
+    @cached_property
+    def _rows(self) -> tuple[Example, ...]:
+        return tuple(read_examples(self.address).rows)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """What `--json` prints."""
+        return self.report
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Example: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Example, ...]: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Example | tuple[Example, ...]:
+        return self._rows[place]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them as JSON lines of ids; the file appears when it is whole."""
+        write_examples(os.fspath(path), self)
+
+    def to_pandas(self) -> DataFrame:
+        """A table with a row for each example."""
+        import pandas
+
+        columns = ["query_id", "query", "positives", "negatives", "answers"]
+        return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self], columns=columns)
+
+    def __repr__(self) -> str:
+        negatives = sum(len(one.negatives) for one in self)
+        return f"Examples({counted(len(self), 'queries')}, {counted(negatives, 'negatives')})"
+
+    def _repr_html_(self) -> str:
+        rows = [[one.query_id, one.query, ", ".join(one.positives[:3]), len(one.negatives)] for one in self[:_SHOWN]]
+        rest = [f"and {len(self) - _SHOWN:,} more"] if len(self) > _SHOWN else []
+        columns = ["id", "query", "positives", "negatives"]
+        return notebook.table(repr(self), columns, rows, numeric=["negatives"], texts=rest)

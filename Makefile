@@ -30,7 +30,7 @@ test-tour: install-dev
 
 # The tests that encode, in the number format that precision "auto" does not mean on this processor.
 test-precision: install-dev
-	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.model.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
+	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.models.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
 	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow and not tour" $(call marked,mark\.precision)
 
 # N commands read damaged input, drawn by SEED: tests/fuzz. Failures are in build/fuzz/; ONLY=4711 or ONLY=build/fuzz/001.json

@@ -207,7 +207,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores, the format that "auto" means and the rates of matrix products, measured now."""
-    from retrievalkit.model.precision import auto_precision, default_device
+    from retrievalkit.models.precision import auto_precision, default_device
 
     device = default_device()
     name = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), "?")

@@ -30,10 +30,10 @@ import scipy.sparse
 from bench import machine
 from growth_holds import DIM, HITS, HOLDS, TERMS
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 SHARD = 8_192
 FEW_QUERIES, FEW_TEXTS = 100, 1_000
@@ -113,7 +113,7 @@ def _draw_vectors(folder: Path, size: int, *, weights: bool) -> None:
         vectors = rng.standard_normal((rows, 1, DIM), dtype=np.float32)
         ids = [f"d{n}" for n in range(start, start + rows)]
         writer.write_shard(number, ids, vectors, weights=_weights(rng, rows) if weights else None)
-    artifacts.write_manifest(
+    storage.write_manifest(
         folder, "vectors", command="encode", options={}, inputs={}, counts=writer.finish(), files=writer.checksums()
     )
 

@@ -31,7 +31,7 @@ import numpy as np
 from bench import BUILD, machine
 
 import data
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 
@@ -68,14 +68,14 @@ def draw(some: Path, corpus: Path, output: Path) -> None:
     encoded, ids = VectorStore(some), [passage.id for passage in open_corpus(corpus)]
     vectors = np.random.default_rng(0).standard_normal((len(ids), 1, encoded.dim), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
-    with artifacts.write_folder(output) as folder:
+    with storage.write_folder(output) as folder:
         writer = VectorWriter(folder)
         writer.write_shard(0, ids, vectors)
         made = {name: encoded.manifest[name] for name in ("options", "checkpoint")}
-        texts = artifacts.describe_input(str(corpus), open_corpus(corpus).fingerprint())
+        texts = storage.describe_input(str(corpus), open_corpus(corpus).fingerprint())
         made |= {"inputs": {"texts": texts}, "corpus": {"source": str(corpus), **texts}}
         counts = writer.finish()
-        artifacts.write_manifest(folder, "vectors", command="encode", counts=counts, files=writer.checksums(), **made)
+        storage.write_manifest(folder, "vectors", command="encode", counts=counts, files=writer.checksums(), **made)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import click
 from retrievalkit import registry
 from retrievalkit.cli.main import main
 from retrievalkit.contracts import VERSION
-from retrievalkit.options import how_to_set
+from retrievalkit.registry.component_options import how_to_set
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

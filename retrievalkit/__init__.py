@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from retrievalkit_export.export import export
     from retrievalkit_serve.serve import serve
 
-    from retrievalkit.api.command import command
-    from retrievalkit.api.hybrid import Hybrid
-    from retrievalkit.api.index import Index
-    from retrievalkit.api.retriever import Retriever
-    from retrievalkit.api.searching import Hit, Hits
-    from retrievalkit.api.vectors import Vectors
-    from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.cli.command import command
     from retrievalkit.cli.doctor import doctor
     from retrievalkit.cli.plugins import new_plugin, package_plugin, plugins, show_plugin
     from retrievalkit.cli.run import quickstart, run
-    from retrievalkit.conversion import convert
+    from retrievalkit.data.convert import convert
     from retrievalkit.data.example_table import Examples
-    from retrievalkit.evaluate.compare.compare import compare
-    from retrievalkit.evaluate.compare.comparison import Comparison
-    from retrievalkit.evaluate.evaluation import Evaluation
-    from retrievalkit.evaluate.run import Run
+    from retrievalkit.evaluation.compare.compare import compare
+    from retrievalkit.evaluation.compare.comparison import Comparison
+    from retrievalkit.evaluation.evaluation import Evaluation
+    from retrievalkit.evaluation.run import Run
     from retrievalkit.indexing.encode import encode
     from retrievalkit.indexing.index import IndexFolder, index
-    from retrievalkit.mine.mine import mine_negatives
-    from retrievalkit.report.table import Table
-    from retrievalkit.reranking.rerank import rerank
+    from retrievalkit.indexing.retriever import Retriever
+    from retrievalkit.indexing.vectors import Vectors
+    from retrievalkit.mining.mine import mine_negatives
+    from retrievalkit.reporting.table import Table
+    from retrievalkit.search.hybrid import Hybrid
+    from retrievalkit.search.index import Index
+    from retrievalkit.search.rerank import rerank
+    from retrievalkit.search.searchable import Hit, Hits
+    from retrievalkit.storage.folder import Folder
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -50,27 +50,27 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
-    "api.command": ("command",),
-    "api.hybrid": ("Hybrid",),
-    "api.index": ("Index",),
-    "api.retriever": ("Retriever",),
-    "api.searching": ("Hit", "Hits"),
-    "api.vectors": ("Vectors",),
-    "artifacts.folder": ("Folder",),
+    "cli.command": ("command",),
+    "search.hybrid": ("Hybrid",),
+    "search.index": ("Index",),
+    "indexing.retriever": ("Retriever",),
+    "search.searchable": ("Hit", "Hits"),
+    "indexing.vectors": ("Vectors",),
+    "storage.folder": ("Folder",),
     "cli.doctor": ("doctor",),
     "cli.plugins": ("new_plugin", "package_plugin", "plugins", "show_plugin"),
     "cli.run": ("quickstart", "run"),
-    "conversion": ("convert",),
-    "evaluate.compare.compare": ("compare",),
-    "evaluate.compare.comparison": ("Comparison",),
-    "evaluate.evaluation": ("Evaluation",),
-    "evaluate.run": ("Run",),
+    "data.convert": ("convert",),
+    "evaluation.compare.compare": ("compare",),
+    "evaluation.compare.comparison": ("Comparison",),
+    "evaluation.evaluation": ("Evaluation",),
+    "evaluation.run": ("Run",),
     "indexing.encode": ("encode",),
     "indexing.index": ("IndexFolder", "index"),
     "data.example_table": ("Examples",),
-    "mine.mine": ("mine_negatives",),
-    "reranking.rerank": ("rerank",),
-    "report.table": ("Table",),
+    "mining.mine": ("mine_negatives",),
+    "search.rerank": ("rerank",),
+    "reporting.table": ("Table",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),

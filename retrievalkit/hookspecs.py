@@ -8,7 +8,7 @@
 
 Nothing is imported before the name is used, so a plugin's top module must stay free of torch and transformers. Names
 are snake_case: they, and never import paths, are what recipes and checkpoints store. What each component must be is
-written in `retrievalkit.contracts`; what a command may use besides, in `retrievalkit.commands`.
+written in `retrievalkit.contracts`; what a command may use besides, in `retrievalkit.contracts.commands`.
 
 A plugin's top module says which contract it was written for: `retrievalkit_contract = "1"`, or "1.2" if it needs what
 1.2 added. A plugin of another contract is not loaded; `rkit plugins list` says why.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from retrievalkit import oddities
 from retrievalkit.data.runs import ranking
-from retrievalkit.options import check_options
+from retrievalkit.registry.component_options import check_options
+from retrievalkit.reporting import notices
 from retrievalkit.search.fusion import as_hits, gather
 from retrievalkit.search.options import FusionOptions, HybridOptions
 from retrievalkit.search.searcher import Searcher, find
 
 
-def search(indexes, *, queries, k=1000, model=None, options=None, note=oddities.note, **named):
+def search(indexes, *, queries, k=1000, model=None, options=None, note=notices.note, **named):
     """The run of queries."""
     chosen = HybridOptions(**check_options("search", HybridOptions, named))
     fusion = chosen.fused(len(indexes))

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from retrievalkit.errors import DataError, UnknownNameError
-from retrievalkit.recipe.recipe import Recipe, load_recipe
-from retrievalkit.recipe.settings import flatten
+from retrievalkit.recipes.recipe import Recipe, load_recipe
+from retrievalkit.recipes.settings import flatten
 
 Settings = dict[str, Any]
 

@@ -18,14 +18,14 @@ from retrievalkit.hookspecs import VERSION
 FOLDER = Path(__file__).parent / "contracts"
 PROMISED = {
     "retrievalkit": ["hookimpl"],
-    "retrievalkit.commands": None,
+    "retrievalkit.contracts.commands": None,
     "retrievalkit.contracts": None,
     "retrievalkit.data.corpus": ["Corpus", "Passage", "open_corpus"],
     "retrievalkit.data.examples": ["Example", "check_examples", "read_examples"],
     "retrievalkit.data.files": ["uncollected"],
     "retrievalkit.data.inputs": ["judgements", "model", "passages", "place", "queries"],
     "retrievalkit.data.masking": None,
-    "retrievalkit.data.pieces": None,
+    "retrievalkit.data.tokenized_text": None,
     "retrievalkit.data.qrels": ["read_qrels"],
     "retrievalkit.data.queries": ["Query", "check_queries", "read_queries"],
     "retrievalkit.data.records": ["HALF_CHARACTER", "Record"],
@@ -35,13 +35,13 @@ PROMISED = {
     "retrievalkit.data.spans": None,
     "retrievalkit.data.truncation": None,
     "retrievalkit.data.vectors": None,
-    "retrievalkit.declarations": [
+    "retrievalkit.contracts.declarations": [
         "Argument", "Command", "CommandOptions", "Flag", "Place", "ReadingOptions", "Reads", "Sections",
         "WritingOptions", "command",
     ],
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,
-    "retrievalkit.lexical": None,
+    "retrievalkit.scoring.lexical": None,
     "retrievalkit.registry": [
         "HOOKS",
         "Component",
@@ -54,9 +54,9 @@ PROMISED = {
         "options",
         "plugins",
     ],
-    "retrievalkit.oddities": ["gathered", "join", "show"],
-    "retrievalkit.score": None,
-    "retrievalkit.searching": None,
+    "retrievalkit.reporting.notices": ["gathered", "join", "show"],
+    "retrievalkit.scoring": None,
+    "retrievalkit.search.public": None,
     "retrievalkit_testing": None,
 }  # fmt: skip
 

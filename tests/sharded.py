@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
 
@@ -40,7 +40,7 @@ def write(folder, m, *, weighted):
         writer.write_shard(number, ids, np.concatenate(rows[some]), counts=counts[some], weights=weights)
     written, files = writer.finish(), writer.checksums()
     options = {"shard_texts": 64}
-    artifacts.write_manifest(folder, "vectors", command="encode", options=options, counts=written, files=files)
+    storage.write_manifest(folder, "vectors", command="encode", options=options, counts=written, files=files)
     return folder
 
 

@@ -15,7 +15,7 @@ import click
 from retrievalkit.cli import main as rkit
 from retrievalkit.cli import step
 from retrievalkit.errors import InputError
-from retrievalkit.recipe import side_by_side
+from retrievalkit.recipes import side_by_side
 
 JOURNAL = "journal.txt"
 

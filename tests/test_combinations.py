@@ -10,7 +10,7 @@ import torch
 from retrievalkit import registry
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]

@@ -27,7 +27,7 @@ from places import ROOT
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.mine.options import MiningOptions
+from retrievalkit.mining.options import MiningOptions
 from retrievalkit.training.options import PretrainingOptions, RerankerOptions, TrainingOptions
 
 

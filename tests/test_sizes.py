@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from retrievalkit.cli import main
 from retrievalkit.data.runs import read_run, write_run
-from retrievalkit.mine.parts import HITS_AT_ONCE, PART, PART_HITS, part_size, searched_at_once
+from retrievalkit.mining.parts import HITS_AT_ONCE, PART, PART_HITS, part_size, searched_at_once
 from retrievalkit.search.searcher import BATCH_QUERIES, queries_at_once
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.training.loop import Loop
 
 
@@ -26,7 +26,7 @@ def bytes_of(folder):
 
 
 def weights_of(folder):
-    return artifacts.read_manifest(folder)["fingerprint"]
+    return storage.read_manifest(folder)["fingerprint"]
 
 
 def log_of(folder):

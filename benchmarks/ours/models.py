@@ -21,7 +21,7 @@ def matrix(data: Path, folder: Path) -> Callable[[], dict[str, float]]:
     """The matrix rate of this machine: 10^9 operations a second of square products, as torch does them."""
     import torch
 
-    from retrievalkit.model.precision import default_device
+    from retrievalkit.models.precision import default_device
 
     device = default_device()
 
@@ -39,8 +39,8 @@ def matrix(data: Path, folder: Path) -> Callable[[], dict[str, float]]:
 
 
 def _retriever(model: str = MODEL, **options: Any) -> Any:
-    from retrievalkit.model.precision import default_device
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.precision import default_device
+    from retrievalkit.models.retriever import Retriever
 
     # As `rkit encode` and `rkit search` load it.
     return Retriever.create(model, **options, lean=True).to(default_device()).eval()
@@ -109,7 +109,7 @@ def train(
     kind: str = "dense",
 ) -> Side:
     """The loop of `rkit train`, a step is a batch of questions."""
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
     from retrievalkit.training.train import train as train_retriever
 
     elapsed = _clock()
@@ -209,7 +209,7 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[
     """Scores of pairs by a cross-encoder with a head drawn at random, which the peer reads too."""
     import torch
 
-    from retrievalkit.model.cross_encoder import CrossEncoder
+    from retrievalkit.models.cross_encoder import CrossEncoder
 
     made = CrossEncoder.create(MODEL, max_length=512)
     with torch.no_grad():
@@ -259,7 +259,7 @@ def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, p
 def pool(data: Path, folder: Path, *, method: str, **sizes: int) -> Callable[[], Any]:
     """Pooling of vocabulary logits, forward and backward."""
     from retrievalkit.contracts import VocabularyHead
-    from retrievalkit.lexical import keep_top_k, max_saturated, max_weighted_softmax
+    from retrievalkit.scoring.lexical import keep_top_k, max_saturated, max_weighted_softmax
 
     inputs = pooling.Inputs.random(**sizes)
 

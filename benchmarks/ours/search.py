@@ -242,7 +242,7 @@ def _mine(source: Path, corpus: Path, examples: Path, depth: int) -> Callable[[]
 
 def evaluate(data: Path, folder: Path, *, queries: int, depth: int) -> Callable[[], dict[str, float]]:
     """Five metrics of a run, from its file to the means."""
-    from retrievalkit.evaluate.evaluate import evaluate as judge
+    from retrievalkit.evaluation.evaluate import evaluate as judge
 
     run, qrels = drawn.run_file(data, queries, depth)
     metrics = "nDCG@10 RR@10 R@100 R@1000 AP@1000"

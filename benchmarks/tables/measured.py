@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from plan import Run
 
-from retrievalkit import artifacts
-from retrievalkit.evaluate.significance import bootstrap_intervals, randomisation_test
-from retrievalkit.recipe.outcome import read_figures, read_per_query
-from retrievalkit.recipe.recipe import Recipe, load_recipe
-from retrievalkit.recipe.results import Cell, ResultRow, tabulate
+from retrievalkit import storage
+from retrievalkit.evaluation.significance import bootstrap_intervals, randomisation_test
+from retrievalkit.recipes.outcome import read_figures, read_per_query
+from retrievalkit.recipes.recipe import Recipe, load_recipe
+from retrievalkit.recipes.results import Cell, ResultRow, tabulate
 
 _NO_TERMS = ("step", "loss", "grad_norm", "learning_rate", "epoch")
 
@@ -156,7 +156,7 @@ def _gap(rows: Mapping[str, ResultRow], one: str, other: str, column: str) -> Ce
 def _done(folder: Path) -> dict[str, dict[str, Any]]:
     """The steps of a run that are done, as it noted them."""
     path = folder / "run.json"
-    steps = artifacts.read_json(path, do="")["steps"] if path.is_file() else {}
+    steps = storage.read_json(path, do="")["steps"] if path.is_file() else {}
     return {name: entry for name, entry in steps.items() if entry["done"]}
 
 

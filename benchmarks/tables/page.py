@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.report.table import markdown_table
+from retrievalkit.reporting.table import markdown_table
 
 _OPENING = """# The papers' tables
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.recipe.settings import read_yaml
+from retrievalkit.recipes.settings import read_yaml
 
 FILE = Path(__file__).with_name("tables.yaml")
 

@@ -21,7 +21,7 @@ from measured import Kept, Rows, difference, keep, kept, level, rows_of, seconds
 from page import draw, page
 from plan import Item, Run, content, runs
 
-from retrievalkit.evaluate.significance import holm
+from retrievalkit.evaluation.significance import holm
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parents[1] / "docs" / "assets" / "tables"  # for the site

@@ -15,8 +15,8 @@ import yaml
 
 from retrievalkit import registry
 from retrievalkit.cli import main
-from retrievalkit.recipe.recipe import load_recipe
-from retrievalkit.recipe.run import plan
+from retrievalkit.recipes.recipe import load_recipe
+from retrievalkit.recipes.run import plan
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

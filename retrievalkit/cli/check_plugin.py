@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit.declarations import Argument, CommandOptions, Flag, Rest, command
+from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Rest, command
 from retrievalkit.errors import InputError
-from retrievalkit.recipe.settings import flatten, nested
+from retrievalkit.recipes.settings import flatten, nested
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from retrievalkit import artifacts, oddities, registry
-from retrievalkit.artifacts.places import descriptor
+from retrievalkit import registry, storage
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
-from retrievalkit.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
+from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
 from retrievalkit.errors import InputError
-from retrievalkit.options import NAMED_WITH_OPTIONS, Option, convert, options, read_call
-from retrievalkit.report.terminal import say
+from retrievalkit.registry.component_options import NAMED_WITH_OPTIONS, Option, convert, options, read_call
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.terminal import say
+from retrievalkit.storage.places import descriptor
 
 
 class _Value(click.ParamType[Any]):
@@ -68,7 +69,7 @@ class DerivedCommand(click.Command):
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **given: Any) -> Any:
-        from retrievalkit.recipe.settings import parse_set
+        from retrievalkit.recipes.settings import parse_set
 
         # Given by the user, so that a default does not hide a value of --set.
         source = click.get_current_context().get_parameter_source
@@ -91,10 +92,10 @@ class DerivedCommand(click.Command):
             result = self.declared.run(options)
             if shown and not self._prints:
                 data = result if isinstance(result, str) else result.as_json() if as_json else result.summary
-                say(artifacts.named(json.dumps(data, indent=2, default=str) if as_json else data))
+                say(storage.named(json.dumps(data, indent=2, default=str) if as_json else data))
                 # JSON has them.
                 for note in () if as_json else getattr(result, "notes", ()):
-                    oddities.show(note)
+                    notices.show(note)
         if code := getattr(result, "exit_code", 0):
             click.get_current_context().exit(code)
         return result

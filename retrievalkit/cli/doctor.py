@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrievalkit import registry
-from retrievalkit.declarations import command
+from retrievalkit.contracts.declarations import command
 from retrievalkit.errors import OptionError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
-from retrievalkit.report.counts import counted
-from retrievalkit.report.table import Table
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.table import Table
 
 _PACKAGES = {
     "torch": "training and encoding",
@@ -86,7 +86,7 @@ def doctor(options: DoctorOptions) -> Findings:
 def _processor() -> Finding:
     import torch
 
-    from retrievalkit.model.precision import auto_precision, default_device
+    from retrievalkit.models.precision import auto_precision, default_device
 
     device = default_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"

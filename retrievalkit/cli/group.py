@@ -22,7 +22,7 @@ from retrievalkit import registry
 from retrievalkit.cli import signals
 from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
-from retrievalkit.report.terminal import printable
+from retrievalkit.reporting.terminal import printable
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -250,7 +250,7 @@ def _check_several_processes(ctx: click.Context, name: str) -> None:
 
 def _shown(message: str) -> str:
     """A message as it is printed: an error's words, whoever raised it, which may quote names and texts of strangers."""
-    from retrievalkit.artifacts import named
+    from retrievalkit.storage import named
 
     return printable(str(InputError(named(message))), lines=True)
 
@@ -284,7 +284,7 @@ def report(error: BaseException) -> int:
     if error.errno is None or (error.filename is None and error.errno not in _WITHOUT_FILE):
         raise error
     click.echo(f"Error: {_shown(_failure(error))}", err=True)
-    from retrievalkit.artifacts import was_written
+    from retrievalkit.storage import was_written
 
     of_input = error.errno in _OF_NAMES or (error.errno == errno.EIO and error.filename and not was_written(error))
     return InputError.exit_code if of_input else 1
@@ -292,7 +292,7 @@ def report(error: BaseException) -> int:
 
 def _failure(error: OSError) -> str:
     """What happened to a file, what is kept, and what to do."""
-    from retrievalkit.artifacts import was_written
+    from retrievalkit.storage import was_written
 
     place = f"'{error.filename}'" if error.filename else "standard output"
     kept = "".join(f" {note}" for note in getattr(error, "__notes__", [])[-1:])

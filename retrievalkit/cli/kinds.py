@@ -131,7 +131,7 @@ def _label(parameter: click.Parameter, context: click.Context) -> str:
 
 def _kind(place: str) -> str | None:
     """The kind of data in a place; None where that is not known."""
-    from retrievalkit import artifacts
+    from retrievalkit import storage
     from retrievalkit.data import kinds, sources
     from retrievalkit.data.sources.documents import as_documents
 
@@ -144,7 +144,7 @@ def _kind(place: str) -> str | None:
     with suppress(RetrievalkitError, OSError):
         if not os.path.isdir(place):
             return "documents" if as_documents(place) != place else kinds.kind_of(place)
-        if (kind := artifacts.kind_of(place)) in _KINDS:
+        if (kind := storage.kind_of(place)) in _KINDS:
             return kind
         if os.path.isfile(os.path.join(place, "config.json")):
             return "model"

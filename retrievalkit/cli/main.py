@@ -10,13 +10,13 @@ from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.group import RkitGroup, RootGroup
 from retrievalkit.cli.plugins import group as plugins
 from retrievalkit.cli.run import quickstart, run
-from retrievalkit.conversion import convert
-from retrievalkit.evaluate.compare.compare import compare
-from retrievalkit.evaluate.evaluate import evaluate
+from retrievalkit.data.convert import convert
+from retrievalkit.evaluation.compare.compare import compare
+from retrievalkit.evaluation.evaluate import evaluate
 from retrievalkit.indexing.encode import encode
 from retrievalkit.indexing.index import index
-from retrievalkit.mine.mine import mine_negatives
-from retrievalkit.reranking.rerank import rerank as rerank_apply
+from retrievalkit.mining.mine import mine_negatives
+from retrievalkit.search.rerank import rerank as rerank_apply
 from retrievalkit.search.search import search
 from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.train import train

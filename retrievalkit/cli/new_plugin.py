@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
-from retrievalkit import artifacts, hookspecs, registry
+from retrievalkit import hookspecs, registry, storage
 from retrievalkit.errors import InputError, PluginError
 
 Kind = Literal[
@@ -135,7 +135,7 @@ def _write(
     else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
     files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
-    with artifacts.write_folder(output) as folder:
+    with storage.write_folder(output) as folder:
         for path, text in files.items():
             target = folder / _render(path, values)
             target.parent.mkdir(parents=True, exist_ok=True)

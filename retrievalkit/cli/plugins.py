@@ -26,11 +26,11 @@ from retrievalkit.cli.check_plugin import check_plugin
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.new_plugin import Kind, new, package
-from retrievalkit.declarations import Argument, Flag, Place, command
+from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
-from retrievalkit.modules import module_spec
-from retrievalkit.options import how_to_set
-from retrievalkit.report.table import Table
+from retrievalkit.registry.component_options import how_to_set
+from retrievalkit.registry.modules import module_spec
+from retrievalkit.reporting.table import Table
 
 _SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)", re.DOTALL)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from retrievalkit import artifacts
-from retrievalkit.declarations import (
+from retrievalkit import storage
+from retrievalkit.contracts.declarations import (
     Argument,
     CommandOptions,
     Flag,
@@ -26,11 +26,11 @@ from retrievalkit.declarations import (
     command,
 )
 from retrievalkit.errors import InputError
-from retrievalkit.recipe.settings import flatten, nested
+from retrievalkit.recipes.settings import flatten, nested
 
 if TYPE_CHECKING:
-    from retrievalkit.recipe.outcome import Outcome, Plan
-    from retrievalkit.recipe.quickstart import Quickstart
+    from retrievalkit.recipes.outcome import Outcome, Plan
+    from retrievalkit.recipes.quickstart import Quickstart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,10 @@ class RunOptions(StepsOptions):
 def run(options: RunOptions) -> Outcome | Plan:
     """Run the steps of a recipe in order; those whose inputs have not changed are skipped."""
     from retrievalkit.cli.main import main
-    from retrievalkit.recipe import run as program
-    from retrievalkit.recipe.recipe import load_recipe
+    from retrievalkit.recipes import run as program
+    from retrievalkit.recipes.recipe import load_recipe
 
-    artifacts.place_of(str(options.output))  # refuses a store
+    storage.place_of(str(options.output))  # refuses a store
     names = [name.strip() for one in options.variants or () for name in one.split(",")]
     recipe = load_recipe(
         str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
@@ -120,11 +120,11 @@ class QuickstartOptions(StepsOptions):
 def quickstart(options: QuickstartOptions) -> Quickstart:
     """Train, index, search and compare on real text: all steps, a table of results, a page and a search line."""
     from retrievalkit.cli.main import main
-    from retrievalkit.recipe.quickstart import results
-    from retrievalkit.recipe.recipe import load_recipe
-    from retrievalkit.recipe.run import run as run_recipe
+    from retrievalkit.recipes.quickstart import results
+    from retrievalkit.recipes.recipe import load_recipe
+    from retrievalkit.recipes.run import run as run_recipe
 
-    artifacts.place_of(str(options.output))  # refuses a store
+    storage.place_of(str(options.output))  # refuses a store
     data = {name: getattr(options, name) for name in ("corpus", "examples", "queries", "qrels")}
     missing = [name for name, value in data.items() if value is None]
     if missing and len(missing) < len(data):

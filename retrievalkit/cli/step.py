@@ -12,14 +12,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import oddities
 from retrievalkit.cli import signals
 from retrievalkit.cli.main import main as rkit
 from retrievalkit.errors import RetrievalkitError
-from retrievalkit.recipe.job import Job, StepError, commands
-from retrievalkit.recipe.log import StepLog
-from retrievalkit.recipe.side_by_side import Ended
-from retrievalkit.recipe.step import Step
+from retrievalkit.recipes.job import Job, StepError, commands
+from retrievalkit.recipes.log import StepLog
+from retrievalkit.recipes.side_by_side import Ended
+from retrievalkit.recipes.step import Step
+from retrievalkit.reporting import notices
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def _run(task: dict[str, Any], log: StepLog) -> Ended:
         cli = rkit.with_plugin_commands()
         output = None if task["output"] is None else Path(task["output"])
         job = Job(Step(task["name"], task["command"], {}), commands(cli)[task["command"]], output, tuple(task["words"]))
-        with oddities.collected(strict=task["strict"]):
+        with notices.collected(strict=task["strict"]):
             job.run(cli, log, resume=task["resume"])
     except StepError as error:
         problem, code = error.reason, error.exit_code

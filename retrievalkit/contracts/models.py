@@ -18,8 +18,8 @@ from retrievalkit.errors import OptionError, UnsupportedError
 if TYPE_CHECKING:
     import numpy as np
 
-    from retrievalkit.data.pieces import Vocabulary
     from retrievalkit.data.spans import Document
+    from retrievalkit.data.tokenized_text import Vocabulary
 
 Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")
@@ -168,7 +168,7 @@ class Batch:
 class VocabularyHead:
     """The vocabulary (masked language model) head: hidden states -> logits, in its two parts.
 
-    Kept apart, so that `retrievalkit.lexical` can fuse the projection with its pooling, and never holds all logits.
+    Kept apart, so that `scoring.lexical` can fuse the projection with its pooling, and never holds all logits.
 
     Attributes:
         transform: (..., width) -> (..., inner): the layers before the projection (in BERT: dense, GELU, LayerNorm).
@@ -219,7 +219,7 @@ class TokenStates:
 
 @dataclass
 class Representation:
-    """A batch of texts as dense vectors and/or weights over a vocabulary; see `retrievalkit.score` for how two compare.
+    """A batch of texts as dense vectors and/or weights over a vocabulary; `retrievalkit.scoring` compares two.
 
     Attributes:
         vectors: (batch, m, dim), m >= 1 vectors a text, or None.

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from retrievalkit.options import check_options, read_call
+from retrievalkit.registry.component_options import check_options, read_call
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from retrievalkit.contracts.models import Text
-    from retrievalkit.model.precision import Precision
+    from retrievalkit.models.precision import Precision
 
 
 @dataclass

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data import files
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
-from retrievalkit.oddities import Blanks
-from retrievalkit.report.counts import counted
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.notices import Blanks
+from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
+from retrievalkit.contracts.declarations import Place
 from retrievalkit.data import inputs
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.declarations import Place
-from retrievalkit.report import notebook
-from retrievalkit.report.counts import counted
-from retrievalkit.report.table import Tabular
+from retrievalkit.reporting import notebook
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.table import Tabular
 
 if TYPE_CHECKING:
     from pandas import DataFrame

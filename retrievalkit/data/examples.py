@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from retrievalkit import oddities
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
 from retrievalkit.data.forms import (
@@ -31,8 +30,9 @@ from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
-from retrievalkit.oddities import Blanks
-from retrievalkit.report.counts import counted
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.notices import Blanks
 
 ONE_MEANING = "An id must always mean the same."
 _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
@@ -146,7 +146,7 @@ def note_dropped(examples: Examples) -> None:
     """Tell `oddities` of examples that were dropped because they have no positive."""
     if count := examples.dropped:
         whole = f"{count:,} of the {count + len(examples):,} examples of '{examples.source}'"
-        oddities.note(
+        notices.note(
             f"{whole} {'has' if count == 1 else 'have'} no positive and {'is' if count == 1 else 'are'} left out."
         )
 

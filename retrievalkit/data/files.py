@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from retrievalkit.artifacts import fingerprint_file, write_file
 from retrievalkit.errors import DataError, nearest, shortlist
+from retrievalkit.storage import fingerprint_file, write_file
 
 LONGEST_LINE = 1 << 26
 """Most bytes of a line, decompressed; a longer one is refused before it fills the memory."""

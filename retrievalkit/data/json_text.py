@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from retrievalkit.artifacts import json_problem
 from retrievalkit.data import files
 from retrievalkit.errors import DataError, shortlist
+from retrievalkit.storage import json_problem
 
 _SHOWN = 60
 _SPACES = " \t\r\n"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retrievalkit.data.pieces import Pieces, Vocabulary
+from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
 from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
-from retrievalkit.oddities import Blanks
+from retrievalkit.reporting.notices import Blanks
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from retrievalkit.data.forms import columns, is_judgement_header, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.errors import DataError
-from retrievalkit.report.counts import counted
+from retrievalkit.reporting.counts import counted
 
 KNOWN_FORMS = (
     "Known forms of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, perhaps a score); "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from retrievalkit.data.pieces import Pieces
+from retrievalkit.data.tokenized_text import Pieces
 
 NEIGHBOURHOOD = 100
 """The maximum distance of a randomly sampled partner, in spans."""

@@ -17,7 +17,7 @@ from retrievalkit.data.forms import number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.errors import nearest
-from retrievalkit.report.counts import counted
+from retrievalkit.reporting.counts import counted
 
 _TWO_LISTS = (("pos_scores", "positives"), ("neg_scores", "negatives"))
 

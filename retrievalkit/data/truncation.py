@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrievalkit import oddities
+from retrievalkit.reporting import notices
 
 
 def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, limit: int) -> None:
@@ -27,7 +27,7 @@ def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, li
             repeated = one.sequence_ids.count(0) if one.n_sequences == 2 else 0
             special = sum(one.special_tokens_mask)
             lost = max(1, sum(max(0, len(part) - special - repeated) for part in rest))
-            oddities.cut([side[row] for side in texts], kind, limit, lost)
+            notices.cut([side[row] for side in texts], kind, limit, lost)
 
 
 def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str]], kind: str, limit: int) -> None:
@@ -39,4 +39,4 @@ def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str
             parts = [side[row] for side in texts]
             whole = tokenizer(*parts, verbose=False)["input_ids"]
             if lost := len(whole) - length:
-                oddities.cut(parts, kind, limit, lost)
+                notices.cut(parts, kind, limit, lost)

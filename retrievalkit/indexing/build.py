@@ -3,7 +3,7 @@
     rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N]
 
 The folder holds the indexer's files and a manifest that names the indexer, what was indexed, and the checkpoint that
-encodes queries for it. Of shards see `retrievalkit.shards`.
+encodes queries for it. Of shards see `retrievalkit.indexing.shards`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from retrievalkit import artifacts, consent, registry, shards
-from retrievalkit.cluster import ClusterOptions
+from retrievalkit import registry, storage
 from retrievalkit.contracts import Indexer
+from retrievalkit.contracts.cluster import ClusterOptions
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
-from retrievalkit.registry import describe
+from retrievalkit.indexing import shards
+from retrievalkit.registry import describe, trust
 
 Indexed = Literal["vectors", "texts"]
 TEXTS = "texts.jsonl"
@@ -60,8 +61,8 @@ def build_index(
             wrong.
         UnsupportedError: The indexer does not build in shards.
     """
-    artifacts.check_output(output, overwrite=overwrite)
-    kind = artifacts.kind_of(source)
+    storage.check_output(output, overwrite=overwrite)
+    kind = storage.kind_of(source)
     if kind == "checkpoint":
         do = f"rkit encode {source} CORPUS --output vectors"
         msg = f"'{source}' is a checkpoint. Encode a corpus with it first: {do}"
@@ -90,13 +91,13 @@ def build_index(
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})
     made: Indexer = component_class(**checked)
-    if consent.in_recipe():
+    if trust.in_recipe():
         made.from_files = frozenset(checked)
     opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
     described = {**describe("indexer", component.name, checked), "indexes": holds}
     if parts is not None:
         shards.check(component.name, made, opened, parts)
-    with artifacts.write_folder(output, overwrite=overwrite, keep_partial=parts is not None) as staging:
+    with storage.write_folder(output, overwrite=overwrite, keep_partial=parts is not None) as staging:
         more: dict[str, Any] = {}
         if parts is None:
             counts = made.build(opened, staging)
@@ -107,13 +108,13 @@ def build_index(
             write_corpus(staging / TEXTS, open_corpus(texts))
             kept = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
             origin["corpus"] = _located(kept, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
-        manifest = artifacts.write_manifest(
+        manifest = storage.write_manifest(
             staging,
             "index",
             command="index",
             options={"indexer": component.name, **checked},
             counts=counts,
-            files=artifacts.describe_files(staging),
+            files=storage.describe_files(staging),
             indexer=described,
             **more,
             **origin,
@@ -127,10 +128,10 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
     if isinstance(opened, Corpus):
         fingerprint = opened.fingerprint()
         corpus = {"source": str(source), "fingerprint": fingerprint}
-        inputs = {"corpus": artifacts.describe_input(source, fingerprint)}
+        inputs = {"corpus": storage.describe_input(source, fingerprint)}
         return {"inputs": inputs, "corpus": _located(corpus, inputs["corpus"]["path"], output)}
     manifest = opened.manifest
-    found: dict[str, Any] = {"inputs": {"vectors": artifacts.describe_input(source, opened.fingerprint)}}
+    found: dict[str, Any] = {"inputs": {"vectors": storage.describe_input(source, opened.fingerprint)}}
     if "checkpoint" in manifest:
         found["checkpoint"] = _located(manifest["checkpoint"], manifest["checkpoint"]["path"], output)
     if "dimensions" in manifest:
@@ -144,7 +145,7 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:
     """The entry with its path, also relative to the index, so that both can be moved together."""
-    if artifacts.is_address(path) or artifacts.store_of(output):
+    if storage.is_address(path) or storage.store_of(output):
         return {**entry, "path": path}
     if not os.path.isabs(path):
         return dict(entry)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal
 
-from retrievalkit.artifacts.folder import Folder
-from retrievalkit.cluster import RayOptions
+from retrievalkit.contracts.cluster import RayOptions
+from retrievalkit.contracts.declarations import Argument, ReadingOptions, Reads, WritingOptions, command
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Argument, ReadingOptions, Reads, WritingOptions, command
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.modules import large_imports
-from retrievalkit.report.counts import counted
+from retrievalkit.registry.modules import large_imports
+from retrievalkit.reporting.counts import counted
+from retrievalkit.storage.folder import Folder
 
 
 @dataclass(frozen=True)

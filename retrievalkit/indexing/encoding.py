@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievalkit import artifacts, oddities
-from retrievalkit.cluster import ClusterOptions, check_same, spread_map
+from retrievalkit import storage
 from retrievalkit.contracts import Representation, Side, Text
+from retrievalkit.contracts.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.sources import InMemory
@@ -32,14 +32,15 @@ from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.data.vectors.writer import check_shard
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.model.batches import prefetch
-from retrievalkit.model.checkpoint import is_checkpoint, note_untrained_dimensions
-from retrievalkit.model.precision import Precision, default_device, resolve_precision
-from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
-from retrievalkit.report.counts import counted
-from retrievalkit.report.progress import ProgressBar
-from retrievalkit.report.terminal import say
-from retrievalkit.score.bf16_filter import multiplies_bf16
+from retrievalkit.models.batches import prefetch
+from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
+from retrievalkit.models.precision import Precision, default_device, resolve_precision
+from retrievalkit.models.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import say
+from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -80,7 +81,7 @@ def encode(
     if cluster is not None and isinstance(texts, InMemory):
         msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
         raise OptionError(msg)
-    artifacts.check_output(output, overwrite=overwrite)
+    storage.check_output(output, overwrite=overwrite)
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
         msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
         raise OptionError(msg)
@@ -89,10 +90,10 @@ def encode(
     source = _Texts.open(texts, side)
     job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
-    inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
-    with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
+    inputs = {"checkpoint": checkpoint, "texts": storage.describe_input(texts, source.fingerprint)}
+    with storage.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
         identity = {"options": job.options(), "inputs": inputs}
-        writer = VectorWriter(staging, identity=identity, store=artifacts.store_of(output))
+        writer = VectorWriter(staging, identity=identity, store=storage.store_of(output))
         complete, changed = writer.completed_shards()
         if changed:
             say(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
@@ -103,7 +104,7 @@ def encode(
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
-        return artifacts.write_manifest(
+        return storage.write_manifest(
             staging,
             "vectors",
             command="encode",
@@ -150,7 +151,7 @@ class _Texts:
             corpus = open_corpus(texts)
             return cls(corpus, side, corpus.fingerprint())
         queries = read_queries(texts)
-        return cls(queries, side, artifacts.fingerprint_value([(query.id, query.text) for query in queries]))
+        return cls(queries, side, storage.fingerprint_value([(query.id, query.text) for query in queries]))
 
     def expected_size(self) -> int | None:
         return self.rows.expected_size() if isinstance(self.rows, Corpus) else len(self.rows)
@@ -225,7 +226,7 @@ class _Job:
     ) -> Iterator[tuple[int, EncodedShard]]:
         """The same shards, encoded by the workers of a cluster."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
-        make = functools.partial(_Worker, artifacts.absolute(model), self.side, options, self.retriever.fingerprint)
+        make = functools.partial(_Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint)
         told = False
         with self._progress(skip) as progress:
             # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
@@ -318,7 +319,7 @@ class _LeftOut:
     def __init__(self, staging: Path, complete: frozenset[int], writer: VectorWriter) -> None:
         self._path, self._writer = staging / "left-out.jsonl", writer
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        self._rows = [row for row in map(artifacts.loads_json, lines) if row["shard"] in complete]
+        self._rows = [row for row in map(storage.loads_json, lines) if row["shard"] in complete]
 
     def add(self, number: int, texts: Mapping[str, str]) -> None:
         """Texts of a shard that is about to be written, with the reasons."""
@@ -336,7 +337,7 @@ class _LeftOut:
         first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_TOLD])
         rest = f"; and {len(self._rows) - _TOLD:,} more, see left_out in manifest.json" if self._rows[_TOLD:] else ""
         count = counted(len(self._rows), "texts")
-        oddities.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
+        notices.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
         return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}
 
 
@@ -344,7 +345,7 @@ class _Worker:
     """Encodes shards in a process of its own, which another machine may run."""
 
     def __init__(self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str) -> None:
-        model = artifacts.local(model)
+        model = storage.local(model)
         retriever = _opened(model, options)
         check_same("model", model, retriever.fingerprint, fingerprint)
         self._job = _Job.of(retriever, _Texts([], side, ""), options)

@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts.folder import Folder
-from retrievalkit.cluster import RayOptions
+from retrievalkit import storage
+from retrievalkit.contracts.cluster import RayOptions
+from retrievalkit.contracts.declarations import Argument, Flag, Named, Place, ReadingOptions, Reads, Rest, command
 from retrievalkit.data import inputs
 from retrievalkit.data.sources import InMemory
-from retrievalkit.declarations import Argument, Flag, Named, Place, ReadingOptions, Reads, Rest, command
 from retrievalkit.errors import ArtifactError, OptionError
 from retrievalkit.indexing.options import Count, Precision
-from retrievalkit.report.counts import counted
+from retrievalkit.reporting.counts import counted
+from retrievalkit.storage.folder import Folder
 
 if TYPE_CHECKING:
     from retrievalkit.indexing.change import Outcome
-    from retrievalkit.search.recall import Recall
+    from retrievalkit.indexing.recall import Recall
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def index(options: IndexOptions) -> IndexFolder:
         recall = _recall(options.source, options, options.indexer_options)
         return IndexFolder(options.source, [recall.summary], recall=recall)
     if options.check:
-        from retrievalkit.search.recall import check_beforehand
+        from retrievalkit.indexing.recall import check_beforehand
 
         check_beforehand(options.source, options.check_queries)
     from retrievalkit.indexing.build import build_index
@@ -145,7 +145,7 @@ def _given(options: IndexOptions, names: Sequence[str]) -> list[str]:
 def _changed(options: IndexOptions) -> IndexFolder:
     from retrievalkit.indexing.change import change_index
 
-    if artifacts.store_of(options.source):
+    if storage.store_of(options.source):
         msg = f"'{options.source}' is in a store, where indexes are not changed. Change a copy here, or index again."
         raise ArtifactError(msg)
     others = ["indexer", "output", "overwrite", "shards", "indexer_options", "check"]
@@ -166,7 +166,7 @@ def _changed(options: IndexOptions) -> IndexFolder:
 
 
 def _recall(folder: Place, options: IndexOptions, indexer_options: Mapping[str, Any]) -> Recall:
-    from retrievalkit.search import recall
+    from retrievalkit.indexing import recall
 
     return recall.check_index(
         str(folder),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from retrievalkit.declarations import Named
+from retrievalkit.contracts.declarations import Named
 
 Count = Annotated[int, Ge(1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]

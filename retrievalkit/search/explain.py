@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retrievalkit import oddities
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.indexing.open_indexes import OpenIndex, Source
+from retrievalkit.reporting import notices
 from retrievalkit.search.hits import Found, TokenPair
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import OpenIndex, Source
 
 if TYPE_CHECKING:
     from retrievalkit.contracts import Representation, Side, Text
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 MOST = 20
 """The maximum number of terms or pairs of tokens per hit; fewer are printed."""
@@ -80,7 +80,7 @@ def _reasons(
     if not texts:
         return unknown
     # The search and `rkit encode` noted the texts that are cut.
-    with searcher.encoders.using(source) as retriever, oddities.gathered():
+    with searcher.encoders.using(source) as retriever, notices.gathered():
         reasons = _compared(searcher, retriever, query.text, list(texts.values()), source)
     if not reasons:
         # One vector per text and query: another query need not be encoded to find that out.
@@ -94,7 +94,7 @@ def _compared(
 ) -> list[Found]:
     """The similarities of a query and each text, by the parts of the representations that the index compares."""
     # Of a search of texts alone, the import of torch would take most of the time.
-    from retrievalkit.score import scores, viewed
+    from retrievalkit.scoring import scores, viewed
 
     asked = viewed(searcher.encoders.encode(index, [("", query)], "query"), index.indexer.view)
     counts = index.manifest.get("counts", {})
@@ -131,7 +131,7 @@ def _by_vectors(
     retriever: Retriever, query: str, texts: Sequence[Text], asked: Representation, documents: Representation
 ) -> list[Found]:
     """The document's vector that is nearest to the query's only vector, or the pairs of the nearest tokens."""
-    from retrievalkit.score import vector_scores
+    from retrievalkit.scoring import vector_scores
 
     products = vector_scores(asked, documents)[0]  # (m_q, D, m_d)
     best, nearest = (values.T.tolist() for values in products.max(dim=2))  # (D, m_q)

@@ -22,7 +22,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Candidates, FusionMethod
 from retrievalkit.data.runs import Ranking
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.options import read_call
+from retrievalkit.registry.component_options import read_call
 from retrievalkit.search.options import Missing, Normalization, RankConstant
 
 Scores = NDArray[np.float64]

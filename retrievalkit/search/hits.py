@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.artifacts import write_json
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
-from retrievalkit.report.counts import counted
-from retrievalkit.report.page import PAGES, write_page
-from retrievalkit.report.page import render as render_page
-from retrievalkit.report.terminal import printable
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.page import PAGES, write_page
+from retrievalkit.reporting.page import render as render_page
+from retrievalkit.reporting.terminal import printable
+from retrievalkit.storage import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,12 +19,12 @@ from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.report.terminal import printable, printable_json, say
+from retrievalkit.indexing.open_indexes import Place, open_recorded_corpus
+from retrievalkit.reporting.terminal import printable, printable_json, say
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import Place, open_recorded_corpus
 
 PROMPT = "query> "
 

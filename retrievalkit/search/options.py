@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from retrievalkit.cluster import RayOptions
+from retrievalkit.contracts.cluster import RayOptions
+from retrievalkit.contracts.declarations import Flag, Named, ReadingOptions, Reads
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Flag, Named, ReadingOptions, Reads
 from retrievalkit.errors import OptionError
 
 if TYPE_CHECKING:

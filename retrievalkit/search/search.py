@@ -20,13 +20,14 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import storage
+from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.data import inputs, sources
 from retrievalkit.data.runs import Hits, write_run
-from retrievalkit.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.report.counts import counted
-from retrievalkit.report.terminal import printable, printable_json, say
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import printable, printable_json, say
 from retrievalkit.search.options import HybridOptions, OpenOptions
 
 
@@ -122,7 +123,7 @@ def search(options: SearchOptions) -> None:
         reader = Reader(searcher, fusion, options.corpus, options.depth, why=why, as_json=options.as_json)
         if options.query is None:
             # Reported at once, as a conversation may be long.
-            searcher.note = oddities.at_once
+            searcher.note = notices.at_once
             reader.converse(k)
             return
         hits = reader(options.query, k)
@@ -147,12 +148,12 @@ def search(options: SearchOptions) -> None:
             tuned.render(list(map(str, options.indexes)), err=queries is not None and options.output is None)
         if queries is None:
             if options.output is not None and not options.as_json:
-                output = artifacts.named(str(options.output))
+                output = storage.named(str(options.output))
                 say(f"{output}: the best weights; search with --weights {output}")
             return
         known = {query.text for query in dev if query.id in qrels}
         if seen := sum(query.text in known for query in queries):
-            oddities.note(
+            notices.note(
                 f"{seen:,} of the {len(queries):,} queries are among the {tuned.queries:,} that the weights were tuned "
                 "on: metrics on these are better than on new queries."
             )
@@ -163,7 +164,7 @@ def search(options: SearchOptions) -> None:
 
 def _check(options: SearchOptions) -> None:
     """Refuse incompatible options before anything is opened."""
-    from retrievalkit.report.page import PAGES
+    from retrievalkit.reporting.page import PAGES
     from retrievalkit.search.searcher import check_effect
 
     places = [str(place) for place in options.indexes]
@@ -194,7 +195,7 @@ def _check(options: SearchOptions) -> None:
     tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
     check_effect(tuned_by, options.tune is not None, "tune")
     if options.output is not None:
-        artifacts.check_output_file(str(options.output), stream=True)
+        storage.check_output_file(str(options.output), stream=True)
     if options.output is not None and Path(options.output).suffix in PAGES and options.query is None:
         msg = f"output '{options.output}' is a page, which shows the hits of one query. Give a query."
         raise OptionError(msg)
@@ -212,7 +213,7 @@ def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about:
 
     if options.output is not None:
         write_run(os.fspath(options.output), passed())
-        output = artifacts.named(os.fspath(options.output))
+        output = storage.named(os.fspath(options.output))
         if options.as_json:
             sys.stdout.write(_json({"queries": queries, "hits": lines, "run": output, **about}))
         else:

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from retrievalkit import declarations, oddities
-from retrievalkit.contracts import Candidates
+from retrievalkit.contracts import Candidates, declarations
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
-from retrievalkit.options import convert
-from retrievalkit.report.counts import counted
-from retrievalkit.report.progress import ProgressBar
-from retrievalkit.search.encoders import Encoders, QueryBatch
+from retrievalkit.indexing.open_indexes import OpenIndex, OpenRun, Options, Place, Source, open_sources
+from retrievalkit.indexing.query_encoders import Encoders, QueryBatch
+from retrievalkit.registry.component_options import convert
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
-from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 
 if TYPE_CHECKING:
-    from retrievalkit.cluster import ClusterOptions
-    from retrievalkit.model.precision import Precision
+    from retrievalkit.contracts.cluster import ClusterOptions
+    from retrievalkit.models.precision import Precision
 
 BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
@@ -196,7 +196,7 @@ class Searcher:
 
 
 def opened(
-    places: Sequence[declarations.Place], options: OpenOptions, named: Options | None = None, note: Note = oddities.note
+    places: Sequence[declarations.Place], options: OpenOptions, named: Options | None = None, note: Note = notices.note
 ) -> Searcher:
     """The searcher of indexes and runs."""
     if "document_length" in options.encoder_options:

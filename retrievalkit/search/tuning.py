@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
-from retrievalkit.report.counts import counted
-from retrievalkit.report.progress import ProgressBar
-from retrievalkit.report.terminal import printable
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import printable
 from retrievalkit.search.fusion import RRF_K, Fusion, Scores
 from retrievalkit.search.options import Normalization
 from retrievalkit.search.searcher import Searcher, batches
@@ -140,7 +140,7 @@ def tune(
 ) -> Tuned:
     """Find the best weights, and the best normalisation or constant of rrf if it is not fixed by `fusion`."""
     # Here, because every search imports this module, and most tune nothing.
-    from retrievalkit.evaluate.measures import metric_names
+    from retrievalkit.evaluation.measures import metric_names
 
     if not fusion.takes("weights"):
         msg = f"fusion '{fusion.method}' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
@@ -196,7 +196,7 @@ def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
     """Read the best fusion from a file written by `--tune`."""
     try:
         do = "'rkit search INDEX INDEX --tune QRELS --output FILE' writes a file of tuned weights."
-        choice = artifacts.read_document(path, _Choice, do=do)
+        choice = storage.read_document(path, _Choice, do=do)
     except (OptionError, UnknownNameError) as error:
         raise DataError(str(error), file=path) from error
     names = ", ".join(index.name for index in choice.indexes)
@@ -211,7 +211,7 @@ class _Judge:
     """Evaluates fusions on judged queries."""
 
     def __init__(self, found: Mapping[str, Candidates], qrels: Qrels, metric: str, k: int) -> None:
-        from retrievalkit.evaluate.measures import open_metric
+        from retrievalkit.evaluation.measures import open_metric
 
         self.found = found
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in found}
@@ -255,8 +255,8 @@ class _Judge:
         return np.where(means > 0, means, 1.0)
 
     def _mean(self, run: Run) -> float:
-        from retrievalkit.evaluate.measures import mean
-        from retrievalkit.evaluate.metrics import per_query
+        from retrievalkit.evaluation.measures import mean
+        from retrievalkit.evaluation.metrics import per_query
 
         return mean(self.metric, per_query(run, self.qrels, self.metric)[self.metric])
 
@@ -309,4 +309,4 @@ def _name(fusion: Fusion) -> str:
 
 def write_choice(path: str | Path, tuned: Tuned) -> None:
     """Write the best fusion and all trials as JSON."""
-    artifacts.write_json(path, tuned.to_json())
+    storage.write_json(path, tuned.to_json())

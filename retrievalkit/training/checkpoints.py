@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts import NEGATIVES
-from retrievalkit.artifacts.schemas import File, InnerName
+from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, RetrievalkitError
-from retrievalkit.model.pretrained import load_weights, save_weights
-from retrievalkit.report.counts import counted
-from retrievalkit.report.terminal import say
+from retrievalkit.models.pretrained import load_weights, save_weights
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import say
+from retrievalkit.storage import NEGATIVES
+from retrievalkit.storage.schemas import File, InnerName
 from retrievalkit.training import processes
 from retrievalkit.training.selection import BEST, SELECTION
 
@@ -113,8 +113,8 @@ def save(loop: Loop, staging: Path) -> None:
         if path.exists():
             (written / "beside").mkdir(exist_ok=True)
             _copy(path, written / "beside" / path.name)
-    files = artifacts.describe_files(written)
-    artifacts.write_json(written / STATE, {"format": 2, "processes": processes.count(), "files": files})
+    files = storage.describe_files(written)
+    storage.write_json(written / STATE, {"format": 2, "processes": processes.count(), "files": files})
     state = states / written.name
     # There is one if a damaged state was left alone and an older one used.
     shutil.rmtree(state, ignore_errors=True)
@@ -130,7 +130,7 @@ def _write(loop: Loop, written: Path, optimizer: dict[str, Any]) -> None:
     parts = {"optimizer": optimizer, "schedule": loop.schedule.state_dict(), "scaler": scaler and scaler.state_dict()}
     torch.save(parts, written / _OPTIMIZER)
     terms = {name: torch.stack(values).tolist() for name, values in loop.terms.items()}
-    artifacts.write_json(written / _PROGRESS, {"step": loop.done, "terms": terms})
+    storage.write_json(written / _PROGRESS, {"step": loop.done, "terms": terms})
 
 
 def load_module(state: Path, module: torch.nn.Module) -> None:
@@ -159,7 +159,7 @@ def load(state: Path, loop: Loop) -> None:
         loop.schedule.load_state_dict(parts["schedule"])
         if loop.accelerator.scaler is not None:
             loop.accelerator.scaler.load_state_dict(parts["scaler"])
-        progress = artifacts.read_document(state / _PROGRESS, _Progress, do=_REMEDY, nan=True)
+        progress = storage.read_document(state / _PROGRESS, _Progress, do=_REMEDY, nan=True)
         if progress.step != loop.done:
             msg = f"{_PROGRESS} is that of step {progress.step}"
             raise ValueError(msg)
@@ -191,9 +191,9 @@ def _fitting(state: Path) -> Iterator[None]:
 
 def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[str, Any] | None:
     """The manifest of the very same training, if that is complete."""
-    if artifacts.kind_of(output) != kind:
+    if storage.kind_of(output) != kind:
         return None
-    manifest = artifacts.read_manifest(output)
+    manifest = storage.read_manifest(output)
     same = json.loads(json.dumps(identity, default=str)) == {name: manifest.get(name) for name in identity}
     return manifest if same else None
 
@@ -214,7 +214,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     Raises:
         ArtifactError: It is another training, or its states are damaged.
     """
-    partial = artifacts.partial_folder(output)
+    partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
     same = _holds(partial / OPTIONS, text)
     # A machine that joins has the others start again uncounted, so the name counts too; "none" is every torchrun's.
@@ -231,14 +231,14 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     for name, content in ((RUN, run), *(() if goes_on else ((OPTIONS, text),))):
-        with artifacts.write_file(partial / name) as staging:
+        with storage.write_file(partial / name) as staging:
             staging.write_text(content, encoding="utf-8")
     if not goes_on:
         return None
     shutil.rmtree(partial / STATES / WRITING, ignore_errors=True)
     state = choose(partial / STATES, processes=processes.count(), any_number=restarted)
     for path in (partial / name for name in _BESIDE):
-        artifacts.discard(path)
+        storage.discard(path)
         if state is not None and (state / "beside" / path.name).exists():
             _copy(state / "beside" / path.name, path)
     return state
@@ -257,9 +257,9 @@ def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | 
     problems: list[ArtifactError] = []
     for state in saved(folder):
         try:
-            recorded = artifacts.read_json(state / STATE, _State, do=_REMEDY)
-            artifacts.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
-            artifacts.check_files(state, recorded["files"], remedy=_REMEDY)
+            recorded = storage.read_json(state / STATE, _State, do=_REMEDY)
+            storage.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
+            storage.check_files(state, recorded["files"], remedy=_REMEDY)
         except ArtifactError as error:
             problems.append(error)
             continue
@@ -303,7 +303,7 @@ def _link(path: str | Path, to: str | Path) -> object:
 def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
     """If the block fails, keep the last state and the folder `work` alone; without either, nothing."""
     try:
-        with artifacts.full_disk_named(staging):
+        with storage.full_disk_named(staging):
             yield
     except BaseException as error:
         if processes.is_main():

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts import CURVES
+from retrievalkit import storage
 from retrievalkit.errors import ArtifactError
-from retrievalkit.report.chart import line_chart
-from retrievalkit.report.page import render, write_page
+from retrievalkit.reporting.chart import line_chart
+from retrievalkit.reporting.page import render, write_page
+from retrievalkit.storage import CURVES
 from retrievalkit.training.checkpoints import LOG, PACE
 
 Points = list[tuple[float, float]]
@@ -78,7 +78,7 @@ def read_series(log: Path) -> dict[str, Points]:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ()
     for number, line in enumerate(lines, 1):
         try:
-            values = artifacts.loads_json(line, nan=True)
+            values = storage.loads_json(line, nan=True)
         except ValueError:
             values = None
         if (

@@ -20,8 +20,8 @@ from torch import nn
 
 from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
-from retrievalkit.model.precision import Precision, autocast
-from retrievalkit.oddities import note
+from retrievalkit.models.precision import Precision, autocast
+from retrievalkit.reporting.notices import note
 from retrievalkit.training.objective import Objective
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.training.selection import DevSet

@@ -18,7 +18,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import storage
 from retrievalkit.data import forms
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import (
@@ -40,6 +40,7 @@ from retrievalkit.data.queries import QuestionNamer
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import fingerprint, open_source
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.reporting import notices
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 _AT_ONCE = 1 << 16
@@ -90,12 +91,12 @@ class ExampleData:
                 )
                 raise DataError(msg, file=dev)
         if held_out and (seen := int(np.isin(hashes_of(held_out.rows), hashes_of(train.rows)).sum())):
-            oddities.note(
+            notices.note(
                 f"{seen:,} of the {len(held_out):,} dev questions are training questions too: the state that is best "
                 f"on these may not be best on new ones. Hold them out of the training examples."
             )
         sources = {"examples": examples, "corpus": corpus, "dev": dev}
-        inputs = {name: artifacts.describe_input(one, fingerprint(one)) for name, one in sources.items() if one}
+        inputs = {name: storage.describe_input(one, fingerprint(one)) for name, one in sources.items() if one}
         return cls(train, held_out, opened, inputs)
 
     def passage(self, identifier: str) -> Passage:
@@ -281,7 +282,7 @@ def _left_in_files(
     hashes, kept = np.unique(_numbers(passage_ids), return_index=True)
     held = Passages(rows, hashes, _numbers(first)[kept])
     for kind, count in (("queries", _count(_numbers(ids))), ("passages", len(held))):
-        oddities.empty(kind, source, count, len(empty[kind]), list(empty[kind])[:_SHOWN])
+        notices.empty(kind, source, count, len(empty[kind]), list(empty[kind])[:_SHOWN])
     lacking = {one: place for one, place in unknown.items() if one not in held}
     for one, (file, line) in lacking.items():
         raise texts_wanted(len(lacking), source) if corpus is None else corpus.unknown(one, file=file, line=line)

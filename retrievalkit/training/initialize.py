@@ -18,8 +18,8 @@ from pathlib import Path
 
 from retrievalkit import registry
 from retrievalkit.errors import OptionError
-from retrievalkit.model.checkpoint import is_checkpoint, missing_plugins_explained, read_checkpoint
-from retrievalkit.model.retriever import Retriever, note_left_out
+from retrievalkit.models.checkpoint import is_checkpoint, missing_plugins_explained, read_checkpoint
+from retrievalkit.models.retriever import Retriever, note_left_out
 from retrievalkit.training.train import TrainOptions
 
 

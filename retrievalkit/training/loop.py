@@ -27,10 +27,10 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import MissingDependencyError, check_choice
-from retrievalkit.model.allocation import Surplus, held_memory
-from retrievalkit.model.batches import prefetch
-from retrievalkit.report.progress import ProgressBar
-from retrievalkit.report.terminal import say
+from retrievalkit.models.allocation import Surplus, held_memory
+from retrievalkit.models.batches import prefetch
+from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints, processes, selection
 from retrievalkit.training.checkpoints import LOG, LOGS, PACE, STATES
 from retrievalkit.training.options import LoopOptions

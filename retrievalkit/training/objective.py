@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError, nearest
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 
 class Objective(nn.Module):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from retrievalkit.declarations import Flag, WritingOptions
+from retrievalkit.contracts.declarations import Flag, WritingOptions
 from retrievalkit.errors import InputError
 
 Count = Annotated[int, Ge(1)]

@@ -20,13 +20,14 @@ import torch
 import transformers
 from torch import Tensor
 
-from retrievalkit import artifacts, oddities, registry
+from retrievalkit import registry, storage
 from retrievalkit.contracts import Encoder, LossValue, Pretrainer, Progress
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.model.precision import autocast, default_device, resolve_precision
-from retrievalkit.model.pretrained import model_fingerprint
-from retrievalkit.report.progress import ProgressBar
+from retrievalkit.models.precision import autocast, default_device, resolve_precision
+from retrievalkit.models.pretrained import model_fingerprint
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.training import processes
 from retrievalkit.training.loop import Backward, Key, TrainingStep
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
@@ -62,11 +63,11 @@ def prepare(options: PretrainOptions) -> Training:
         "pretraining": options.training(),
     }
     inputs = {
-        "model": artifacts.describe_input(options.model, model_fingerprint(options.model)),
-        "corpus": artifacts.describe_input(options.corpus, documents.fingerprint()),
+        "model": storage.describe_input(options.model, model_fingerprint(options.model)),
+        "corpus": storage.describe_input(options.corpus, documents.fingerprint()),
     }
     if options.dev is not None and dev is not None:
-        inputs["dev"] = artifacts.describe_input(options.dev, dev.fingerprint())
+        inputs["dev"] = storage.describe_input(options.dev, dev.fingerprint())
     step = PretrainingStep(made, documents, options, dev)
     return Training(step, "model", "pretrain", described, inputs, _card, {"wants": made.wants})
 
@@ -273,7 +274,7 @@ class PretrainingStep(TrainingStep):
             raise InputError(msg)
         if dropped := store.counts["dropped"]:
             # The command's last line counts them.
-            oddities.check(f"{dropped:,} of the {len(store):,} documents have no {self.pretrainer.wants}.")
+            notices.check(f"{dropped:,} of the {len(store):,} documents have no {self.pretrainer.wants}.")
         self.samples = CorpusSamples(store, self.pretrainer, self.options.seed)
         self.collator = PartCollator(self.samples, self.pretrainer, self.options.micro_batch_size)
 

@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from retrievalkit import artifacts, registry
-from retrievalkit.artifacts import NEGATIVES, NOT_WEIGHTS
+from retrievalkit import registry, storage
 from retrievalkit.contracts import PairScores
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
-from retrievalkit.mine.examples import group_questions, mined_examples
-from retrievalkit.mine.options import MiningOptions
-from retrievalkit.mine.parts import Mining
-from retrievalkit.mine.reranker import open_scores
-from retrievalkit.mine.sources import Sources
-from retrievalkit.model.precision import Precision
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.report.terminal import say
+from retrievalkit.mining.examples import group_questions, mined_examples
+from retrievalkit.mining.options import MiningOptions
+from retrievalkit.mining.parts import Mining
+from retrievalkit.mining.reranker import open_scores
+from retrievalkit.mining.sources import Sources
+from retrievalkit.models.precision import Precision
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.reporting.terminal import say
+from retrievalkit.storage import NEGATIVES, NOT_WEIGHTS
 from retrievalkit.training import processes
 from retrievalkit.training.loop import Log
 from retrievalkit.training.sampling import ExampleSampler
@@ -158,7 +158,7 @@ class NegativeRefresh:
             np.random.set_state(drawn[1])
         file = _file(folder, epoch)
         write_examples(file, rows)
-        artifacts.write_json(file.with_suffix(".audit.json"), audit)
+        storage.write_json(file.with_suffix(".audit.json"), audit)
         shutil.rmtree(work)
         changed = share_changed(self.sampler.examples, rows)
         log({"negatives_changed": changed})
@@ -191,7 +191,7 @@ def _save(retriever: Retriever, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     retriever.save(folder)
-    files = artifacts.describe_files(folder, skip=NOT_WEIGHTS)
-    entries: dict[str, Any] = {"fingerprint": artifacts.fingerprint_files(files), "files": files}
-    artifacts.write_manifest(folder, "checkpoint", command="train", options={}, **entries)
+    files = storage.describe_files(folder, skip=NOT_WEIGHTS)
+    entries: dict[str, Any] = {"fingerprint": storage.fingerprint_files(files), "files": files}
+    storage.write_manifest(folder, "checkpoint", command="train", options={}, **entries)
     return folder

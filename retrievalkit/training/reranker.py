@@ -19,15 +19,16 @@ import transformers
 from torch import Tensor
 from torch.nn import functional
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import storage
 from retrievalkit.contracts import LossValue, Progress
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example, Examples
 from retrievalkit.errors import InputError
-from retrievalkit.model.batches import token_budget_batches
-from retrievalkit.model.cross_encoder import KIND, CrossEncoder, default_batch_tokens, to_device
-from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
-from retrievalkit.model.pretrained import model_fingerprint
+from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.cross_encoder import KIND, CrossEncoder, default_batch_tokens, to_device
+from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
+from retrievalkit.models.pretrained import model_fingerprint
+from retrievalkit.reporting import notices
 from retrievalkit.training import processes
 from retrievalkit.training.examples import ExampleData, chosen
 from retrievalkit.training.loop import Backward, Key, TrainingStep
@@ -58,7 +59,7 @@ def prepare(options: TrainRerankerOptions) -> Training:
         "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
         "training": options.training(),
     }
-    inputs = {"model": artifacts.describe_input(options.model, model_fingerprint(options.model)), **data.inputs}
+    inputs = {"model": storage.describe_input(options.model, model_fingerprint(options.model)), **data.inputs}
     step = RerankerStep(reranker, samples, assembler, options, dev=dev, dropped=dropped)
     return Training(step, KIND, "rerank train", described, inputs, partial(_card, reranker.max_length))
 
@@ -75,7 +76,7 @@ def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
     dropped = len(examples) - len(kept)
     if dropped:
         # The command's last line counts them.
-        oddities.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
+        notices.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
     return chosen(examples.rows, kept), dropped
 
 

@@ -15,13 +15,13 @@ import torch
 import transformers
 from torch import Tensor
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
 from retrievalkit.data.examples import against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.model.batches import token_budget_batches
-from retrievalkit.model.precision import autocast, default_device, resolve_precision
-from retrievalkit.model.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
+from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.precision import autocast, default_device, resolve_precision
+from retrievalkit.models.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
 from retrievalkit.training import processes
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
@@ -61,7 +61,7 @@ def prepare(options: TrainOptions) -> Training:
         **({} if refresh is None else {"refresh": refresh.as_dict()}),
         **({} if options.sharding == "none" else {"sharding": options.sharding}),
     }
-    inputs = {"model": artifacts.describe_input(options.model, retriever.fingerprint), **data.inputs}
+    inputs = {"model": storage.describe_input(options.model, retriever.fingerprint), **data.inputs}
     step = RetrieverStep(objective, data, options, described, sharded=options.sharding == "full")
     if refresh is not None and data.corpus is not None:
         known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.contracts import Loss, Progress, Representation, Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example, unscored
-from retrievalkit.model.precision import Precision
-from retrievalkit.model.pretrained import save_weights
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.models.precision import Precision
+from retrievalkit.models.pretrained import save_weights
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
 from retrievalkit.training.sampling import Draw, StepAssembler
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Best:
 def best_of(folder: Path) -> Best | None:
     """The best state of a training in this folder; None if it judged none."""
     path = folder / SELECTION
-    return artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
+    return storage.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
 
 
 class DevSet:
@@ -158,9 +158,9 @@ def judge(step: TrainingStep, folder: Path, epoch: int, log: Log) -> None:
     log({f"dev_{measure}": value})
     best = best_of(folder) or Best()
     if best.improve(epoch, measure, value):
-        with artifacts.write_file(folder / BEST) as staging:
+        with storage.write_file(folder / BEST) as staging:
             save_weights(step.module, staging)
-        artifacts.write_json(folder / SELECTION, asdict(best), indent=None)
+        storage.write_json(folder / SELECTION, asdict(best), indent=None)
 
 
 def _encode(

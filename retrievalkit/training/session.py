@@ -15,10 +15,10 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts import NOT_WEIGHTS
-from retrievalkit.model.precision import default_device, resolve_precision
-from retrievalkit.model.pretrained import load_weights, quiet
+from retrievalkit import storage
+from retrievalkit.models.precision import default_device, resolve_precision
+from retrievalkit.models.pretrained import load_weights, quiet
+from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
 from retrievalkit.training.loop import Loop, TrainingStep, steps_per_epoch, trackers
@@ -70,21 +70,21 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     again = processes.restarted()
     resume = options.resume or again
     output, main = Path(options.output), processes.is_main()
-    partial = artifacts.partial_folder(output)
+    partial = storage.partial_folder(output)
     with ExitStack() as stack:
         with processes.together():
-            stack.enter_context(artifacts.held(output, wait=again))
+            stack.enter_context(storage.held(output, wait=again))
             if main:
-                artifacts.restore(output)
+                storage.restore(output)
         with processes.together():
             followers = trackers(options.report_to) if main else ()
             if not resume:
-                artifacts.check_output(output, overwrite=options.overwrite)
+                storage.check_output(output, overwrite=options.overwrite)
             training = make()
             step, identity = training.step, training.identity
             done = checkpoints.finished(output, training.kind, identity) if resume else None
             if done is None:
-                artifacts.check_output(output, overwrite=options.overwrite)
+                storage.check_output(output, overwrite=options.overwrite)
                 step.dry_run()
         # As the main process saw it: it alone writes, and the others may have looked a moment later.
         if done := processes.from_main(done):
@@ -96,10 +96,10 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
                 if resume and not (partial / checkpoints.OPTIONS).exists():
                     manifest = checkpoints.finished(partial, training.kind, identity)
                 if manifest is None:
-                    with artifacts.full_disk_named(partial):
+                    with storage.full_disk_named(partial):
                         last = checkpoints.prepare_partial(output, identity, resume=options.resume, again=again)
         last, manifest = processes.from_main((last, manifest))
-        writing = artifacts.write_folder(output, overwrite=options.overwrite, keep_partial=True)
+        writing = storage.write_folder(output, overwrite=options.overwrite, keep_partial=True)
         with writing if main else nullcontext(partial) as staging:
             if manifest is None:
                 with checkpoints.only_resumable_kept(staging, step.work), quiet():
@@ -138,15 +138,15 @@ def _finish(training: Training, options: RunOptions, staging: Path, steps: int) 
     several: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
     if (best := best_of(staging)) is not None:
         several["selection"] = asdict(best)
-    files = artifacts.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work)))
-    manifest = artifacts.write_manifest(
+    files = storage.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work)))
+    manifest = storage.write_manifest(
         staging,
         training.kind,
         command=training.command,
         options=training.options,
         inputs=training.inputs,
         counts={**step.counts, "steps": steps},
-        fingerprint=artifacts.fingerprint_files(files),
+        fingerprint=storage.fingerprint_files(files),
         files=files,
         precision=resolve_precision(options.precision, default_device()),
         **training.extra,
@@ -165,7 +165,7 @@ def _tidy(staging: Path, work: str | None) -> None:
     """Remove what resuming alone needed; the options first, so that what is left without them is complete."""
     (staging / checkpoints.OPTIONS).unlink(missing_ok=True)
     for name in _resumed_from(work):
-        artifacts.discard(staging / name)
+        storage.discard(staging / name)
 
 
 def model_card(

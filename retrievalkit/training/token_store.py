@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts import write_file, write_json
+from retrievalkit import storage
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
+from retrievalkit.data.tokenized_text import Pieces, Vocabulary
+from retrievalkit.storage import write_file, write_json
 
 SHARD_TOKENS = 1 << 24
 _STARTS = 1 << 31
@@ -89,7 +89,7 @@ class TokenStore:
 
     def __init__(self, folder: Path, max_length: int) -> None:
         self.max_length = max_length
-        counts = artifacts.read_document(folder / _COUNTS, _Counts, do="Start the training anew, without --resume.")
+        counts = storage.read_document(folder / _COUNTS, _Counts, do="Start the training anew, without --resume.")
         self.counts: dict[str, int] = asdict(counts)
         shards = self.counts.pop("shards")
         self._shards = [

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Literal
 
-from retrievalkit.artifacts.folder import Folder
+from retrievalkit.contracts.declarations import Flag, Named, Reads, command
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Flag, Named, Reads, command
-from retrievalkit.modules import large_imports
-from retrievalkit.report.counts import counted
+from retrievalkit.registry.modules import large_imports
+from retrievalkit.reporting.counts import counted
+from retrievalkit.storage.folder import Folder
 from retrievalkit.training.options import RunOptions, TrainingOptions
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
-from retrievalkit.artifacts.folder import Folder
+from retrievalkit.contracts.declarations import Flag, Reads, command
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Flag, Reads, command
-from retrievalkit.modules import large_imports
-from retrievalkit.report.counts import counted
+from retrievalkit.registry.modules import large_imports
+from retrievalkit.reporting.counts import counted
+from retrievalkit.storage.folder import Folder
 from retrievalkit.training.options import RerankerOptions, RunOptions
 
 

@@ -66,7 +66,7 @@ def both(dense, late):
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory, tiny_model):
     """A checkpoint folder; its weights are those of the model."""
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
     folder = tmp_path_factory.mktemp("checkpoint")
     Retriever.create(tiny_model, pooler="mean").save(folder)

@@ -9,7 +9,7 @@ import pytest
 
 import retrievalkit as rk
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
-from retrievalkit.search import encoders
+from retrievalkit.indexing import query_encoders
 
 pytestmark = pytest.mark.precision
 
@@ -38,7 +38,7 @@ def test_what_was_added_is_found_as_by_an_index_built_anew(index, dense, passage
     outcome = index.add(passages)
     assert (outcome["added"], outcome["unchanged"], outcome["texts"]) == (10, 32, 42)
     assert len(index) == 42
-    monkeypatch.setattr(encoders, "_load", None)
+    monkeypatch.setattr(query_encoders, "_load", None)
     assert index.search(queries, k=5) == dense.search(queries, k=5)
     assert texts_of(index) == texts_of(dense)
 

@@ -19,7 +19,7 @@ from retrievalkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from retrievalkit.search import encoders
+from retrievalkit.indexing import query_encoders
 
 pytestmark = pytest.mark.precision
 
@@ -74,8 +74,8 @@ def test_threads_encode_at_once(model):
 def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
     """With encoder=True or by warm(); not at all if it is lent."""
     loads = []
-    usual = encoders._load
-    monkeypatch.setattr(encoders, "_load", lambda *words: loads.append(words) or usual(*words))
+    usual = query_encoders._load
+    monkeypatch.setattr(query_encoders, "_load", lambda *words: loads.append(words) or usual(*words))
     index = rk.Index.open(dense.folder)
     assert not loads
     index.search("peru")
@@ -91,7 +91,7 @@ def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
 
 
 def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
-    monkeypatch.setattr(encoders, "_load", None)
+    monkeypatch.setattr(query_encoders, "_load", None)
     dense.search("peru")
     assert rk.Hybrid([dense, late]).search("peru", k=2)
 
@@ -144,7 +144,7 @@ def test_mining_from_a_hybrid_takes_its_fusion_and_its_corpus(both, tiny_collect
 
 def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
     """Ctrl-C while it indexes leaves no index, and the vectors for the next call."""
-    from retrievalkit.api import index as api
+    from retrievalkit.search import index as api
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         rk.Index.build(passages, model, tmp_path / "index")
     assert [path.name for path in tmp_path.iterdir()] == [".index.building"]
     monkeypatch.setattr(api, "build_index", usual)
-    monkeypatch.setattr("retrievalkit.api.retriever.encode", interrupted)
+    monkeypatch.setattr("retrievalkit.indexing.retriever.encode", interrupted)
     assert len(rk.Index.build(passages, model, tmp_path / "index")) == 42
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 

@@ -11,7 +11,7 @@ import pytest
 
 import retrievalkit as rk
 from places import ROOT
-from retrievalkit.api.command import command_names
+from retrievalkit.cli.command import command_names
 from retrievalkit.errors import OptionError, UnknownNameError
 from retrievalkit.search.search import search
 

@@ -16,8 +16,8 @@ def materials(tmp_path_factory, tiny_model, tiny_collection):
     """Vectors, an index, two runs, examples with negatives and a re-ranker; and what reads them, by name."""
     import faiss  # noqa: F401 - imported before the forks
 
-    from retrievalkit.evaluate.compare import page  # noqa: F401
-    from retrievalkit.mine import program as mining  # noqa: F401
+    from retrievalkit.evaluation.compare import page  # noqa: F401
+    from retrievalkit.mining import negatives as mining  # noqa: F401
     from retrievalkit.search import tuning  # noqa: F401
     from retrievalkit.training import pretrain, reranker, retriever  # noqa: F401
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.cli.main import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import open_run
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
 
 SHORT = {"query_length": 4, "document_length": 6}
 
@@ -71,7 +71,7 @@ def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint,
     found = searched(checkpoint, tiny_collection, tmp_path, encode=both)
     assert found == best(tiny_model, tiny_collection, query_length=30, document_length=40)
     for folder in ("vectors", "index"):
-        entry = artifacts.read_manifest(tmp_path / folder)["checkpoint"]
+        entry = storage.read_manifest(tmp_path / folder)["checkpoint"]
         assert entry["encoder_options"] == {"document_length": 40, "query_length": 30}
         assert entry["fingerprint"] == Retriever.load(checkpoint).fingerprint
     again = ("--queries", tiny_collection.queries, "--k", 1, "-o", tmp_path / "again.trec")
@@ -96,7 +96,7 @@ def test_vectors_of_another_length_are_not_taken_for_the_ones_left_by_a_kill(che
             *("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / str(length)),
             *("--set", f"encoder.document_length={length}"),
         )
-        inputs.append(artifacts.read_manifest(tmp_path / str(length))["inputs"]["checkpoint"])
+        inputs.append(storage.read_manifest(tmp_path / str(length))["inputs"]["checkpoint"])
     assert [entry["encoder_options"] for entry in inputs] == [{"document_length": 20}, {"document_length": 40}]
 
 

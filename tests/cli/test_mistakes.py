@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from retrievalkit.cli import main
 from retrievalkit.data.runs import write_run
-from retrievalkit.model.cross_encoder import CrossEncoder
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.cross_encoder import CrossEncoder
+from retrievalkit.models.retriever import Retriever
 
 MISTAKES = {
     "convert {model} out.jsonl": "the folder holds a model, and no data",

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.cli.main import main
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError
@@ -47,7 +47,7 @@ def bucket(server, monkeypatch, tmp_path):
     }.items():
         monkeypatch.setenv(key, value)
     make_bucket(server[0], name)
-    artifacts.places.ADDRESSES.clear()
+    storage.places.ADDRESSES.clear()
     return name
 
 
@@ -66,9 +66,9 @@ def rkit():
 def encoded(model, texts, output, **options):
     """Encode in shards of eight texts, to a folder or to a store."""
     chosen = EncodingOptions(pooler="mean", precision="fp32", shard_texts=8)
-    if not artifacts.is_address(output):
+    if not storage.is_address(output):
         return encode(model, texts, side="document", output=output, options=chosen, **options)
-    with artifacts.sent(output, overwrite=False) as place:
+    with storage.sent(output, overwrite=False) as place:
         return encode(model, texts, side="document", output=place, options=chosen, **options)
 
 
@@ -156,7 +156,7 @@ def test_rows_are_read_by_range(server, bucket, tiny_model, tiny_collection, tmp
     encoded(tiny_model, tiny_collection.corpus, tmp_path / "vectors")
     here, given = VectorStore(tmp_path / "vectors"), server[1]
     given.clear()
-    there = VectorStore(artifacts.local(f"s3://{bucket}/vectors"))
+    there = VectorStore(storage.local(f"s3://{bucket}/vectors"))
     head, row = 128, 32 * 4
     assert [given[f"{bucket}/vectors/vectors-0000{number}.npy"] for number in range(6)] == [head] * 6
     np.testing.assert_array_equal(there.block(8, 16).vectors, here.block(8, 16).vectors)
@@ -171,7 +171,7 @@ def test_rows_are_read_by_range(server, bucket, tiny_model, tiny_collection, tmp
 
 def test_a_shard_that_was_altered_or_removed_is_refused(server, bucket, tiny_model, tiny_collection):
     encoded(tiny_model, tiny_collection.corpus, url := f"s3://{bucket}/vectors")
-    store = VectorStore(artifacts.local(url))
+    store = VectorStore(storage.local(url))
     name = "vectors/vectors-00000.npy"
     data = objects(server[0], bucket)[name]
     put(server[0], bucket, name, data[:-4] + b"\0\0\0\0")
@@ -186,7 +186,7 @@ def test_a_shard_that_was_altered_or_removed_is_refused(server, bucket, tiny_mod
     shutil.rmtree(store.folder)
     put(server[0], bucket, "vectors/ids.txt", b"other ids\n" * 42)
     with pytest.raises(ArtifactError, match=f"'{url}/ids.txt' is not what its manifest.json says"):
-        artifacts.local(url)
+        storage.local(url)
 
 
 @pytest.mark.parametrize(

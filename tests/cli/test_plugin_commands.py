@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit import hookspecs, registry
 from retrievalkit.cli import main
-from retrievalkit.cluster import ClusterOptions, workers
+from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.errors import MissingDependencyError, OptionError
 
 COMMAND = """
@@ -84,7 +84,7 @@ def test_a_plugins_command_runs_like_a_built_in(use):
 DECLARED = """
     from dataclasses import dataclass
     from retrievalkit import hookimpl
-    from retrievalkit.commands import CommandOptions, command
+    from retrievalkit.contracts.commands import CommandOptions, command
 
     @hookimpl
     def register_commands(register):

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from retrievalkit.cli import main
 from retrievalkit.data.columns import Columns, open_own
-from retrievalkit.data.convert import Contents, convert
+from retrievalkit.data.conversion import Contents, convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
 from retrievalkit.data.queries import read_queries

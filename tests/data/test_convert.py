@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts import read_manifest
-from retrievalkit.data.convert import convert
+from retrievalkit import storage
+from retrievalkit.data.conversion import convert
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.storage import read_manifest
 
 DPR = [
     {
@@ -178,7 +178,7 @@ def test_runs_and_qrels_in_every_form(tmp_path):
     [("checkpoint", "rkit encode"), ("vectors", "rkit index"), ("index", "rkit search"), ("reranker", "rerank apply")],
 )
 def test_a_folder_of_another_command_is_named(tmp_path, kind, command):
-    artifacts.write_manifest(tmp_path, kind, command="some", options={})
+    storage.write_manifest(tmp_path, kind, command="some", options={})
     (tmp_path / "retrievalkit.json").write_text('{\n "a": 1\n}\n')
     with pytest.raises(ArtifactError, match=rf"holds (an? )?{kind} .*{command}"):
         convert(tmp_path, tmp_path / "out.jsonl")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.data.masking import UNLABELLED, Masker, mask_budget, pad_labels
-from retrievalkit.data.pieces import Pieces, Vocabulary
+from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import UnsupportedError
 
 CLS, SEP, MASK = 1, 2, 3

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linear import assert_linear
-from retrievalkit.data.pieces import Pieces
 from retrievalkit.data.spans import (
     PARTNERS,
     Document,
@@ -22,6 +21,7 @@ from retrievalkit.data.spans import (
     sentence_ends,
     token_ends,
 )
+from retrievalkit.data.tokenized_text import Pieces
 
 LENGTHS = st.lists(st.integers(1, 30), max_size=40)
 

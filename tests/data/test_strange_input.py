@@ -26,7 +26,7 @@ from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import check_run, open_run, read_run
 from retrievalkit.errors import DataError, InputError, RetrievalkitError
-from retrievalkit.evaluate.metrics import per_query
+from retrievalkit.evaluation.metrics import per_query
 
 READERS = {
     "corpus": lambda path: list(open_corpus(path)),

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 
 _STRANGE = "rkit-fuzz-raw"
 
@@ -281,7 +281,7 @@ def _seal(edit, root, material):
         for name, recorded in files:
             file = path.parent / str(name)
             if isinstance(recorded, dict) and file.is_file() and file.stat().st_size < 1 << 26:
-                recorded |= {"bytes": file.stat().st_size, "blake2b": artifacts.fingerprint_file(file)}
+                recorded |= {"bytes": file.stat().st_size, "blake2b": storage.fingerprint_file(file)}
         path.write_text(json.dumps(manifest, indent=2))
 
 

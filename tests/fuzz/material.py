@@ -105,7 +105,7 @@ def _run(command, folder, *, bounded=True, before=None, room=None):
 
 def _cut_off(folder):
     """What killed commands leave, and the folder of a recipe's run: each is the room of a command run again."""
-    from retrievalkit.mine import parts
+    from retrievalkit.mining import parts
     from retrievalkit.training import loop
 
     moments = {

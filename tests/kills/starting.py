@@ -40,13 +40,13 @@ def preload():
     import torch
 
     import retrievalkit.cli
-    import retrievalkit.evaluate.compare.page
-    import retrievalkit.evaluate.evaluation
+    import retrievalkit.evaluation.compare.page
+    import retrievalkit.evaluation.evaluation
     import retrievalkit.indexing.build
     import retrievalkit.indexing.encoding
-    import retrievalkit.mine.program
-    import retrievalkit.recipe.run
-    import retrievalkit.reranking.scoring
+    import retrievalkit.mining.negatives
+    import retrievalkit.recipes.run
+    import retrievalkit.search.pair_scoring
     import retrievalkit.search.tuning
     import retrievalkit.training.pretraining
     import retrievalkit.training.reranker

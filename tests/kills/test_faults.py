@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from forked_commands import content
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.cli import main
-from retrievalkit.data import convert
+from retrievalkit.data import conversion
 from retrievalkit.data.vectors import writer
 from retrievalkit.indexing import build
-from retrievalkit.mine.parts import MinedParts
-from retrievalkit.reranking import scoring
+from retrievalkit.mining.parts import MinedParts
+from retrievalkit.search import pair_scoring
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.training import loop
 
@@ -90,12 +90,12 @@ def change_a_text(place):
 
 def test_a_training_whose_data_changed_is_not_resumed(place):
     killed(TRAIN, loop.Loop, "compute_step", 4)
-    kept = bytes_of(artifacts.partial_folder("out"))
+    kept = bytes_of(storage.partial_folder("out"))
     change_a_text(place)
     ended = rkit(f"{TRAIN} --resume")
     assert ended.exit_code == 2
     assert "had other options or other data, so it cannot be resumed" in ended.stderr
-    assert bytes_of(artifacts.partial_folder("out")) == kept
+    assert bytes_of(storage.partial_folder("out")) == kept
 
 
 def test_an_encoding_whose_texts_changed_starts_anew(place):
@@ -157,14 +157,14 @@ RUN = "--run run.trec --queries data --corpus data"
 @pytest.mark.parametrize(
     ("line", "moment", "changed"),
     [
-        (f"rerank apply reranker {RUN} --output {{}}", (scoring, "write_run", 1), "run.trec"),
+        (f"rerank apply reranker {RUN} --output {{}}", (pair_scoring, "write_run", 1), "run.trec"),
         (
             "mine-negatives --from run.trec --corpus data --examples train.jsonl --output {}",
             (MinedParts, "write", 1),
             "train.jsonl",
         ),
         ("search index --queries data --k 5 --output {}", (Searcher, "search", 1), "data/queries.jsonl"),
-        ("convert data {} --kind collection", (convert, "_write_folder", 1), "data/corpus.jsonl"),
+        ("convert data {} --kind collection", (conversion, "_write_folder", 1), "data/corpus.jsonl"),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
@@ -221,7 +221,7 @@ def test_a_clock_that_goes_back_changes_nothing(place):
     in_the_future(states)
     done(f"{TRAIN} --resume")
     assert bytes_of(place / "out") == bytes_of(place / "whole")
-    assert not artifacts.partial_folder("out").exists()
+    assert not storage.partial_folder("out").exists()
 
 
 # --- folders that move ---------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_a_training_goes_on_where_its_output_was_moved_to(place):
 # --- a folder that is being replaced --------------------------------------------------------------------------------
 
 
-_UNRESTORED = pytest.mark.xfail(not hasattr(artifacts, "restore"), reason="the former folder stays as .out.old")
+_UNRESTORED = pytest.mark.xfail(not hasattr(storage, "restore"), reason="the former folder stays as .out.old")
 
 
 @pytest.mark.parametrize("moment", ["before", pytest.param("between", marks=_UNRESTORED), "after"])

@@ -16,18 +16,18 @@ import scipy.sparse
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts import integrity
+from retrievalkit import storage
 from retrievalkit.cli.main import main as rkit
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, RetrievalkitError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import open_index
+from retrievalkit.storage import integrity
 
 TEXTS, DIM, TERMS = 40, 6, 30
 INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")
@@ -92,7 +92,7 @@ def test_damage_is_found_when_an_index_is_verified(indexes, tmp_path, name):
 
 def test_damage_that_is_not_found_is_told(indexes, tmp_path, monkeypatch):
     """By the check for authors of indexers."""
-    monkeypatch.setattr(artifacts, "check_unlisted", lambda *_, **__: None)
+    monkeypatch.setattr(storage, "check_unlisted", lambda *_, **__: None)
     with pytest.raises(AssertionError, match=r"damaged \(added, seed 0: '.*\.more'\)"):
         testing.check_damage(indexes / "faiss", indexes / "other faiss", tmp_path)
 
@@ -101,7 +101,7 @@ def signed(folder):
     """Lists the files of an index as they are now, as a stranger would who made them."""
     for place in (folder / "vectors", folder):
         if place.is_dir():
-            artifacts.add_to_manifest(place, files=artifacts.describe_files(place))
+            storage.add_to_manifest(place, files=storage.describe_files(place))
 
 
 def array(values, dtype="<i4"):
@@ -253,9 +253,9 @@ def trained(tiny_model, tiny_collection, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     (folder / "checkpoint").mkdir()
     Retriever.create(tiny_model).save(folder / "checkpoint")
-    files = artifacts.describe_files(folder / "checkpoint")
-    fingerprint = artifacts.fingerprint_files(files)
-    artifacts.write_manifest(
+    files = storage.describe_files(folder / "checkpoint")
+    fingerprint = storage.fingerprint_files(files)
+    storage.write_manifest(
         folder / "checkpoint", "checkpoint", command="train", options={}, fingerprint=fingerprint, files=files
     )
     options = EncodingOptions(precision="fp32")
@@ -269,7 +269,7 @@ def test_a_damaged_checkpoint_encodes_no_query(trained, tmp_path):
     shutil.copytree(trained / "checkpoint", tmp_path / "whole")
     Searcher([trained / "index"], model=tmp_path / "whole")
     for seed, path in enumerate(files_of(trained / "checkpoint")):
-        if path.name == artifacts.MANIFEST:
+        if path.name == storage.MANIFEST:
             continue
         folder = tmp_path / str(seed)
         shutil.copytree(trained / "checkpoint", folder)
@@ -289,6 +289,6 @@ def test_weights_of_another_model_with_their_own_checksums_are_another_model(tra
     shutil.copytree(trained / "checkpoint", tmp_path / "other")
     weights = tmp_path / "other" / "encoder" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"nois")
-    artifacts.add_to_manifest(tmp_path / "other", files=artifacts.describe_files(tmp_path / "other"))
+    storage.add_to_manifest(tmp_path / "other", files=storage.describe_files(tmp_path / "other"))
     with pytest.raises(ArtifactError, match="its fingerprint is"):
         Searcher([trained / "index"], model=tmp_path / "other")

@@ -12,12 +12,12 @@ from retrievalkit.contracts import Encoder, Indexer, Representation
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.indexing.open_indexes import OpenIndex, OpenRun
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import gather
 from retrievalkit.search.hits import Found, TokenPair
-from retrievalkit.search.sources import OpenIndex, OpenRun
 
 CORPUS = Corpus.of([Passage("a", "", "first"), Passage("b", "", "second")])
 TERMS = ("zero", "one", "two", "three")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from fused_runs import fuse, search
 from places import ROOT
-from retrievalkit import artifacts, oddities, registry
+from retrievalkit import registry, storage
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
@@ -28,10 +28,12 @@ from retrievalkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from retrievalkit.evaluate.run import Run
+from retrievalkit.evaluation.run import Run
+from retrievalkit.indexing import open_indexes
 from retrievalkit.indexing.build import build_index
-from retrievalkit.model import retriever
-from retrievalkit.search import searcher, sources
+from retrievalkit.models import retriever
+from retrievalkit.reporting import notices
+from retrievalkit.search import searcher
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.interactive import Reader
 from retrievalkit.search.options import HybridOptions
@@ -60,12 +62,12 @@ class FakeRetriever:
             msg = f"'{folder}' is not a checkpoint"
             raise ArtifactError(msg)
         salt = (Path(folder) / "retrievalkit.json").read_text()
-        return cls(salt, artifacts.read_manifest(folder)["fingerprint"])
+        return cls(salt, storage.read_manifest(folder)["fingerprint"])
 
     @classmethod
     def from_description(cls, description, device=None, *, lean=False, encoder_options=None):
         salt = description["model"] + description["pooler"]["name"]
-        return cls(salt, artifacts.fingerprint_value(salt))
+        return cls(salt, storage.fingerprint_value(salt))
 
     def encode(self, texts, side, *, precision="auto"):
         type(self).encoded += len(texts)
@@ -90,8 +92,8 @@ def fakes(monkeypatch):
 def make_checkpoint(folder, salt):
     folder.mkdir(parents=True)
     (folder / "retrievalkit.json").write_text(salt)
-    fingerprint = artifacts.fingerprint_folder(folder)
-    artifacts.write_manifest(folder, "checkpoint", command="train", options={}, fingerprint=fingerprint)
+    fingerprint = storage.fingerprint_folder(folder)
+    storage.write_manifest(folder, "checkpoint", command="train", options={}, fingerprint=fingerprint)
     return folder
 
 
@@ -105,7 +107,7 @@ def make_index(folder, salt, *, checkpoint, texts=TEXTS, corpus=None):
     if corpus is not None:
         extra["corpus"] = {"source": str(corpus), "fingerprint": "c"}
     counts = writer.finish()
-    artifacts.write_manifest(
+    storage.write_manifest(
         vectors, "vectors", command="encode", options={}, counts=counts, files=writer.checksums(), **extra
     )
     build_index(vectors, output=folder)
@@ -113,7 +115,7 @@ def make_index(folder, salt, *, checkpoint, texts=TEXTS, corpus=None):
 
 
 def entry(checkpoint):
-    return artifacts.describe_input(checkpoint, artifacts.read_manifest(checkpoint)["fingerprint"])
+    return storage.describe_input(checkpoint, storage.read_manifest(checkpoint)["fingerprint"])
 
 
 @pytest.fixture
@@ -235,7 +237,7 @@ def untrained(pooler):
         for name in ("transformer", pooler)
     )
     description = {"model": "bert", "encoder": encoder, "pooler": pooling, "separate_towers": False}
-    return {"path": "bert", "fingerprint": artifacts.fingerprint_value(f"bert{pooler}"), "description": description}
+    return {"path": "bert", "fingerprint": storage.fingerprint_value(f"bert{pooler}"), "description": description}
 
 
 def test_untrained_models_are_made_again_from_their_descriptions(tmp_path):
@@ -296,7 +298,7 @@ def test_mistakes_are_reported_before_anything_is_searched(tmp_path, stage1, wor
 
 
 def reader(*folders, **options):
-    opened = searcher.Searcher(folders, note=oddities.note)
+    opened = searcher.Searcher(folders, note=notices.note)
     return Reader(opened, HybridOptions().fused(len(folders)), **options)
 
 
@@ -408,7 +410,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
     assert note.startswith(
         "documents that 'words' did not find get its lowest score for the query: Overlap finds texts"
     )
-    lowest = sources.open_index(words).indexer.search(["number 3"], 2)[1][0][-1]
+    lowest = open_indexes.open_index(words).indexer.search(["number 3"], 2)[1][0][-1]
     expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
     assert all(
         score == pytest.approx(expected[name], rel=1e-5) for name, score in fused["q0"] if name not in ("t3", "t0")
@@ -610,14 +612,14 @@ def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):
 
 def test_options_of_an_index_are_set_for_the_search(words, stage1):
     """For all that have it, by the name of the indexer, and by the name of the folder."""
-    [ids], [scores] = sources.open_index(words).indexer.search(["NUMBER"], 1)
+    [ids], [scores] = open_indexes.open_index(words).indexer.search(["NUMBER"], 1)
     assert (list(ids), list(scores)) == (["t0"], [1.0])
-    opened = sources.open_index(words, options={"lower": False})
+    opened = open_indexes.open_index(words, options={"lower": False})
     [ids], _ = opened.indexer.search(["NUMBER"], 1)
     assert not len(ids)
     assert (opened.name, opened.needs_encoding) == ("overlap", False)
     with pytest.raises(OptionError, match="has no option"):
-        sources.open_index(words, options={"loud": True})
+        open_indexes.open_index(words, options={"loud": True})
     for section in ("indexer", "overlap", "words"):
         assert search([words], queries=ask("NUMBER"), options={section: {"lower": False}}) == {"q0": []}
     several = searcher.Searcher([words, stage1[1]], options={"indexer": {"lower": False, "block": 7}})

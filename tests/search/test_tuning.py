@@ -12,11 +12,11 @@ import pytest
 from fused_runs import fuse
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, InputError, OptionError
-from retrievalkit.evaluate.run import Run
-from retrievalkit.search.encoders import Encoders
+from retrievalkit.evaluation.run import Run
+from retrievalkit.indexing.open_indexes import OpenRun
+from retrievalkit.indexing.query_encoders import Encoders
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import OpenRun
 from retrievalkit.search.tuning import read_choice, tune, write_choice
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.errors import ArtifactError
 from retrievalkit.training import checkpoints, loop, session
 from trainings import bytes_of
@@ -47,7 +47,7 @@ def killed(resume, tmp_path_factory):
         resume(output)
 
     assert in_another_process(run) == -signal.SIGKILL
-    return artifacts.partial_folder(output)
+    return storage.partial_folder(output)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, t
         resume(tmp_path / "out")
 
     assert in_another_process(killed) == -signal.SIGKILL
-    partial = artifacts.partial_folder(tmp_path / "out")
+    partial = storage.partial_folder(tmp_path / "out")
     (partial / "options.json").unlink()
     (partial / "states" / "step-12" / "optimizer.pt").unlink()
     monkeypatch.setattr(session, "_train", None)
@@ -174,7 +174,7 @@ class Runs:
 def described_anew(state):
     """Make `state.json` say that the files are as they were written."""
     recorded = json.loads((state / "state.json").read_text())
-    recorded["files"] = {name: artifacts.describe_file(state / name) for name in recorded["files"]}
+    recorded["files"] = {name: storage.describe_file(state / name) for name in recorded["files"]}
     (state / "state.json").write_text(json.dumps(recorded))
 
 

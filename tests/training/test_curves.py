@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from retrievalkit.artifacts import NOT_WEIGHTS
+from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training.curves import read_series, write_curves
 
 LOG = [

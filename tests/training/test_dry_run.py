@@ -10,7 +10,7 @@ import torch
 from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.dry_run import _note_alike, dry_run, first_draws
 from retrievalkit.training.objective import Objective
 from retrievalkit.training.sampling import ExampleSampler
@@ -21,7 +21,7 @@ PLUGIN = """
 import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Encoder, Loss, LossValue, Pooler, Representation
-from retrievalkit.builtin.encoders.transformer import Transformer
+from retrievalkit.models.encoders.transformer import Transformer
 
 
 @hookimpl

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.training import loop, session
 from trainings import bytes_of
 
@@ -45,7 +45,7 @@ def cut_off(run, output):
         run(output)
 
     assert in_another_process(killed) == -signal.SIGKILL
-    assert [one.name for one in (artifacts.partial_folder(output) / "states").glob("step-*")] == ["step-2"]
+    assert [one.name for one in (storage.partial_folder(output) / "states").glob("step-*")] == ["step-2"]
 
 
 @pytest.mark.parametrize("name", ["train", "rerank", "pretrain"])
@@ -84,7 +84,7 @@ def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp
     """Machines come and go; by hand, with --resume, it is refused."""
     as_by_torchrun(monkeypatch)
     cut_off(programs["train"], tmp_path / "out")
-    shutil.copytree(artifacts.partial_folder(tmp_path / "out"), artifacts.partial_folder(tmp_path / "by hand"))
+    shutil.copytree(storage.partial_folder(tmp_path / "out"), storage.partial_folder(tmp_path / "by hand"))
     made = together(lambda: programs["train"](tmp_path / "out"))
     assert "The state after step 2 is that of 1 process, and 2 processes go on" in capfd.readouterr().err
     assert (made[0]["counts"]["steps"], made[0]["processes"]) == (5, 2)
@@ -142,7 +142,7 @@ def test_two_machines_go_on_after_a_process_was_killed(
     words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", examples["train"]]
     words += ["--pooler", "mean"]
     words += ["--output", tmp_path / "out", *(f"--set={name}={value}" for name, value in settings.items())]
-    states = artifacts.partial_folder(tmp_path / "out") / "states"
+    states = storage.partial_folder(tmp_path / "out") / "states"
     with machines(words, tmp_path) as (first, second):
         until(lambda: any(states.glob("step-*")))
         (lost,) = psutil.Process(second.pid).children()

@@ -10,10 +10,10 @@ import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import Batch, Loss, LossValue, Progress, Representation
-from retrievalkit.lexical import keep_top_k, text_mask
-from retrievalkit.model.batches import token_budget_batches
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
+from retrievalkit.scoring.lexical import keep_top_k, text_mask
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]

@@ -9,9 +9,9 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.cli.main import main
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 from trainings import interrupt_at
 
 WEIGHTS = ("pooler.safetensors", "retrievalkit.json")
@@ -80,8 +80,8 @@ def test_another_epoch_goes_on_from_what_was_learnt(two_towers, rkit_train, tmp_
 def test_the_manifest_says_from_which_checkpoint_with_which_loss(two_towers, rkit_train, tmp_path):
     """The loss is free: no checkpoint has one."""
     rkit_train(two_towers, tmp_path / "out", "--epochs", 0, "--set", "loss.temperature=0.5")
-    manifest = artifacts.read_manifest(tmp_path / "out", "checkpoint")
-    fingerprint = artifacts.read_manifest(two_towers)["fingerprint"]
+    manifest = storage.read_manifest(tmp_path / "out", "checkpoint")
+    fingerprint = storage.read_manifest(two_towers)["fingerprint"]
     assert manifest["inputs"]["model"] == {"path": str(two_towers), "fingerprint": fingerprint}
     assert manifest["options"]["model"] == str(two_towers)
     assert manifest["options"]["pooler"]["options"]["dimension"] == 8

@@ -7,8 +7,8 @@ import torch
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
-from retrievalkit.model.pretrained import load_weights, save_weights
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.pretrained import load_weights, save_weights
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.loop import batches, steps_per_epoch
 from retrievalkit.training.objective import Objective
 from retrievalkit.training.retriever import StepCollator

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from killed_processes import forks
-from retrievalkit import artifacts, registry
+from retrievalkit import registry, storage
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.training import processes
@@ -138,4 +138,4 @@ def test_two_processes_train_what_one_trains(together, programs, tmp_path, name)
             torch.testing.assert_close(tensors[1][parameter], tensor, rtol=1e-3, atol=1e-5)
     again = together(lambda: programs[name](tmp_path / "two", resume=True))
     assert again[0] == json.loads(json.dumps(made[0])), "a finished one is left as it is"
-    assert artifacts.read_manifest(tmp_path / "two") == again[1]
+    assert storage.read_manifest(tmp_path / "two") == again[1]

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError, UnknownNameError
 from retrievalkit.training.objective import LossSum, create_loss, describe_loss
@@ -149,7 +149,7 @@ def test_a_sum_is_trained_logged_and_told(tiny_model, tiny_collection, tmp_path,
             assert line["loss"] == pytest.approx(line["contrastive"] + weight * line["size"], rel=1e-5)
     assert found[0.0][0]["size"] == found[3.0][0]["size"]
     assert found[0.0][-1]["size"] > found[3.0][-1]["size"]
-    manifest = artifacts.read_manifest(tmp_path / "3.0")
+    manifest = storage.read_manifest(tmp_path / "3.0")
     assert manifest["options"]["loss"]["name"] == "contrastive+size"
     assert manifest["options"]["loss"]["options"]["size"] == {"weight": 3.0}
     card = (tmp_path / "3.0" / "README.md").read_text()

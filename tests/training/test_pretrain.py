@@ -15,13 +15,13 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 
-from retrievalkit import artifacts, registry
+from retrievalkit import registry, storage
 from retrievalkit.cli import main
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError
-from retrievalkit.model.pretrained import quiet
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.pretrained import quiet
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training import token_store as tokens
 from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import pretrain
@@ -99,7 +99,7 @@ def test_the_folder_is_an_ordinary_model_and_nothing_is_beside_it(pretrained, ti
 
 def test_the_manifest_says_what_made_it(quick, tmp_path, tiny_model, tiny_collection):
     returned = quick(tmp_path / "out", pretrainer_options={"mask_ratio": 0.4})
-    manifest = artifacts.read_manifest(tmp_path / "out", "model")
+    manifest = storage.read_manifest(tmp_path / "out", "model")
     assert manifest == json.loads(json.dumps(returned))
     paths = {name: entry["path"] for name, entry in manifest["inputs"].items()}
     assert paths == {"model": tiny_model, "corpus": str(tiny_collection.corpus)}
@@ -137,7 +137,7 @@ def headless(tiny_model, tmp_path_factory):
 LEXICAL = """
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Needs, Pooler, Representation
-from retrievalkit.lexical import max_saturated, text_mask
+from retrievalkit.scoring.lexical import max_saturated, text_mask
 
 @hookimpl
 def register_poolers(register):
@@ -179,7 +179,7 @@ def test_from_the_command_line(tmp_path, tiny_model, tiny_collection):
     assert re.search(rf"{tmp_path}/out: pre-trained on \d+ samples of 42 documents in 2 steps\n", ran.stdout)
     held_out = CliRunner().invoke(main, [*arguments, str(tmp_path / "dev"), "--dev", str(tiny_collection.corpus)])
     assert re.search(r" in 2 steps; held-out loss \d+\.\d{4}\n", held_out.stdout)
-    assert artifacts.read_manifest(tmp_path / "out")["options"]["pretrainer"]["options"]["mask_ratio"] == 0.2
+    assert storage.read_manifest(tmp_path / "out")["options"]["pretrainer"]["options"]["mask_ratio"] == 0.2
 
 
 # --- held-out documents --------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ PAIRS = """
 from retrievalkit import hookimpl
 from retrievalkit.contracts import LossValue, Pretrainer
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.builtin.pretrainers.mlm import MaskedLanguageModel
+from retrievalkit.models.pretrainers.mlm import MaskedLanguageModel
 
 @hookimpl
 def register_pretrainers(register):

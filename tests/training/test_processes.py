@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from torch.distributed import TCPStore
 
 from killed_processes import forks, kill_at_call, start
-from retrievalkit import artifacts, cli
+from retrievalkit import cli, storage
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.model import retriever
+from retrievalkit.models import retriever
 from retrievalkit.training import loop, processes, selection, session
 from trainings import bytes_of
 
@@ -232,7 +232,7 @@ PLUGIN = '''
 import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Loss, LossValue, Pooler, Representation
-from retrievalkit.score.rule import scores
+from retrievalkit.scoring.rule import scores
 
 
 @hookimpl
@@ -377,7 +377,7 @@ def test_several_processes_have_the_gradients_and_the_weights_of_one(together, q
             assert one["terms"] == found[0][name]["terms"], "also what is drawn in the loss"
             assert one["terms"]["loss"] == pytest.approx(expected["terms"]["loss"], rel=1e-5)
             assert one["seed"] == STEP.get("seed", 42) + rank
-        manifests = [artifacts.read_manifest(tmp_path / part / name) for part in ("1", str(count))]
+        manifests = [storage.read_manifest(tmp_path / part / name) for part in ("1", str(count))]
         assert [manifest.get("processes") for manifest in manifests] == [None, count]
         assert manifests[0]["options"] == manifests[1]["options"]
 
@@ -420,7 +420,7 @@ def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes
         assert not output.exists()
         together(lambda output=output: quick(output, dev=examples["test"], resume=True, **RESUMED))
         assert bytes_of(output) == expected
-        assert not artifacts.partial_folder(output).exists()
+        assert not storage.partial_folder(output).exists()
 
 
 # --- torchrun ------------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, ti
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"{tmp_path / 'two'}: trained on 16 examples in 4 steps\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "two"]
-    manifests = [artifacts.read_manifest(tmp_path / name) for name in ("alone", "two")]
+    manifests = [storage.read_manifest(tmp_path / name) for name in ("alone", "two")]
     assert manifests[0]["options"] == manifests[1]["options"]
     assert manifests[0]["inputs"] == manifests[1]["inputs"]
     assert set(bytes_of(tmp_path / "alone")) == set(bytes_of(tmp_path / "two"))

@@ -14,7 +14,7 @@ from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit.cli import main
 from retrievalkit.data.examples import read_examples
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.mine import parts as mining
+from retrievalkit.mining import parts as mining
 from retrievalkit.training import loop, refresh, sampling
 from retrievalkit.training.refresh import RefreshOptions, refresh_options, share_changed
 from retrievalkit.training.train import TrainOptions

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from killed_processes import forks, in_another_process, kill, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.errors import ArtifactError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training import checkpoints, loop, selection, token_store
 from retrievalkit.training.selection import DevSet
 from trainings import bytes_of, interrupt_at, log_of
@@ -52,11 +52,11 @@ ALWAYS = {
     "in the middle of an epoch": lambda: kill_at_call(loop.Loop, "compute_step", 6),
     "while the weights of a state are written": lambda: setattr(checkpoints, "save_weights", cut_file_and_kill),
     "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
-    "before the last file of a state is written": lambda: kill_at_call(artifacts, "describe_files", 2),
+    "before the last file of a state is written": lambda: kill_at_call(storage, "describe_files", 2),
     "between two states, the older still there": lambda: kill_at_call(checkpoints, "saved", 2),
     "after a line of the log": lambda: kill_at_call(loop.Loop, "log", 2, after=True),
     "after the states are removed": lambda: kill_at_call(Path, "unlink", 1),
-    "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
+    "before the folder gets its name": lambda: kill_at_call(storage.outputs, "_replace_folder", 1),
 }
 MOMENTS = {
     "train": ALWAYS
@@ -89,7 +89,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(resumed, wholes,
 
     assert in_another_process(killed) == -signal.SIGKILL
     assert not output.exists()
-    assert artifacts.partial_folder(output).exists()
+    assert storage.partial_folder(output).exists()
     resumed[name](output, resume=True)
     assert bytes_of(output) == wholes[name]
     assert list(tmp_path.iterdir()) == [output]
@@ -165,7 +165,7 @@ def test_another_training_cannot_be_resumed(programs, tmp_path, monkeypatch, nam
     for change in CHANGES[name]:
         with pytest.raises(ArtifactError, match="had other options or other data, so it cannot be resumed"):
             programs[name](tmp_path / "out", resume=True, **change)
-        assert artifacts.partial_folder(tmp_path / "out").exists(), "what was trained is still there"
+        assert storage.partial_folder(tmp_path / "out").exists(), "what was trained is still there"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
 from retrievalkit.errors import InputError
-from retrievalkit.model.checkpoint import checkpoint_fingerprint
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.models.checkpoint import checkpoint_fingerprint
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
 from retrievalkit.training import loop
 from retrievalkit.training.options import TrainingOptions
 from retrievalkit.training.selection import DevSet
@@ -94,7 +94,7 @@ def test_the_folder_is_a_checkpoint_and_nothing_is_beside_it(trained):
 
 def test_the_manifest_says_what_made_it(quick, tmp_path, examples, tiny_model, tiny_collection):
     returned = quick(tmp_path / "out", dev=examples["test"], loss_options={"temperature": 0.5})
-    manifest = artifacts.read_manifest(tmp_path / "out", "checkpoint")
+    manifest = storage.read_manifest(tmp_path / "out", "checkpoint")
     assert manifest == json.loads(json.dumps(returned))
     assert manifest["precision"] == "fp32"
     paths = {name: entry["path"] for name, entry in manifest["inputs"].items()}
@@ -131,9 +131,9 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
     assert [one.step for one in events.Scalars("loss")] == [2, 4, 6]
     assert "contrastive" in events.Tags()["scalars"]
     shutil.rmtree(tmp_path / "out" / "logs")
-    assert "encoder/model.safetensors" in artifacts.read_manifest(tmp_path / "out")["files"]
-    assert checkpoint_fingerprint(tmp_path / "out") == artifacts.fingerprint_folder(
-        tmp_path / "out", skip=artifacts.NOT_WEIGHTS
+    assert "encoder/model.safetensors" in storage.read_manifest(tmp_path / "out")["files"]
+    assert checkpoint_fingerprint(tmp_path / "out") == storage.fingerprint_folder(
+        tmp_path / "out", skip=storage.NOT_WEIGHTS
     )
 
 

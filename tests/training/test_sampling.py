@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 
-from retrievalkit.builtin.losses.contrastive import Contrastive
 from retrievalkit.contracts import Progress, Representation
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
+from retrievalkit.models.losses.contrastive import Contrastive
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, window_sample
 
 NEGATIVES = tuple(f"n{number}" for number in range(20))

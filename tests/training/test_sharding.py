@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from killed_processes import forks, kill_at_call, start
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.errors import OptionError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training import loop, processes
 from trainings import bytes_of, log_of
 
@@ -39,7 +39,7 @@ def test_divided_weights_are_trained_as_whole_ones(together, quick, tmp_path, si
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
-    assert artifacts.read_manifest(tmp_path / "divided")["options"]["sharding"] == "full"
+    assert storage.read_manifest(tmp_path / "divided")["options"]["sharding"] == "full"
     assert Retriever.load(tmp_path / "divided").encode([("", "lima")], "query").vectors.isfinite().all()
 
 
@@ -58,7 +58,7 @@ def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(togeth
     assert started[1].exitcode == -signal.SIGKILL
     started[0].terminate()
     started[0].join(timeout=300)
-    assert (artifacts.partial_folder(tmp_path / "out") / "states" / "step-2").exists()
+    assert (storage.partial_folder(tmp_path / "out") / "states" / "step-2").exists()
     together(lambda: quick(tmp_path / "out", resume=True, **options))
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 

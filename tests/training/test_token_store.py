@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.data.pieces import Pieces, Vocabulary
+from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import DataError
 from retrievalkit.training import token_store as tokens
 from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus

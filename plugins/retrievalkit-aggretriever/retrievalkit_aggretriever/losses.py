@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 
 class Aggretriever(Loss):

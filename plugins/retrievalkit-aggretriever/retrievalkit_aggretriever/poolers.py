@@ -31,7 +31,7 @@ from retrievalkit.contracts import (
     absolute_layers,
 )
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.lexical import linear_head, max_weighted_softmax, text_mask
+from retrievalkit.scoring.lexical import linear_head, max_weighted_softmax, text_mask
 from retrievalkit_aggretriever.choices import check
 from retrievalkit_aggretriever.published import load_projections
 from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling, SliceRule, check_fits

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from retrievalkit.cli import main
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 pytestmark = pytest.mark.precision
 

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 pytestmark = pytest.mark.precision
 

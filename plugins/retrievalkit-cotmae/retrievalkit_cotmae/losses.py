@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 from retrievalkit_cotmae.regularizers import STEPS, Norm, Schedule, Sparsity
 
 

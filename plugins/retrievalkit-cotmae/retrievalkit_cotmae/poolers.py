@@ -19,9 +19,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from retrievalkit import lexical
 from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layers
 from retrievalkit.errors import OptionError
+from retrievalkit.scoring import lexical
 
 
 class DenseSparse(Pooler):

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates
 from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
-from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import PARTNERS, Document
+from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.lexical import linear_head, max_saturated, text_mask, token_loss
+from retrievalkit.scoring.lexical import linear_head, max_saturated, text_mask, token_loss
 from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]

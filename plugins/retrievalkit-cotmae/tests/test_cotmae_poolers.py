@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, TokenStates
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 TEXTS = [2, 6, 4, 3]
 """Lengths of texts, [CLS] and [SEP] included: the first is empty."""

@@ -14,7 +14,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
-from retrievalkit.model.pretrained import quiet
+from retrievalkit.models.pretrained import quiet
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 REAL_TEXT = "pydoc:json,argparse"

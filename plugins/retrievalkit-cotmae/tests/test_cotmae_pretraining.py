@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm
 
 from retrievalkit import registry
 from retrievalkit.contracts import Batch, Progress
-from retrievalkit.data.pieces import Pieces
 from retrievalkit.data.spans import Document
+from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.lexical import token_loss
+from retrievalkit.scoring.lexical import token_loss
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 PAIRS = (

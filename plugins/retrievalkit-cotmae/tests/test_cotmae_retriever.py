@@ -18,8 +18,8 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
 
 CASES = [
     {"views": "dense"},

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from retrievalkit.commands import kind_of, read_document, read_manifest
-from retrievalkit.declarations import Place
+from retrievalkit.contracts.commands import kind_of, read_document, read_manifest
+from retrievalkit.contracts.declarations import Place
 
 _DO = "Write it again: rkit evaluate RUN --qrels Q --json"
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 import retrievalkit as rk
-from retrievalkit.commands import (
+from retrievalkit.contracts.commands import (
     check_output,
     describe_files,
     describe_input,
@@ -25,10 +25,10 @@ from retrievalkit.commands import (
     write_folder,
     write_manifest,
 )
+from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, command
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Argument, Flag, Place, Reads, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
-from retrievalkit.oddities import gathered
+from retrievalkit.reporting.notices import gathered
 
 _MANIFEST = "manifest.json"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from retrievalkit.commands import write_json
+from retrievalkit.contracts.commands import write_json
 from retrievalkit_export.forms import Layer
 
 # Their names of 2.x, which all later releases know.

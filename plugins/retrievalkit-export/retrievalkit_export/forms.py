@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.commands import create, open_retriever
 from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
+from retrievalkit.contracts.commands import create, open_retriever
 from retrievalkit.errors import LengthError, UnsupportedError
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 POOLINGS = ("cls", "mean", "max", "last")
 PROBES = ("what is the capital of peru", "rome", "a text, which is longer than the others, about numbers 1, 2 and 3.")

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.commands import write_json
 from retrievalkit.contracts import SIDES, Batch, Representation, Side
+from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError
 from retrievalkit_export.card import Written
 from retrievalkit_export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 _NAME = "ONNX"
 _LEAST_COSINE = 0.99999

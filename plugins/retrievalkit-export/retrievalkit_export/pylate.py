@@ -21,7 +21,7 @@ from retrievalkit_export.forms import (
 )
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 _NAME = "PyLate"
 _EXAMPLE = """\

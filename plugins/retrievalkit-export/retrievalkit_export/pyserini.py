@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import faiss
 import numpy as np
 
-from retrievalkit.commands import kind_of, read_manifest
 from retrievalkit.contracts import SIDES
+from retrievalkit.contracts.commands import kind_of, read_manifest
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import UnsupportedError
 from retrievalkit_export.card import Written
@@ -27,7 +27,7 @@ from retrievalkit_export.forms import (
 from retrievalkit_export.sparse_encoder import check_splade, most_weights
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 _NAME = "Pyserini"
 # Pyserini's own constant for queries of SPLADE.

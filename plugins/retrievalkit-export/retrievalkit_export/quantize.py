@@ -18,7 +18,7 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit_export.onnx import run, session
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 _METRICS = "nDCG@10 R@100"
 _DEPTH = 100

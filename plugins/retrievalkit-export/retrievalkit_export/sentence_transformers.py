@@ -19,7 +19,7 @@ from retrievalkit_export.forms import (
 )
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 LIBRARY = "sentence-transformers"
 _MODES = {

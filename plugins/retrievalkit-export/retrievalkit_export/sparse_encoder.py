@@ -21,7 +21,7 @@ from retrievalkit_export.forms import (
 )
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 _NAME = "sparse-encoder"
 _POOLING = "sentence_transformers.sparse_encoder.models.SpladePooling"

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from retrievalkit import registry
 from retrievalkit.cli import main
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 # Other libraries take a passage as one text.
 AS_OTHERS = {"query_length": 32, "document_length": 100, "title": "space"}

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import retrievalkit as rk
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError
 
@@ -22,7 +22,7 @@ def test_the_card_says_how_it_was_made(checkpoint, tmp_path):
     source = checkpoint("mean")
     described = {"model": "bert", "training": {"epochs": 2, "batch_size": 8}}
     inputs = {"examples": {"path": "/home/somebody/train.jsonl", "fingerprint": "f"}}
-    artifacts.write_manifest(source, "checkpoint", command="train", options=described, inputs=inputs)
+    storage.write_manifest(source, "checkpoint", command="train", options=described, inputs=inputs)
     (tmp_path / "nq.json").write_text(json.dumps({"metrics": {"nDCG@10": 0.5}, "queries": 3}))
     words = ("--to", "sentence-transformers", "--license", "apache-2.0", "--figures", tmp_path / "nq.json")
     assert run(source, tmp_path / "out", *words).exit_code == 0
@@ -38,7 +38,7 @@ def test_the_card_says_how_it_was_made(checkpoint, tmp_path):
     ):
         assert part in card
     assert "somebody" not in card
-    assert artifacts.kind_of(tmp_path / "out") == "export"
+    assert storage.kind_of(tmp_path / "out") == "export"
 
 
 def test_python_writes_what_the_command_writes(checkpoint, tmp_path):
@@ -96,6 +96,6 @@ def test_options_that_mean_nothing_are_refused(tmp_path, options, error, reason)
 @pytest.mark.parametrize("kind", ["vectors", "index"])
 def test_vectors_become_no_model(tmp_path, kind):
     (tmp_path / "in").mkdir()
-    artifacts.write_manifest(tmp_path / "in", kind, command="encode", options={})
+    storage.write_manifest(tmp_path / "in", kind, command="encode", options={})
     with pytest.raises(InputError, match="onnx takes a model"):
         rk.export(tmp_path / "in", tmp_path / "out", to="onnx")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from retrievalkit.model.retriever import Retriever, open_retriever
+from retrievalkit.models.retriever import Retriever, open_retriever
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

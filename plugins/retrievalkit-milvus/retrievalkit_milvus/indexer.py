@@ -22,7 +22,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
-from retrievalkit.score import best_of_candidates, check_k, is_single, scores_of, viewed
+from retrievalkit.scoring import best_of_candidates, check_k, is_single, scores_of, viewed
 from retrievalkit_milvus.bulk import check_place
 from retrievalkit_milvus.collection import MOST_HITS, Collection, Serving, VectorIndex
 from retrievalkit_milvus.fusion import Fusion

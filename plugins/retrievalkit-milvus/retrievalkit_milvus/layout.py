@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.commands import check_files, describe_files, read_document
+from retrievalkit.contracts.commands import check_files, describe_files, read_document
 from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, check_starts, open_array, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 

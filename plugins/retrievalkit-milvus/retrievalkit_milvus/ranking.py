@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.score import documents_of_vectors
+from retrievalkit.scoring import documents_of_vectors
 from retrievalkit_milvus import collection as milvus
 from retrievalkit_milvus.collection import Collection, Hits
 from retrievalkit_milvus.layout import VECTOR

@@ -17,7 +17,7 @@ from retrievalkit_milvus.server import CERTIFICATES, GRPC_OPTIONS
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 
 @dataclass

@@ -8,7 +8,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
-from retrievalkit.search.sources import open_index
+from retrievalkit.indexing.open_indexes import open_index
 
 FORMS = [{"dim": 6}, {"vocabulary": 20}, {"dim": 6, "vocabulary": 20}, {"dim": 6, "m": 3, "varied": True}]
 

@@ -9,7 +9,7 @@ import retrievalkit_testing as testing
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.indexing.build import build_index
-from retrievalkit.search.sources import open_index
+from retrievalkit.indexing.open_indexes import open_index
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from retrievalkit_milvus import collection, writing
 from retrievalkit_testing import check_indexer
 
-from retrievalkit import score
+from retrievalkit import scoring
 from retrievalkit.errors import UnsupportedError
 
 KINDS = {
@@ -97,7 +97,7 @@ def test_one_of_two(draw, build, opened, assert_found, kind, view):
     for folder in (both, one):
         index = opened(folder, view=view)
         assert_found(index.search(queries, 9), case.expected(9))
-        everything = score.scores(case.queries, case.documents)
+        everything = scoring.scores(case.queries, case.documents)
         np.testing.assert_allclose(index.scores(queries, [["t7"]] * 5), everything[:, 7:8], rtol=1e-4)
     with pytest.raises(UnsupportedError, match=f"the index holds only {view}"):
         opened(one, view="weights" if view == "vectors" else "vectors")

@@ -7,7 +7,7 @@ from retrievalkit_milvus import server as connections
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError
-from retrievalkit.search.sources import open_index
+from retrievalkit.indexing.open_indexes import open_index
 
 FAR, SAFE, NEAR = "http://milvus.invalid:19530", "https://milvus.invalid:19530", "http://127.0.0.1:19530"
 SECRET = "root:s3cret"
@@ -104,7 +104,7 @@ def test_an_index_is_opened_knowing_what_its_manifest_alone_says(options, from_f
     monkeypatch.setattr(Milvus, "open", lambda self, folder: seen.append(self.from_files))
     made_by = {"name": "milvus", "options": {"uri": SAFE, "search_parameters": ""}, "distribution": "x", "version": "1"}
     monkeypatch.setattr(
-        "retrievalkit.artifacts.read_manifest", lambda *_: {"indexer": made_by, "inputs": {}, "files": {}}
+        "retrievalkit.storage.read_manifest", lambda *_: {"indexer": made_by, "inputs": {}, "files": {}}
     )
     open_index(tmp_path, options=options)
     assert ("uri" in seen[0]) == from_file

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 
 class SelfContrastive(Loss):

@@ -9,7 +9,7 @@ import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Representation, TokenStates
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 POOLERS = ["multi_layer", "self_contrastive", "layer_average", "scalar_mix"]
 every_pooler = pytest.mark.parametrize("name", POOLERS)

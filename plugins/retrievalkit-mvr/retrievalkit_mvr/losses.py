@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 ANNEALING, FLOOR = 0.1, 0.3
 # Progress accumulates fractions of an epoch, so rounding can leave it this far below a whole number.

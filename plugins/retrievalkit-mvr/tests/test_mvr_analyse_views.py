@@ -18,10 +18,10 @@ from retrievalkit_mvr.analyse_views.figures import local_variation, render
 from retrievalkit_mvr.analyse_views.plot import draw
 from rich.console import Console
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 pytestmark = pytest.mark.precision
 
@@ -249,11 +249,11 @@ class TestCommand:
     def test_the_manifest(self, rkit, tiny_collection):
         result, folder = rkit(*self.LAYERS, "--scores", "softmax", "--temperature", 2, "--limit", 9, "--no-plot")
         assert result.exit_code == 0, result.output
-        manifest = artifacts.read_manifest(folder, "analysis")
+        manifest = storage.read_manifest(folder, "analysis")
         wanted = {"scores": "softmax", "temperature": 2.0, "limit": 9}
         assert manifest["options"] == manifest["options"] | wanted
         assert set(manifest["inputs"]) == {"checkpoint", "corpus", "queries", "qrels"}
-        assert manifest["inputs"]["corpus"]["fingerprint"] == artifacts.fingerprint_file(tiny_collection.corpus)
+        assert manifest["inputs"]["corpus"]["fingerprint"] == storage.fingerprint_file(tiny_collection.corpus)
         assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "viewers"
         assert manifest["counts"] == {"pairs": 9, "queries": 9, "documents": 9, "views": 3}
 

@@ -10,7 +10,7 @@ from transformers import AutoModel
 from retrievalkit import registry
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 # 6 tokens: [CLS] text [SEP], of which viewers replace the first.
 DOCUMENT = [("", "lima is a city")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from retrievalkit import registry
 from retrievalkit.contracts import Progress, Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 # Two queries and their documents: positive, hard negative, positive, hard negative; three viewers each.
 QUERIES = [[1.0, 0.5], [-0.5, 1.0]]

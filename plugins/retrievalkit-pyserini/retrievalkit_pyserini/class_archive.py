@@ -72,7 +72,7 @@ def _list_classes(path: Path, jnius: Any) -> None:
 
 
 def _folder() -> Path | None:
-    # As in retrievalkit.artifacts.memory.
+    # As in retrievalkit.storage.memory.
     place = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(place):
         place = os.path.expanduser("~/.cache")

@@ -20,7 +20,7 @@ import numpy as np
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import check_k, viewed
+from retrievalkit.scoring import check_k, viewed
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.impacts import ImpactSearcher, ImpactWriter
 from retrievalkit_pyserini.index_folder import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from retrievalkit.commands import read_document
+from retrievalkit.contracts.commands import read_document
 from retrievalkit.errors import ArtifactError
 
 INDEX = "lucene"

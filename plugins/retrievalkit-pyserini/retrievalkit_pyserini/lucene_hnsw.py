@@ -19,7 +19,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import best_of_candidates, check_k, scores_of, vectors_alone
+from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.graphs import MOST_DIMENSIONS, GraphSearcher, GraphWriter
 from retrievalkit_pyserini.index_folder import INDEX, no_index, opened, undone_on_failure

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from retrievalkit.artifacts import read_manifest
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
-from retrievalkit.search.sources import open_index
+from retrievalkit.indexing.open_indexes import open_index
+from retrievalkit.storage import read_manifest
 
 WORDS = ("river", "engine", "violin", "harbour", "candle", "glacier")
 NAMES = tuple(f"p{number}" for number in range(9))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from retrievalkit_pyserini.java import pyserini_module
 
 from retrievalkit.cli import main
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.models.retriever import Retriever
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("pyserini_import")]
 

@@ -8,7 +8,7 @@ from retrievalkit_pyserini.lucene_hnsw import LuceneHnsw
 from retrievalkit import registry
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score import scores as all_scores
+from retrievalkit.scoring import scores as all_scores
 
 
 def drawn(texts, m=1, dim=8, seed=0):

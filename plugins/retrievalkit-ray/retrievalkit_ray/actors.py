@@ -13,7 +13,7 @@ from typing import Any
 
 from retrievalkit.contracts import ClusterOptions
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.oddities import join
+from retrievalkit.reporting.notices import join
 from retrievalkit_ray.workers import connect, room
 
 _FIRST_SECONDS = 60.0

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from retrievalkit.oddities import gathered
+from retrievalkit.reporting.notices import gathered
 
 COLUMN = "packed"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from retrievalkit import contracts
 from retrievalkit.contracts import ClusterOptions
 from retrievalkit.errors import InputError
-from retrievalkit.oddities import join
+from retrievalkit.reporting.notices import join
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -14,8 +14,7 @@ import ray
 from ray import cluster_utils
 
 import retrievalkit as rk
-from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
-from retrievalkit.cluster import ClusterOptions, spread_map
+from retrievalkit.contracts.cluster import ClusterOptions, spread_map
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.data.queries import read_queries
@@ -23,12 +22,12 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.mine import sources as mining_sources
-from retrievalkit.model.cross_encoder import CrossEncoder
-from retrievalkit.reranking import scoring
-from retrievalkit.search import searcher
-from retrievalkit.search.sources import open_index
+from retrievalkit.mining import sources as mining_sources
+from retrievalkit.models.cross_encoder import CrossEncoder
+from retrievalkit.search import pair_scoring, searcher
+from retrievalkit.storage import partial_folder, write_folder, write_manifest
 from sharded import KINDS, asked, assert_same, write
 
 # Ray warns of its own settings whenever it copies them.
@@ -95,7 +94,7 @@ def test_a_killed_command_goes_on_after_the_shards_it_has_written(cluster, tiny_
     options = EncodingOptions(shard_texts=64)
     output = tmp_path / "cluster"
     script = f"""
-from retrievalkit.cluster import ClusterOptions
+from retrievalkit.contracts.cluster import ClusterOptions
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.options import EncodingOptions
 encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!r},
@@ -130,7 +129,7 @@ def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collectio
         "queries": tiny_collection.queries,
         "corpus": tiny_collection.corpus,
     }
-    monkeypatch.setattr(scoring, "WINDOW", 100)
+    monkeypatch.setattr(pair_scoring, "WINDOW", 100)
     rk.rerank(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
     rk.rerank(tmp_path / "reranker", output=tmp_path / "cluster.trec", ray=cluster.address, **given)
     assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()

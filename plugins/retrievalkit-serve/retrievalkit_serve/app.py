@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import retrievalkit as rk
-from retrievalkit.commands import names, printable
+from retrievalkit.contracts.commands import names, printable
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit_serve import forms, page
 from retrievalkit_serve.checks import words_for

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, nearest, shortlist
-from retrievalkit.searching import hit_count
+from retrievalkit.search.public import hit_count
 from retrievalkit_serve.serve import ServeOptions
 
 _EXPECTED = {

@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.commands import HybridOptions
+from retrievalkit.contracts.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.oddities import show
-from retrievalkit.searching import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
+from retrievalkit.reporting.notices import show
+from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
 from retrievalkit_serve.failures import NotFoundError
 from retrievalkit_serve.serve import ServeOptions
 

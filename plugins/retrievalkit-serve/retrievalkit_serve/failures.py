@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from retrievalkit.commands import printable
+from retrievalkit.contracts.commands import printable
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 
 _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")

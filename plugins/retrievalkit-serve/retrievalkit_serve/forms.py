@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
 
-from retrievalkit.commands import HybridOptions, options
+from retrievalkit.contracts.commands import HybridOptions, options
 
 Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
 """Checked by `searching.hit_count`, with the words of the Python surface."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from retrievalkit.contracts import Side, Text
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.searching import OpenIndex, score_pairs
+from retrievalkit.search.public import OpenIndex, score_pairs
 from retrievalkit_serve.collection import Collection
 
 if TYPE_CHECKING:
     from retrievalkit import contracts
-    from retrievalkit.commands import Precision
+    from retrievalkit.contracts.commands import Precision
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
-from retrievalkit.commands import render_page
+from retrievalkit.contracts.commands import render_page
 
 _FOLDER = Path(__file__).with_name("page")
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from retrievalkit.commands import HybridOptions, OpenOptions
+from retrievalkit.contracts.commands import HybridOptions, OpenOptions
+from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.data import inputs
-from retrievalkit.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.errors import InputError, OptionError
 
 TOKEN = "RKIT_SERVE_TOKEN"

@@ -17,7 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from retrievalkit.commands import say
+from retrievalkit.contracts.commands import say
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit_serve.app import create_app
 from retrievalkit_serve.mcp import AgentServer

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.commands import HybridOptions, counted, resolve_precision, say
+from retrievalkit.contracts.commands import HybridOptions, counted, resolve_precision, say
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
-from retrievalkit.searching import HITS_TO_READ, DescribedHit, open_reranker, reasons_of
+from retrievalkit.search.public import HITS_TO_READ, DescribedHit, open_reranker, reasons_of
 from retrievalkit_serve import checks, forms
 from retrievalkit_serve.batching import Batcher
 from retrievalkit_serve.collection import Choice, Collection

@@ -11,7 +11,7 @@ import numpy as np
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.searching import (
+from retrievalkit.search.public import (
     DescribedHit,
     Fusion,
     QueryBatch,

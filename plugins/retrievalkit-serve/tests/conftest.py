@@ -43,7 +43,7 @@ def folders(tmp_path_factory, tiny_model, tiny_collection):
 @pytest.fixture(scope="session")
 def reranker(tmp_path_factory, tiny_model):
     """A cross-encoder of random weights."""
-    from retrievalkit.model.cross_encoder import CrossEncoder
+    from retrievalkit.models.cross_encoder import CrossEncoder
 
     folder = tmp_path_factory.mktemp("rerankers") / "reranker"
     folder.mkdir()

@@ -165,7 +165,7 @@ def test_openai_s_client_finds_no_unknown_model(openai_client):
 
 def test_the_reranker_orders_texts_and_hits(client, reranker):
     """Texts that are sent, and the first hits of a search, with their places before."""
-    from retrievalkit.model.cross_encoder import CrossEncoder
+    from retrievalkit.models.cross_encoder import CrossEncoder
 
     model = CrossEncoder.load(reranker)
     texts = ["Lima is a city", "the peso", "people speak Spanish"]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import retrievalkit as rk
-from retrievalkit import registry, score
+from retrievalkit import registry, scoring
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.vectors import JoinedStore, VectorStore, VectorWriter
@@ -73,7 +73,7 @@ class Sample:
         if view != "all":
             other = "weights" if view == "vectors" else "vectors"
             queries, texts = (replace(one, **{other: None}) for one in (queries, texts))
-        return score.scores(queries, texts).numpy()
+        return scoring.scores(queries, texts).numpy()
 
     def write(self, folder: Path) -> Path:
         """Write what an indexer is given, into a new folder: a vectors/ folder or a corpus file; returns its path."""
@@ -739,7 +739,7 @@ def odd_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def terms(case: IndexerCase) -> None:
-    """`contributions` of the terms of a query add up to the score, or it raises UnsupportedError."""
+    """`contributions` of the terms of a query add up to the scoring, or it raises UnsupportedError."""
     case.only("texts")
     query, ids, scores = case.main.sample.queries[0], case.found[0][0], case.found[1][0]
     for row, terms_of in enumerate(case.opened.contributions(query, ids)):

@@ -15,7 +15,7 @@ from torch import Tensor
 from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
 from retrievalkit_testing.properties import (
     Kit,

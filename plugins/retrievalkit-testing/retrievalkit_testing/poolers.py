@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from retrievalkit import registry
-from retrievalkit.commands import Retriever
 from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
+from retrievalkit.contracts.commands import Retriever
 from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
 from retrievalkit_testing.properties import Kit, backward, expect_close, expect_equal, fail, leave_out, trained
 from retrievalkit_testing.samples import on_models

@@ -19,16 +19,16 @@ from torch import nn
 from torch.nn import functional
 
 from retrievalkit import hookimpl
-from retrievalkit.builtin.encoders.transformer import Transformer
-from retrievalkit.builtin.poolers.colbert import ColBERT
-from retrievalkit.builtin.poolers.single_vector import Cls, Mean, masked_mean
-from retrievalkit.builtin.pretrainers.mlm import MaskedLanguageModel as Mlm
 from retrievalkit.contracts import EncoderInfo, Indexer, Loss, LossValue, Needs, Pooler, Representation
 from retrievalkit.data.masking import UNLABELLED, count_labels
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import DataError, UnsupportedError
-from retrievalkit.lexical import max_saturated, text_mask, token_loss
-from retrievalkit.score import scores
+from retrievalkit.models.encoders.transformer import Transformer
+from retrievalkit.models.poolers.colbert import ColBERT
+from retrievalkit.models.poolers.single_vector import Cls, Mean, masked_mean
+from retrievalkit.models.pretrainers.mlm import MaskedLanguageModel as Mlm
+from retrievalkit.scoring import scores
+from retrievalkit.scoring.lexical import max_saturated, text_mask, token_loss
 
 # --- encoders ------------------------------------------------------------------------------------------------------
 

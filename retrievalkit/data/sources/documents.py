@@ -13,14 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import oddities
-from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data import files
 from retrievalkit.data.records import id_problem
 from retrievalkit.data.sources.document_text import READERS, UnreadableError, read_document
 from retrievalkit.data.sources.local import ABOUT
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import DataError, OptionError
+from retrievalkit.reporting import notices
+from retrievalkit.storage import fingerprint_value
 
 _OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
 
@@ -66,7 +66,7 @@ class Documents(Source):
         if left_out:
             total = sum(map(len, left_out.values()))
             reasons = files.grouped(left_out)
-            oddities.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
+            notices.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
 
     def fingerprint(self) -> str:
         """A hash of the names and contents of the documents."""

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from retrievalkit import oddities
-from retrievalkit.artifacts import fingerprint_folder, fingerprint_value, kind_of
 from retrievalkit.data import files, forms, json_text
 from retrievalkit.data.files import COMPRESSIONS, reading
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, shortlist
-from retrievalkit.report.counts import counted
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.storage import fingerprint_folder, fingerprint_value, kind_of
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _DATA_FILES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
@@ -200,7 +200,7 @@ class Local(Source):
             left_out.setdefault(kind, []).append(path.name)
         if left_out:
             total = sum(map(len, left_out.values()))
-            oddities.note(
+            notices.note(
                 f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(left_out)}. "
                 f"Read: {shortlist((path.name for path in read), 3)}. Give others by their own paths."
             )

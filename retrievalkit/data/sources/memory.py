@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sized
 from typing import Any
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.sources.source import PARTS, Part, Row, Source
 
 
@@ -51,7 +51,7 @@ class Memory(Source):
 
     def fingerprint(self) -> str:
         """A fingerprint of the rows, or of the run."""
-        return super().fingerprint() if self._run is None else artifacts.fingerprint_value(self._run)
+        return super().fingerprint() if self._run is None else storage.fingerprint_value(self._run)
 
     def size(self) -> int | None:
         """The number of passages."""

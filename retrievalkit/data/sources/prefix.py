@@ -9,11 +9,12 @@ import os
 import re
 from pathlib import Path
 
-from retrievalkit import consent, registry
+from retrievalkit import registry
 from retrievalkit.data.sources.local import Local
 from retrievalkit.data.sources.memory import InMemory, Memory
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import InputError, nearest, shortlist
+from retrievalkit.registry import trust
 
 # At least two letters: a single one is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
@@ -47,7 +48,7 @@ def open_source(address: str | Path) -> Source:
             )
             raise InputError(msg)
         return Local(name)
-    if consent.is_anonymous() and not getattr(registry.get("source", prefix), "content_hashed", False):
+    if trust.is_anonymous() and not getattr(registry.get("source", prefix), "content_hashed", False):
         msg = f"'{address}' is named by a file alone, which cannot prove its content. It is opened only if you name it."
         raise InputError(msg)
     source = registry.create("source", prefix, name)

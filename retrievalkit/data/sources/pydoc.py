@@ -22,10 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrievalkit.artifacts import fingerprint_file, fingerprint_value, write_file
 from retrievalkit.data.sources import pydoc_modules
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.storage import fingerprint_file, fingerprint_value, write_file
 
 _RENAMED = {
     "posixpath.": "os.path.",

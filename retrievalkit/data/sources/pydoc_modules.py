@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data.files import uncollected
 from retrievalkit.errors import UnknownNameError
-from retrievalkit.modules import module_spec
+from retrievalkit.registry.modules import module_spec
+from retrievalkit.storage import fingerprint_value
 
 STANDARD_LIBRARY = "stdlib"
 

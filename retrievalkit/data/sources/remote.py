@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from retrievalkit import consent
-from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data.sources.source import Part, Source
 from retrievalkit.errors import DataError, InputError, MissingDependencyError, RetrievalkitError, nearest
+from retrievalkit.registry import trust
+from retrievalkit.storage import fingerprint_value
 
 # Others are folders of this machine, or read the files of the working directory (`hf:text`).
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+([:@#]|$)", re.ASCII)
@@ -38,8 +38,8 @@ class HuggingFace(Source):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._access: dict[str, Any] = {"token": False} if consent.is_anonymous() else {}
-        if consent.is_anonymous() and (not _HUB_NAME.match(name) or os.path.exists(re.split("[:@#]", name)[0])):
+        self._access: dict[str, Any] = {"token": False} if trust.is_anonymous() else {}
+        if trust.is_anonymous() and (not _HUB_NAME.match(name) or os.path.exists(re.split("[:@#]", name)[0])):
             msg = f"'hf:{name}' is named by a file alone, and is not hf:OWNER/NAME. It is opened only if you name it."
             raise InputError(msg)
 

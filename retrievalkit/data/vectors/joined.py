@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.vectors.ids import Ids, RowIds
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
@@ -121,7 +121,7 @@ class JoinedStore(VectorStore):
     def fingerprint(self) -> str:
         """A fingerprint of the contents of all parts, and of what is read of them."""
         parts = [[part.store.fingerprint, None if part.rows is None else part.rows.tolist()] for part in self._parts]
-        return artifacts.fingerprint_value(parts)
+        return storage.fingerprint_value(parts)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
         """(rows, dim): any vectors by their row, in the order given, read into memory."""

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts.schemas import Count
+from retrievalkit import storage
 from retrievalkit.data.vectors.arrays import check_range, check_starts, in_pieces, open_array
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.schemas import Count
 
 PART_TEXTS = 1 << 17
 PART_POSTINGS = 1 << 24
@@ -50,7 +50,7 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
         postings += by_term.nnz
         del by_term, arrays, array  # before the next part is collected
     contents = {"parts": texts, "terms": source.vocabulary, "postings": postings}
-    artifacts.write_json(folder / _CONTENTS, contents, indent=None)
+    storage.write_json(folder / _CONTENTS, contents, indent=None)
     return {"postings": postings, "parts": len(texts)}
 
 
@@ -99,7 +99,7 @@ class Postings:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            contents = artifacts.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
+            contents = storage.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
             self.parts, self.terms = contents.parts, contents.terms
             if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
                 msg = f"{_CONTENTS} does not hold the counts of its parts"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.vectors.arrays import check_finite, read_header
 from retrievalkit.errors import ArtifactError
 
@@ -39,7 +39,7 @@ class RangedRows:
         shape, dtype, offset: As a mapped array has them.
     """
 
-    def __init__(self, store: artifacts.Store, name: str, entry: Mapping[str, Any], head: bytes) -> None:
+    def __init__(self, store: storage.Store, name: str, entry: Mapping[str, Any], head: bytes) -> None:
         self.dtype, self.shape, self.offset = read_header(io.BytesIO(head), entry["bytes"], ("<f4", "<f2"), 2)
         self.size = int(np.prod(self.shape))
         self.filename = f"{store.url}/{name}"
@@ -95,7 +95,7 @@ class RangedRows:
             raise ArtifactError(msg)
 
 
-def ranged_rows(store: artifacts.Store, files: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[RangedRows]:
+def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[RangedRows]:
     """The shards of a folder in a store; with RKIT_VERIFY=1 all of their bytes are read."""
     for name in names:
         if files[name]["bytes"] <= _HEADER_BYTES:
@@ -109,7 +109,7 @@ def ranged_rows(store: artifacts.Store, files: Mapping[str, Mapping[str, Any]], 
         except ValueError as error:
             msg = f"'{store.url}/{name}' cannot be read ({error}): it is damaged. Encode again."
             raise ArtifactError(msg) from error
-    if os.environ.get(artifacts.VERIFY) == "1":
+    if os.environ.get(storage.VERIFY) == "1":
         for one in found:
             one.rows(0, one.shape[0])
     return found

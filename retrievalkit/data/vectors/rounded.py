@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.vectors.arrays import check_range, open_array
 from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
@@ -79,7 +79,7 @@ def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool
     if not all(part.norm < _LARGEST for part in parts):
         shutil.rmtree(folder)
         return False
-    artifacts.write_json(folder / _CONTENTS, {"parts": [vars(part) for part in parts]})
+    storage.write_json(folder / _CONTENTS, {"parts": [vars(part) for part in parts]})
     return True
 
 
@@ -134,7 +134,7 @@ class Rounded:
     def __init__(self, folder: Path, store: VectorStore, postings: Postings) -> None:
         self.folder = folder
         try:
-            contents = artifacts.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
+            contents = storage.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
             self.parts = contents.parts
             self.terms = np.array(open_array(folder / _TERMS, ("<i4",), 1), dtype=np.int64)
             check_range(self.terms, postings.terms)

@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.vectors.arrays import check_starts, open_array
 from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
@@ -103,7 +103,7 @@ class _Shard:
 
 
 class VectorStore:
-    """A vectors/ folder, opened for reading: its files are checked first (see `artifacts.integrity`).
+    """A vectors/ folder, opened for reading: its files are checked first (see `storage.integrity`).
 
     Args:
         folder: The folder.
@@ -126,15 +126,15 @@ class VectorStore:
 
     def __init__(self, folder: str | Path, *, view: View = "all") -> None:
         self.folder = Path(folder)
-        self.manifest = artifacts.read_manifest(self.folder, "vectors")
-        self._store = artifacts.store_of(self.folder)
+        self.manifest = storage.read_manifest(self.folder, "vectors")
+        self._store = storage.store_of(self.folder)
         files = self.manifest.get("files")
         if not isinstance(files, dict) or IDS not in files:
-            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
+            msg = f"'{self.folder}' is damaged: its {storage.MANIFEST} does not list its files. Encode again."
             raise ArtifactError(msg)
         if self._store is not None:
-            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, artifacts.VECTORS)}
-        artifacts.check_files(self.folder, files, remedy=_REMEDY)
+            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, storage.VECTORS)}
+        storage.check_files(self.folder, files, remedy=_REMEDY)
         self.ids = Ids(self.folder / IDS)
         headers = [] if view == "weights" else self._headers()
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
@@ -178,7 +178,7 @@ class VectorStore:
     @property
     def fingerprint(self) -> str:
         """A fingerprint of the content, computed from the files' checksums."""
-        return artifacts.fingerprint_value(self.manifest["files"])
+        return storage.fingerprint_value(self.manifest["files"])
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
         """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
@@ -262,15 +262,15 @@ class VectorStore:
 
     def link(self, target: str | Path) -> None:
         """Copy the folder to `target`, by hard links if possible."""
-        self.link_files([*self.manifest["files"], artifacts.MANIFEST], Path(target))
+        self.link_files([*self.manifest["files"], storage.MANIFEST], Path(target))
 
     def link_files(self, names: Iterable[str], target: Path) -> None:
         """Copy files of the folder to `target`, by hard links if possible."""
         target.mkdir(parents=True, exist_ok=True)
         for name in names:
-            if self._store is not None and fnmatch.fnmatchcase(name, artifacts.VECTORS):
+            if self._store is not None and fnmatch.fnmatchcase(name, storage.VECTORS):
                 self._store.fetch(name, target / name)
-                artifacts.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)
+                storage.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)
                 continue
             try:
                 # The file itself: a link to it would be linked as a link, which leads nowhere from there.
@@ -280,7 +280,7 @@ class VectorStore:
 
     def _headers(self) -> list[Header]:
         """Where the shards of vectors are, with their types and shapes."""
-        paths = self._listed(artifacts.VECTORS)
+        paths = self._listed(storage.VECTORS)
         if self._store is not None and paths:
             ranged = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
             return [(one, one) for one in ranged]

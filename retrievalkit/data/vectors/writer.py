@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit import artifacts
-from retrievalkit.artifacts.schemas import Count, File
+from retrievalkit import storage
 from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, VectorStore, numbered
 from retrievalkit.errors import ArtifactError, DataError, InputError
+from retrievalkit.storage.schemas import Count, File
 
 _SENT_IDENTITY = IDENTITY.removeprefix(".")
 
@@ -49,12 +49,12 @@ class VectorWriter:
         folder: str | Path,
         *,
         identity: Mapping[str, Any] | None = None,
-        store: artifacts.Store | None = None,
+        store: storage.Store | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._checksums: dict[str, dict[str, Any]] = {}
         self._store, self._sent = store, {} if store is None else store.names()
-        fingerprint = artifacts.fingerprint_value(dict(identity or {}))
+        fingerprint = storage.fingerprint_value(dict(identity or {}))
         path = self.folder / IDENTITY
         if store is not None:
             _clear(self.folder)
@@ -63,15 +63,15 @@ class VectorWriter:
             _clear(self.folder)
             path.write_text(fingerprint)
 
-    def _resume(self, store: artifacts.Store, fingerprint: str) -> None:
+    def _resume(self, store: storage.Store, fingerprint: str) -> None:
         """Fetch what an earlier writer has left in the store, but for vectors; or begin there anew."""
-        left = [name for name in self._sent if name.startswith(f"{artifacts.PARTIAL}/")]
-        begun = f"{artifacts.PARTIAL}/{_SENT_IDENTITY}"
+        left = [name for name in self._sent if name.startswith(f"{storage.PARTIAL}/")]
+        begun = f"{storage.PARTIAL}/{_SENT_IDENTITY}"
         # From here on, the folder in the store is no vectors folder.
-        store.remove([artifacts.MANIFEST])
+        store.remove([storage.MANIFEST])
         if begun in left and store.read(begun).decode() == fingerprint:
             for name in left:
-                artifacts.inside(self.folder, name.partition("/")[2])
+                storage.inside(self.folder, name.partition("/")[2])
                 store.fetch(name, self.folder / name.partition("/")[2])
             (self.folder / _SENT_IDENTITY).rename(self.folder / IDENTITY)
             return
@@ -82,7 +82,7 @@ class VectorWriter:
     def keep(self, path: Path) -> None:
         """Have the store keep a further file of the folder, for the writer that goes on."""
         if self._store is not None:
-            self._store.put(path, f"{artifacts.PARTIAL}/{path.name}")
+            self._store.put(path, f"{storage.PARTIAL}/{path.name}")
 
     def completed_shards(self) -> tuple[frozenset[int], Path | None]:
         """Which shards are complete and as they were written; all their bytes are read, but of those in a store.
@@ -146,7 +146,7 @@ class VectorWriter:
             # Removed once they are joined.
             "parts": parts,
         }
-        record["fingerprint"] = artifacts.fingerprint_value(record)
+        record["fingerprint"] = storage.fingerprint_value(record)
         # The record comes last: it marks the shard as complete.
         if self._store is not None:
             for name in files:
@@ -177,7 +177,7 @@ class VectorWriter:
             counts |= {"vectors": self._write_offsets(counts["texts"]), "dim": dim}
         if vocabulary:
             counts["vocabulary"] = vocabulary
-        artifacts.write_manifest(
+        storage.write_manifest(
             self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
         )
         # The first shard is taken apart last: a writer killed here continues after the remaining ones.
@@ -197,8 +197,8 @@ class VectorWriter:
 
     def _read_record(self, number: int) -> dict[str, Any]:
         path, do = self._record(number), "Remove the folder, and encode again."
-        record: dict[str, Any] = artifacts.read_json(path, do=do)
-        artifacts.check_document(record, _Record, file=path, do=do)
+        record: dict[str, Any] = storage.read_json(path, do=do)
+        storage.check_document(record, _Record, file=path, do=do)
         return record
 
     def _first_changed(self, number: int) -> Path | None:
@@ -207,14 +207,14 @@ class VectorWriter:
             record = self._read_record(number)
         except ArtifactError:
             return self._record(number)
-        if record.pop("fingerprint", "") != artifacts.fingerprint_value(record):
+        if record.pop("fingerprint", "") != storage.fingerprint_value(record):
             return self._record(number)
         for name, entry in (record["files"] | record["parts"]).items():
             path: Path = self.folder / name
             if self._store is not None and name in record["files"]:
                 if self._sent.get(name) != entry["bytes"]:
                     return path
-            elif not path.is_file() or artifacts.describe_file(path) != entry:
+            elif not path.is_file() or storage.describe_file(path) != entry:
                 return path
         return None
 
@@ -223,9 +223,9 @@ class VectorWriter:
 
     def _write(self, name: str, write: Callable[[Path], object]) -> dict[str, dict[str, Any]]:
         path = self.folder / name
-        with artifacts.write_file(path) as staging:
+        with storage.write_file(path) as staging:
             write(staging)
-        return {name: artifacts.describe_file(path)}
+        return {name: storage.describe_file(path)}
 
     def _write_offsets(self, texts: int) -> int:
         offsets = np.zeros(texts + 1, dtype=np.int64)
@@ -353,19 +353,19 @@ def write_part(source: VectorStore, target: Path, first: int, last: int) -> None
     source.link_files(files, target)
     with (target / IDS).open("w", encoding="utf-8", newline="") as stream:
         stream.writelines(f"{name}\n" for name in source.ids.take(np.arange(start, end)))
-    files[IDS] = artifacts.describe_file(target / IDS)
+    files[IDS] = storage.describe_file(target / IDS)
     counts = {"texts": end - start, "shards": last - first}
     if source.dim:
         rows = (end - start) * (source.vectors_per_text or 0)
         if source.offsets is not None:
             offsets = np.asarray(source.offsets[start : end + 1]) - source.offsets[start]
             np.save(target / OFFSETS, offsets, allow_pickle=False)
-            files[OFFSETS], rows = artifacts.describe_file(target / OFFSETS), int(offsets[-1])
+            files[OFFSETS], rows = storage.describe_file(target / OFFSETS), int(offsets[-1])
         counts |= {"vectors": rows, "dim": source.dim}
     if source.vocabulary:
         counts["vocabulary"] = source.vocabulary
     manifest = {name: value for name, value in source.manifest.items() if name != "left_out"}
-    artifacts.write_json(target / artifacts.MANIFEST, {**manifest, "counts": counts, "files": files})
+    storage.write_json(target / storage.MANIFEST, {**manifest, "counts": counts, "files": files})
 
 
 def _shard_files(source: VectorStore, first: int, last: int) -> list[str]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from retrievalkit.indexing.change.program import Outcome, change_index
+from retrievalkit.indexing.change.change import Outcome, change_index
 
 __all__ = ["Outcome", "change_index"]

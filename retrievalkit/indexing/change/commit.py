@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.corpus import Passage
 from retrievalkit.indexing.change.texts import write_corpus
-from retrievalkit.search.sources import OpenIndex
-from retrievalkit.segments import FOLDER, Segment, segments_of, unused
+from retrievalkit.indexing.open_indexes import OpenIndex
+from retrievalkit.indexing.segments import FOLDER, Segment, segments_of, unused
 
 _OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl")
 
@@ -32,11 +32,11 @@ def commit(index: OpenIndex, kept: Kept, built: Path | None, *, corpus: Iterator
     ]
     if built is not None:
         name = f"{number:04d}"
-        entries.append({"name": name, "counts": artifacts.read_manifest(built, "index")["counts"]})
+        entries.append({"name": name, "counts": storage.read_manifest(built, "index")["counts"]})
         built.rename(folder / FOLDER / name)
     files = _files(folder, manifest, entries)
     # The inputs have the fingerprint of what the index holds: it is no longer that of what it was built from.
-    holds = artifacts.fingerprint_value(files)
+    holds = storage.fingerprint_value(files)
     # The files and folders of the index as it was built go once it consists of others.
     gone: set[str] = set()
     if all(entry["name"] for entry in entries):
@@ -58,7 +58,7 @@ def commit(index: OpenIndex, kept: Kept, built: Path | None, *, corpus: Iterator
         after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
         if "corpus" in after["inputs"]:
             after["inputs"]["corpus"]["fingerprint"] = fingerprint
-    artifacts.write_json(folder / artifacts.MANIFEST, after)
+    storage.write_json(folder / storage.MANIFEST, after)
 
 
 def sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -74,11 +74,11 @@ def sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
     for path in left:
         with unused(path if path.is_dir() else place) as free:
             if free:
-                artifacts.discard(path)
+                storage.discard(path)
     if manifest.get("superseded"):
         with unused(folder) as free:
             for name in manifest["superseded"] if free else ():
-                artifacts.discard(folder / name)
+                storage.discard(folder / name)
 
 
 def _write_deleted(folder: Path, segment: Segment, deleted: frozenset[str], number: int) -> dict[str, str]:
@@ -88,7 +88,7 @@ def _write_deleted(folder: Path, segment: Segment, deleted: frozenset[str], numb
     if segment.deleted and segment.deleted_ids(folder) == deleted:
         return {"deleted": segment.deleted}
     name = f"deleted-{number:04d}-{segment.name}.txt"
-    with artifacts.write_file(folder / FOLDER / name) as staging:
+    with storage.write_file(folder / FOLDER / name) as staging:
         staging.write_bytes("".join(f"{one}\n" for one in sorted(deleted)).encode())
     return {"deleted": name}
 
@@ -98,13 +98,13 @@ def _files(folder: Path, manifest: Mapping[str, Any], entries: Sequence[Mapping[
     files: dict[str, Any] = {}
     for entry in entries:
         if entry["name"]:
-            name = f"{FOLDER}/{entry['name']}/{artifacts.MANIFEST}"
-            files[name] = artifacts.describe_file(folder / name)
+            name = f"{FOLDER}/{entry['name']}/{storage.MANIFEST}"
+            files[name] = storage.describe_file(folder / name)
         else:
             files |= {name: one for name, one in manifest["files"].items() if not name.startswith(f"{FOLDER}/")}
         if entry.get("deleted"):
             name = f"{FOLDER}/{entry['deleted']}"
-            files[name] = artifacts.describe_file(folder / name)
+            files[name] = storage.describe_file(folder / name)
     return files
 
 

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import storage
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
+from retrievalkit.data.passage_parts import PART
 from retrievalkit.data.vectors import Ids
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.passage_parts import PART
-from retrievalkit.search.sources import open_recorded_corpus
-from retrievalkit.segments import Segment
+from retrievalkit.indexing.open_indexes import open_recorded_corpus
+from retrievalkit.indexing.segments import Segment
+from retrievalkit.reporting import notices
 
 
 @dataclass
@@ -86,7 +87,7 @@ def texts_of(index: Path, manifest: Mapping[str, Any], segments: Sequence[tuple[
 def write_changes(source: str | Path, held: Collected, gone: Collection[str], path: Path) -> Changes:
     """Write the passages of a corpus that are new or differ from those that an index holds."""
     if held.corpus is None and held.digests:
-        oddities.note("the texts of the index are not known, so each that is given counts as new or changed.")
+        notices.note("the texts of the index are not known, so each that is given counts as new or changed.")
     changes = Changes()
     given: list[str] = []
     new: dict[bytes, str] = {}
@@ -132,7 +133,7 @@ def _note_moved(held: Collected, new: Mapping[bytes, str], leaving: Collection[s
     ]
     if moved:
         old, name = moved[0]
-        oddities.note(
+        notices.note(
             f"the index holds {len(moved):,} of the passages to add under another path: '{name}' is '{old}'. Convert "
             "them with --root, the folder of the first conversion, or delete the others."
         )
@@ -165,4 +166,4 @@ def _digest(passage: Passage) -> bytes:
 def write_corpus(path: Path, passages: Iterator[Passage]) -> str:
     """Write the texts of an index, and return the file's fingerprint."""
     files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))
-    return artifacts.fingerprint_file(path)
+    return storage.fingerprint_file(path)

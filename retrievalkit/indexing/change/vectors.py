@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit import artifacts
-from retrievalkit.consent import anonymously
+from retrievalkit import storage
 from retrievalkit.data.vectors import Ids, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.open_indexes import OpenIndex
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.model.precision import Precision
-from retrievalkit.search.encoders import Encoders
-from retrievalkit.search.sources import OpenIndex
-from retrievalkit.segments import Segment, joined_vectors, segments_of
+from retrievalkit.indexing.query_encoders import Encoders
+from retrievalkit.indexing.segments import Segment, joined_vectors, segments_of
+from retrievalkit.models.precision import Precision
+from retrievalkit.registry.trust import anonymously
 
 Segments = Sequence[tuple[Segment, frozenset[str]]]
 
@@ -31,9 +31,9 @@ def encoded(
 ) -> Path:
     """Encode texts as those of an index were; what a killed change has encoded is kept."""
     place = Encoders(model, [index]).place_of(index)
-    if artifacts.kind_of(output) == "vectors":
-        encoded_texts = artifacts.read_manifest(output, "vectors")["inputs"].get("texts", {})
-        if encoded_texts.get("fingerprint") == artifacts.fingerprint_file(texts):
+    if storage.kind_of(output) == "vectors":
+        encoded_texts = storage.read_manifest(output, "vectors")["inputs"].get("texts", {})
+        if encoded_texts.get("fingerprint") == storage.fingerprint_file(texts):
             return output
         shutil.rmtree(output)
     recorded = _recorded(index)
@@ -57,12 +57,12 @@ def write_live(index: OpenIndex, segments: Segments, target: Path) -> Path:
     if target.exists():
         shutil.rmtree(target)
     manifest = index.manifest
-    with artifacts.write_folder(target) as staging:
+    with storage.write_folder(target) as staging:
         writer = VectorWriter(staging)
         for number, (ids, vectors, rows, weights) in enumerate(_shards(index, segments)):
             writer.write_shard(number, ids, vectors, counts=rows, weights=weights)
         counts = writer.finish()
-        artifacts.write_manifest(
+        storage.write_manifest(
             staging,
             "vectors",
             command="encode",
@@ -123,8 +123,8 @@ def _recorded(index: OpenIndex) -> dict[str, Any]:
     places = [segment.folder(index.folder) / "vectors" for segment in segments_of(index.manifest)]
     places.append(Path(index.manifest["inputs"].get("vectors", {}).get("path", "")))
     for place in places:
-        if artifacts.kind_of(place) == "vectors":
-            return dict(artifacts.read_manifest(place, "vectors").get("options", {}))
+        if storage.kind_of(place) == "vectors":
+            return dict(storage.read_manifest(place, "vectors").get("options", {}))
     return {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import ArtifactError
@@ -36,8 +36,8 @@ def write(folder, numbers, *, store=None, identity="one", finish=True, varied=Fa
 
 def send(folder, numbers, *, identity="one", finish=True, overwrite=False, varied=False):
     """The same into the store; the folder of the first command is lost."""
-    with artifacts.sent(_URL, overwrite=overwrite) as place:
-        store = artifacts.store_of(place)
+    with storage.sent(_URL, overwrite=overwrite) as place:
+        store = storage.store_of(place)
         found = write(folder / ".x.partial", numbers, store=store, identity=identity, finish=finish, varied=varied)
         if finish:
             (folder / ".x.partial").rename(place)
@@ -66,7 +66,7 @@ def test_shards_of_other_texts_are_not_taken(memory, tmp_path):
 def test_rows_in_a_store_are_those_of_a_folder(varied, memory, tmp_path):
     write(tmp_path / "here", [0, 1, 2], varied=varied)
     send(tmp_path / "a", [0, 1, 2], varied=varied)
-    here, there = VectorStore(tmp_path / "here"), VectorStore(artifacts.local(_URL))
+    here, there = VectorStore(tmp_path / "here"), VectorStore(storage.local(_URL))
     assert (there.rows, there.vectors_per_text, list(there.ids)) == (here.rows, here.vectors_per_text, list(here.ids))
     for rows in (1, 4, 100):
         for one, other in zip(there.blocks(rows), here.blocks(rows), strict=True):
@@ -80,7 +80,7 @@ def test_rows_in_a_store_are_those_of_a_folder(varied, memory, tmp_path):
 
 def test_numbers_that_are_not_finite_and_wrong_checksums_are_refused(memory, tmp_path, monkeypatch):
     send(tmp_path / "a", [0])
-    store, name = VectorStore(artifacts.local(_URL)), "/store/vectors/vectors-00000.npy"
+    store, name = VectorStore(storage.local(_URL)), "/store/vectors/vectors-00000.npy"
     data = memory.cat_file(name)
     memory.pipe_file(name, data[:-4] + np.float32(np.nan).tobytes())
     with pytest.raises(ArtifactError, match="not finite"):
@@ -89,9 +89,9 @@ def test_numbers_that_are_not_finite_and_wrong_checksums_are_refused(memory, tmp
     store.block(4, 5)
     with pytest.raises(ArtifactError, match="its checksum is not the one recorded"):
         store.block(0, 5)
-    monkeypatch.setenv(artifacts.VERIFY, "1")
+    monkeypatch.setenv(storage.VERIFY, "1")
     with pytest.raises(ArtifactError, match="its checksum is not the one recorded"):
-        VectorStore(artifacts.local(_URL))
+        VectorStore(storage.local(_URL))
 
 
 def test_a_block_is_read_while_the_one_before_is_used():

@@ -10,7 +10,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import artifacts
+from retrievalkit import storage
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
 
@@ -200,7 +200,7 @@ def test_files_that_do_not_fit_each_other_are_found(tmp_path):
     write(tmp_path / "v", [uniform(5, 3)])
     (tmp_path / "v" / "ids.txt").write_text("a\nb\n")
     manifest = json.loads((tmp_path / "v" / "manifest.json").read_text())
-    manifest["files"]["ids.txt"] = artifacts.describe_files(tmp_path / "v")["ids.txt"]
+    manifest["files"]["ids.txt"] = storage.describe_files(tmp_path / "v")["ids.txt"]
     (tmp_path / "v" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match="damaged"):
         VectorStore(tmp_path / "v")

@@ -19,7 +19,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from retrievalkit.contracts import Encoder, EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
-from retrievalkit.lexical import text_mask
+from retrievalkit.scoring.lexical import text_mask
 from retrievalkit_colberter.words import continuing, mean_by_word, word_numbers
 
 GATE = "gate"

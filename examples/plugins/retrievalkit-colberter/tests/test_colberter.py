@@ -16,8 +16,8 @@ from retrievalkit_colberter.poolers import ColBERTer
 from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.retriever import Retriever
-from retrievalkit.score import scores
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
 
 CLS, SEP, PAD, BE, ING, LIMA = range(6)
 INFO = EncoderInfo(width=2, layers=1, vocabulary_size=6)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
-from retrievalkit.lexical import text_mask
+from retrievalkit.scoring.lexical import text_mask
 
 
 class UniCoil(Pooler):

@@ -12,7 +12,7 @@ from retrievalkit_unicoil.poolers import UniCoil
 
 from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, TokenStates
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 
 CLS, SEP, PAD, A, B, C = range(6)
 

@@ -18,7 +18,7 @@ from usearch.index import Index
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.score import best_of_candidates, check_k, scores_of, vectors_alone, viewed
+from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone, viewed
 
 _GRAPH = "graph.usearch"
 _BLOCK = 16_384

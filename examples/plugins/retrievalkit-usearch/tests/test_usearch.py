@@ -16,7 +16,7 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.score import top_k
+from retrievalkit.scoring import top_k
 
 pytest.importorskip("usearch", reason="the engine is not installed: pip install usearch")
 

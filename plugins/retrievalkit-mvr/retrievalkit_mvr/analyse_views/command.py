@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
-from retrievalkit.commands import Argument, Named, Precision, Reads, WritingOptions, command
+from retrievalkit.contracts.commands import Argument, Named, Precision, Reads, WritingOptions, command
 
 if TYPE_CHECKING:
     from retrievalkit_mvr.analyse_views.figures import Analysis

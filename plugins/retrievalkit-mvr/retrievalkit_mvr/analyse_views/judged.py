@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from retrievalkit.commands import describe_source
+from retrievalkit.contracts.commands import describe_source
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels

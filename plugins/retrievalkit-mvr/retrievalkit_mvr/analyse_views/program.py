@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from retrievalkit.commands import (
+from retrievalkit.contracts import Representation
+from retrievalkit.contracts.commands import (
     Precision,
     ProgressBar,
     check_output,
@@ -33,9 +34,8 @@ from retrievalkit.commands import (
     write_json,
     write_manifest,
 )
-from retrievalkit.contracts import Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.score import vector_scores
+from retrievalkit.scoring import vector_scores
 from retrievalkit_mvr.analyse_views.command import AnalyseViewsOptions
 from retrievalkit_mvr.analyse_views.figures import Analysis
 from retrievalkit_mvr.analyse_views.judged import Judged
@@ -43,7 +43,7 @@ from retrievalkit_mvr.analyse_views.plot import check_matplotlib, draw
 from retrievalkit_mvr.analyse_views.tally import Compared, Normalisation, Tally
 
 if TYPE_CHECKING:
-    from retrievalkit.model.retriever import Retriever
+    from retrievalkit.models.retriever import Retriever
 
 CHUNK_DOCUMENTS = 256
 _SEVERAL = (

@@ -2,7 +2,7 @@
 
 import torch
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
-from retrievalkit.score import scores
+from retrievalkit.scoring import scores
 from torch import Tensor, nn
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Needs, Pretrainer, Progress
 from retrievalkit.data.masking import Masker, count_labels, pad_labels
-from retrievalkit.data.pieces import Pieces
-from retrievalkit.lexical import token_loss
+from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.scoring.lexical import token_loss
 from torch import Tensor
 
 

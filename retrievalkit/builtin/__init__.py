@@ -1,1 +1,0 @@
-"""The components that come along: a plugin like any other, on the same hooks."""

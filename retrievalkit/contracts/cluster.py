@@ -1,0 +1,90 @@
+"""Work on the machines of a cluster: the options of `--ray`, and the workers of a plugin that do it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le
+
+from retrievalkit import registry
+from retrievalkit.contracts.declarations import CommandOptions, Flag
+from retrievalkit.contracts.workers import ClusterOptions, Item, Result, Workers
+from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError
+
+__all__ = ["ClusterOptions", "RayOptions", "check_same", "spread_map", "workers"]
+
+_MOST_WORKERS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayOptions(CommandOptions):
+    """Options of commands whose work can be spread over the workers of a Ray cluster.
+
+    Args:
+        ray: Work on a Ray cluster: "auto" for the one that this machine belongs to, HOST:PORT for another, "local" for
+            the processors of this machine.
+        ray_workers: Most workers at a time; None = as many as the cluster has room for.
+        ray_cpus: Processors of a worker; None = 1.
+        ray_gpus: GPUs of a worker, or a share of one; None = 1 if the cluster has any.
+    """
+
+    heading: ClassVar = "Ray cluster"
+
+    ray: Annotated[str | None, Flag(metavar="auto|ADDRESS|local")] = None
+    ray_workers: Annotated[int, Ge(1), Le(_MOST_WORKERS)] | None = None
+    ray_cpus: Annotated[int, Ge(1)] | None = None
+    ray_gpus: Annotated[float, Ge(0)] | None = None
+
+    @property
+    def cluster(self) -> ClusterOptions | None:
+        """The cluster; None = this process works.
+
+        Raises:
+            OptionError: Workers are described, and `ray` is not given.
+        """
+        if self.ray is not None:
+            return ClusterOptions(
+                ray=self.ray, workers=self.ray_workers, worker_cpus=self.ray_cpus or 1, worker_gpus=self.ray_gpus
+            )
+        if (self.ray_workers, self.ray_cpus, self.ray_gpus) != (None, None, None):
+            msg = "ray_workers, ray_cpus and ray_gpus describe the workers of a Ray cluster. Add ray, or drop them."
+            raise OptionError(msg)
+        return None
+
+
+def workers(options: ClusterOptions) -> Workers:
+    """The workers of a cluster.
+
+    Raises:
+        MissingDependencyError: No plugin brings them.
+    """
+    if "ray" not in registry.names("workers"):
+        raise MissingDependencyError("retrievalkit-ray", "--ray", "'retrievalkit[ray]'")
+    made: Workers = registry.get("workers", "ray")(options)
+    return made
+
+
+def spread_map(
+    make: Callable[[], Callable[[Item], Result]],
+    items: Callable[[], Iterable[Item]],
+    options: ClusterOptions,
+    *,
+    ordered: bool = True,
+) -> Iterator[Result]:
+    """Apply a function to each item on the workers of a cluster: `contracts.Workers.map`."""
+    yield from workers(options).map(make, items, ordered=ordered)
+
+
+def check_same(what: str, place: str | Path, found: str, expected: str) -> None:
+    """Refuse, on a worker, a model or an index that is not that of the command.
+
+    Raises:
+        ArtifactError: The fingerprints differ.
+    """
+    if found != expected:
+        msg = f"on {socket.gethostname()}, '{place}' is another {what} than where the command runs. Copy it there."
+        raise ArtifactError(msg)

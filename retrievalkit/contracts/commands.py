@@ -1,0 +1,179 @@
+"""What a plugin's command may use besides the contract: declared options, retrievers, folders with manifests.
+
+    @dataclass(frozen=True)
+    class MeasureOptions(WritingOptions):
+        \"\"\"Options of `measure`.
+
+Args:
+            model: A checkpoint or a pretrained model.
+            limit: Number of texts.
+        \"\"\"
+
+        model: Annotated[Place, Argument(), Reads()]
+        _: KW_ONLY
+        limit: Annotated[int, Ge(1)] = 100
+
+    @command("measure", MeasureOptions)
+    def measure(options: MeasureOptions) -> Measurement:
+        \"\"\"Measure a model.\"\"\"
+        retriever = open_retriever(options.model)
+        with write_folder(options.output, overwrite=options.overwrite) as folder:
+            ...
+            write_manifest(folder, "measurement", command="measure", options={}, inputs={}, counts={})
+
+The dataclass gives the flags, `--set`, the names in recipes and the arguments of `measure(...)` and `rk.command`. The
+result has `summary`, a text that is printed, and `as_json()`, what `--json` prints; it may have `notes`.
+
+Promised to plugins, as `retrievalkit.contracts` is. This is the only way from a plugin to the programs of the core: a
+command must encode texts and write folders exactly as the built-in commands do. Light to import: torch is imported
+when a retriever is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from retrievalkit.contracts.declarations import (
+    Argument,
+    Command,
+    CommandOptions,
+    Flag,
+    Named,
+    Place,
+    ReadingOptions,
+    Reads,
+    WritingOptions,
+    command,
+)
+from retrievalkit.registry import create, names, options
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.notices import check as refuse_if_strict
+from retrievalkit.reporting.page import render as render_page
+from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import printable, say
+from retrievalkit.search.options import HybridOptions, OpenOptions
+from retrievalkit.storage import (
+    check_files,
+    check_output,
+    describe_files,
+    describe_input,
+    fingerprint_value,
+    kind_of,
+    read_document,
+    read_manifest,
+    write_folder,
+    write_json,
+    write_manifest,
+)
+
+if TYPE_CHECKING:
+    from retrievalkit.models.retriever import Retriever
+
+__all__ = [
+    "command",
+    "Command",
+    "CommandOptions",
+    "ReadingOptions",
+    "WritingOptions",
+    "Place",
+    "Argument",
+    "Flag",
+    "Named",
+    "Reads",
+    "refuse_if_strict",
+    "Precision",
+    "resolve_precision",
+    "Retriever",
+    "HybridOptions",
+    "OpenOptions",
+    "create",
+    "names",
+    "options",
+    "open_retriever",
+    "describe_retriever",
+    "describe_source",
+    "describe_input",
+    "fingerprint_value",
+    "kind_of",
+    "check_output",
+    "describe_files",
+    "check_files",
+    "read_document",
+    "read_manifest",
+    "write_folder",
+    "write_json",
+    "write_manifest",
+    "ProgressBar",
+    "counted",
+    "printable",
+    "render_page",
+    "say",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Retriever":
+        msg = f"module '{__name__}' has no attribute '{name}'"
+        raise AttributeError(msg)
+    from retrievalkit.models.retriever import Retriever
+
+    return Retriever
+
+
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+
+
+def resolve_precision(precision: Precision) -> Precision:
+    """The number format that models compute in on this machine: a definite one for "auto".
+
+    Raises:
+        UnsupportedError: fp16 on a CPU, or int8 on a GPU.
+    """
+    from retrievalkit.models.precision import default_device
+    from retrievalkit.models.precision import resolve_precision as resolve
+
+    return resolve(precision, default_device())
+
+
+def open_retriever(
+    model: str | Path,
+    *,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+) -> Retriever:
+    """The retriever of a checkpoint folder, or of a pretrained model with a pooler, on the GPU if there is one.
+
+    `retriever.encode(texts, side, precision=...)` gives the `Representation` of (title, text) pairs as it is indexed;
+    `retriever.pooler` is the pooler, `retriever.description` the names and options of the parts.
+
+    Args:
+        model: A checkpoint folder, or the name or folder of a pretrained model.
+        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own. So are the other options.
+        pooler: Pooler for a pretrained model.
+        encoder_options: Options of that encoder; of a checkpoint's its lengths and its attention may be given.
+        pooler_options: Options of that pooler.
+
+    Raises:
+        InputError: There is no such model, or parts were named for a checkpoint.
+    """
+    from retrievalkit.models.retriever import open_retriever as opened
+
+    return opened(model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options)
+
+
+def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
+    """A manifest's entry for the model that encoded the texts."""
+    from retrievalkit.models.retriever import describe_retriever as described
+
+    return described(model, retriever)
+
+
+def describe_source(source: str | Path) -> dict[str, str]:
+    """A manifest's entry for a corpus, queries, judgements or examples: their place and their fingerprint."""
+    from retrievalkit.data.sources import fingerprint
+
+    return describe_input(source, fingerprint(source))

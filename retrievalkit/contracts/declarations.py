@@ -1,0 +1,331 @@
+"""Commands as typed functions: one frozen dataclass declares a command's options, and everything else derives from it.
+
+    @dataclass(frozen=True)
+    class EncodeOptions(Command):
+        \"\"\"Options of `encode`.
+
+Args:
+            model: A checkpoint or a pretrained model.
+            batch_tokens: Maximum number of tokens in a batch, padding included.
+        \"\"\"
+
+        model: Annotated[Place, Reads()]
+        _: KW_ONLY
+        output: Place
+        batch_tokens: Annotated[int, Ge(1)] | None = None
+
+    @command(EncodeOptions)
+    def encode(options: EncodeOptions) -> Folder:
+        \"\"\"Encode texts with a model.\"\"\"
+
+From this follow the Python function `encode("bert", output="vectors", batch_tokens=4096)`, whose keywords mypy checks;
+the command `rkit encode`, by `retrievalkit.cli.derived`; a recipe's step with the same names; and the reference page. A
+field has its type, default and bounds in its annotation, and its help in the docstring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from retrievalkit import storage
+from retrievalkit.errors import OptionError, nearest, shortlist
+from retrievalkit.registry.component_options import check_options, convert, options
+from retrievalkit.registry.component_options import options as option_fields
+from retrievalkit.reporting import notices
+
+Parameters = ParamSpec("Parameters")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+Owner = TypeVar("Owner")
+
+Place = str | os.PathLike[str]
+"""A path, an address such as `s3://bucket/folder`, or a name that stands where a path does."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The spelling of an option on the command line, where it is not its name with dashes.
+
+    Attributes:
+        names: Such as "--output", "-o"; "--shared-tower/--separate-towers" for a flag with an opposite.
+        metavar: What the help shows for the value.
+        required: The command line and recipes need it, while Python may leave it out, as for a result in memory.
+    """
+
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Marks a field that is positional on the command line.
+
+    Attributes:
+        several: Whether it takes all words that are left.
+    """
+
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """Marks the name of a registered component, whose options are in the field `{kind}_options`.
+
+    Attributes:
+        kind: Such as "pooler".
+        usual: The component whose options a recipe checks where none is named.
+    """
+
+    kind: str
+    usual: str | None = None
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Marks what the command reads: an object store's copy is fetched, and data in memory is taken too.
+
+    Attributes:
+        convert: Turns data in memory into an address (`retrievalkit.data.inputs`); None = only places are taken.
+    """
+
+    convert: Callable[[Any], str] | None = None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Marks the field that takes the settings (`--set`, a recipe's `set`) that have no field of their own.
+
+    Attributes:
+        sections: Whether it takes sections by their names; else it takes the values without a section.
+    """
+
+    sections: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions:
+    """Options of every command.
+
+    Args:
+        strict: Take what a note would report (cut texts, queries without judgements ...) for an error.
+    """
+
+    strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(CommandOptions):
+    """Options of commands that open folders.
+
+    Args:
+        verify: Compare all files of the folders that are opened with their checksums.
+    """
+
+    verify: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingOptions(CommandOptions):
+    """Options of commands that write a folder.
+
+    Args:
+        output: The folder to write.
+        overwrite: Replace an existing output folder.
+    """
+
+    output: typing.Annotated[Place, Flag(("--output", "-o"))]
+    overwrite: bool = False
+
+
+def marks(annotation: Any) -> tuple[Any, ...]:
+    """The metadata of an annotation."""
+    return typing.get_args(annotation)[1:] if typing.get_origin(annotation) is typing.Annotated else ()
+
+
+def mark(annotation: Any, kind: type) -> Any:
+    """The first mark of a kind; None if there is none."""
+    return next((one for one in marks(annotation) if isinstance(one, kind)), None)
+
+
+class Command(Generic[Parameters, Options, Result]):
+    """A function whose arguments are the fields of a dataclass; `command` makes it.
+
+    Attributes:
+        declaration: The dataclass.
+        name: The command's words, such as "rerank train".
+        help: Its documentation without its arguments.
+    """
+
+    def __init__(
+        self, name: str, declaration: Callable[Parameters, Options], program: Callable[[Options], Result]
+    ) -> None:
+        assert isinstance(declaration, type)
+        self.name = name
+        self.declaration: type = declaration
+        self._program = program
+        functools.update_wrapper(self, program)
+        self.help = inspect.cleandoc(program.__doc__ or "")
+        described = (f"    {one.name}: {one.description}" for one in options(self.declaration).values())
+        self.__doc__ = "\n".join([self.help, "", "Args:", *described])
+
+    @functools.cached_property
+    def __signature__(self) -> inspect.Signature:
+        returns = inspect.signature(self._program).return_annotation
+        return inspect.signature(self.declaration).replace(return_annotation=returns)
+
+    def __repr__(self) -> str:
+        return f"<command {self.name}{self.__signature__}>"
+
+    def __call__(self, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        """Run the command.
+
+        Raises:
+            OptionError: An option is unknown or missing, or its value does not fit its type.
+            RetrievalkitError: The command failed.
+        """
+        return self.run(self.read(*args, **options))
+
+    def read(self, *args: Any, **given: Any) -> Options:
+        """The options of a call, checked; data in memory becomes an address.
+
+        A declaration may have a static method `adapted`, which gets the values as they were given and returns others.
+
+        Raises:
+            OptionError: An option is unknown or missing, or its value does not fit its type.
+        """
+        known = options(self.declaration)
+        parameters = inspect.signature(self.declaration).parameters.values()
+        positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        last = positional and mark(known[positional[-1]].annotation, Argument)
+        if last and last.several and len(args) > len(positional):
+            args = (*args[: len(positional) - 1], args[len(positional) - 1 :])
+        if len(args) > len(positional):
+            names = ", ".join(positional)
+            msg = f"{self.name} takes {len(positional)} positional arguments ({names}), and {len(args)} are given."
+            raise OptionError(msg)
+        values = dict(zip(positional, args, strict=False))
+        if repeated := values.keys() & given.keys():
+            msg = f"{self.name} got '{min(repeated)}' twice, by position and by name. Give it once."
+            raise OptionError(msg)
+        values |= given
+        if adapted := getattr(self.declaration, "adapted", None):
+            values = adapted(values)
+        for name, value in values.items():
+            reads = mark(known[name].annotation, Reads) if name in known else None
+            if reads is not None and reads.convert is not None and value is not None:
+                values[name] = reads.convert(value)
+            elif isinstance(value, os.PathLike):
+                values[name] = os.fspath(value)
+            elif isinstance(value, list | tuple):
+                values[name] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
+        checked: Options = self.declaration(**check_options(self.name, self.declaration, values))
+        return checked
+
+    def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that `--set` and a recipe's `set` name: of the command, and of its components by sections.
+
+        Args:
+            values: Such as {"epochs": 3, "pooler": {"layers": [4, 6]}}.
+
+        Raises:
+            OptionError: There is no such option or section, or a value does not fit its type.
+        """
+        known = options(self.declaration)
+        takers = {rest.sections: name for name, one in known.items() if (rest := mark(one.annotation, Rest))}
+        settled: dict[str, Any] = {}
+        for name, value in values.items():
+            field = f"{name}_options" if isinstance(value, Mapping) and f"{name}_options" in known else name
+            taker = takers.get(isinstance(value, Mapping)) or takers.get(False)
+            if field not in known and taker is not None:
+                settled[taker] = {**settled.get(taker, {}), name: value}
+                continue
+            if field not in known or (field == name and name.endswith("_options")):
+                names = [one.removesuffix("_options") for one in known]
+                close = nearest(name, names)
+                offer = f"; did you mean '{close}'?" if close else "."
+                msg = f"rkit {self.name} has no option '{name}'{offer} Its options: {shortlist(names, 100)}."
+                raise OptionError(msg)
+            converted = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
+            settled[field] = {**settled.get(field, {}), **converted} if field == takers.get(False) else converted
+        return settled
+
+    def run(self, options: Options) -> Result:
+        """Run the command with options that `read` returned."""
+        with _environment(options) as ready:
+            return self._program(ready)
+
+
+def command(
+    name: str, declaration: Callable[Parameters, Options]
+) -> Callable[[Callable[[Options], Result]], Command[Parameters, Options, Result]]:
+    """Make a typed function of a program and the dataclass of its options.
+
+    Args:
+        name: The command's words, such as "rerank train".
+        declaration: The dataclass.
+    """
+    return lambda program: Command(name, declaration, program)
+
+
+def method(
+    declaration: Callable[Parameters, Options],
+) -> Callable[[Callable[[Owner, Options], Result]], Callable[Concatenate[Owner, Parameters], Result]]:
+    """Make a typed method of a program and the dataclass of its options; also of a class, below `@classmethod`.
+
+    Args:
+        declaration: The dataclass.
+    """
+
+    def declare(program: Callable[[Owner, Options], Result]) -> Callable[Concatenate[Owner, Parameters], Result]:
+        declared: Any = Command(program.__name__, declaration, program)  # type: ignore[arg-type]
+
+        @functools.wraps(program)
+        def called(owner: Owner, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+            with _environment(declared.read(*args, **options)) as ready:
+                return program(owner, ready)
+
+        own = next(iter(inspect.signature(program).parameters.values()))
+        parameters = [own.replace(kind=own.POSITIONAL_ONLY), *declared.__signature__.parameters.values()]
+        called.__dict__["__signature__"] = declared.__signature__.replace(parameters=parameters)
+        called.__doc__ = declared.__doc__
+        return called
+
+    return declare
+
+
+@contextmanager
+def _environment(options: Any) -> Iterator[Any]:
+    """Collect the notes of a command, fetch its inputs from object stores, and reserve its output."""
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    known = option_fields(type(options))
+    with ExitStack() as stack:
+        stack.enter_context(notices.collected(strict=given.get("strict", False)))
+        if given.get("verify"):
+            stack.enter_context(storage.verifying())
+        read = {name: value for name, value in given.items() if mark(known[name].annotation, Reads)}
+        copied = {
+            name: tuple(map(_local, value)) if isinstance(value, tuple) else _local(value)
+            for name, value in read.items()
+        }
+        changed = {name: value for name, value in copied.items() if value is not read[name]}
+        if (output := given.get("output")) is not None and getattr(options, "holds_output", True):
+            if storage.is_address(output):
+                output = str(stack.enter_context(storage.sent(output, overwrite=given.get("overwrite", False))))
+                changed["output"] = output
+            stack.enter_context(storage.held(output))
+            storage.restore(output)
+        yield dataclasses.replace(options, **changed) if changed else options
+
+
+def _local(value: Any) -> Any:
+    """The place of a store's copy; other values as they are."""
+    return str(storage.local(value)) if isinstance(value, str) and storage.is_address(value) else value

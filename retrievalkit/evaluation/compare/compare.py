@@ -1,0 +1,181 @@
+"""`rkit compare`: runs and judgements in, significance tests out: on the terminal, as a page or as a table.
+
+    rkit compare RUN RUN... --qrels QRELS [--output PAGE.html|FIGURES.json|...]
+
+For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
+paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
+lost, and those that differ most, with the top hits of both runs. Equal inputs and seed give equal numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Gt, Lt
+
+from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Place, Reads, command
+from retrievalkit.data import inputs
+from retrievalkit.data.runs import run_names
+from retrievalkit.errors import InputError, UnknownNameError, shortlist
+from retrievalkit.evaluation.evaluate import Conventions, Metrics
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+
+if TYPE_CHECKING:
+    from retrievalkit.data.qrels import Qrels
+    from retrievalkit.evaluation.compare.comparison import Comparison
+    from retrievalkit.evaluation.compare.contender import Contender
+    from retrievalkit.evaluation.metrics import PerQuery
+
+ALL_PAIRS = "all"
+PERMUTATIONS = RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class CompareOptions(Conventions, CommandOptions):
+    """Options of `compare`.
+
+    Args:
+        runs: Two or more runs; in Python a list of runs and files, or a dict by name.
+        qrels: Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES; in Python also a dict query -> document
+            -> grade, or a table.
+        metrics: Metrics by their names in ir-measures, between spaces; given several times, they add up.
+        baseline: The run that the others are compared with, or "all" for each with each; by default the first.
+        queries: Texts of the queries, to show those that differ most.
+        corpus: Texts of the passages, to show what each run ranks first for these queries.
+        output: A page (.html), a table (.csv, .md, .tex), all figures (.json), or else a folder with page and figures.
+        plot: Draw plots for the page, which needs matplotlib.
+        examples: Wins and losses to list.
+        confidence: Confidence of the intervals.
+        seed: Seed of tests and intervals.
+        overwrite: Replace an existing output folder.
+    """
+
+    runs: Annotated[Any, Argument(several=True), Reads(inputs.runs)]
+    qrels: Annotated[Any, Reads(inputs.judgements)]
+    metrics: Metrics = "nDCG@10"
+    _: KW_ONLY
+    baseline: str | None = None
+    queries: Annotated[Any, Reads(inputs.queries)] = None
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
+    output: Annotated[Place | None, Flag(("--output", "-o"))] = None
+    plot: bool = True
+    examples: Annotated[int, Ge(0)] = 5
+    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
+    seed: Annotated[int, Ge(0)] = 0
+    overwrite: bool = False
+
+
+@command("compare", CompareOptions)
+def compare(options: CompareOptions) -> Comparison:
+    """Compare runs: paired significance tests, wins and losses; with an output also as a page or a table.
+
+    Notebooks show the comparison as a table with plots.
+    """
+    from retrievalkit.data.qrels import read_qrels
+    from retrievalkit.data.queries import read_queries
+    from retrievalkit.evaluation.compare.comparison import Comparison, compare_metric
+    from retrievalkit.evaluation.compare.contender import measured, with_rankings
+    from retrievalkit.evaluation.compare.page import check_output, write
+    from retrievalkit.evaluation.measures import check_metrics
+    from retrievalkit.evaluation.metrics import first_ids
+
+    if len(options.runs) < 2:
+        msg = f"{len(options.runs)} run given, and a comparison needs two or more."
+        raise InputError(msg)
+    output = None if options.output is None else Path(options.output)
+    if output is not None:
+        check_output(output, plot=options.plot, overwrite=options.overwrite)
+    places = dict(zip(run_names(options.runs), options.runs, strict=True))
+    pairs = _pairs({name: str(place) for name, place in places.items()}, options.baseline)
+    qrels = read_qrels(options.qrels)
+    check_metrics(options.metrics, qrels)
+    queries = [] if options.queries is None else read_queries(options.queries)
+    texts = {query.id: query.text for query in queries if query.id in qrels}
+    if queries and not texts:
+        known = first_ids(query.id for query in queries)
+        msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {first_ids(qrels)}. "
+        msg += "Give the queries of these qrels."
+        raise InputError(msg)
+    contenders = {name: measured(name, place, qrels, options.metrics, options) for name, place in places.items()}
+    means, differences, values = [], [], _shared_values(contenders, qrels)
+    for metric, by_run in values.items():
+        of_runs, of_pairs = compare_metric(
+            metric, by_run, pairs, texts, confidence=options.confidence, seed=options.seed, examples=options.examples
+        )
+        means += of_runs
+        differences += of_pairs
+    settings: dict[str, Any] = {"permutations": PERMUTATIONS, "resamples": RESAMPLES, "confidence": options.confidence}
+    settings |= {"seed": options.seed, "ties": options.ties, "over": options.over}
+    comparison = Comparison(
+        means,
+        with_rankings(differences, contenders, texts, options.corpus),
+        ALL_PAIRS if options.baseline == ALL_PAIRS else pairs[0][1],
+        values,
+        settings | {"ignore_same_id": options.exclude_self},
+        _notes(contenders, qrels, options.over, texts),
+        texts,
+        output,
+    )
+    notices.check(*comparison.notes)
+    if output is not None:
+        read = {f"run {name}": place for name, place in places.items()}
+        read |= {"qrels": options.qrels, "queries": options.queries}
+        write(comparison, output, plot=options.plot, overwrite=options.overwrite, inputs=read)
+    return comparison
+
+
+def _pairs(runs: Mapping[str, str], baseline: str | None) -> list[tuple[str, str]]:
+    """The pairs of runs to compare, (run, against), of runs by name and the name or place of the baseline."""
+    names = list(runs)
+    if baseline == ALL_PAIRS:
+        return [(later, earlier) for earlier, later in combinations(names, 2)]
+    by_place = {place: name for name, place in runs.items()}
+    against = names[0] if baseline is None else by_place.get(baseline, baseline)
+    if against not in names:
+        raise UnknownNameError("baseline", against, names, hint=f"Give one of the runs, or '{ALL_PAIRS}'.")
+    return [(name, against) for name in names if name != against]
+
+
+def _shared_values(contenders: Mapping[str, Contender], qrels: Qrels) -> dict[str, PerQuery]:
+    """{metric: {run: {query_id: value}}} over the queries that all runs have a value for."""
+    by_metric: dict[str, PerQuery] = {}
+    for name, contender in contenders.items():
+        for metric, values in contender.values.items():
+            by_metric.setdefault(metric, {})[name] = values
+    for metric, by_run in by_metric.items():
+        shared = [query_id for query_id in qrels if all(query_id in values for values in by_run.values())]
+        if not shared:
+            msg = f"the runs have no query in common that {metric} has a value for. Compare runs of the same queries."
+            raise InputError(msg)
+        by_metric[metric] = {name: {one: values[one] for one in shared} for name, values in by_run.items()}
+    return by_metric
+
+
+def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: str, texts: Mapping[str, str]) -> list[str]:
+    from retrievalkit.evaluation.metrics import first_ids
+
+    consequence = "count 0" if over == "qrels" else "are left out for all runs"
+    # What holds of several runs is said once: the words around their names -> the names.
+    said: dict[tuple[str, str], list[str]] = {}
+    for name, one in contenders.items():
+        if one.absent:
+            start = f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run"
+            said.setdefault((start, f" and {consequence}: {first_ids(one.absent)}."), []).append(f"'{name}'")
+    for name, one in contenders.items():
+        if one.unjudged:
+            end = f" are not in the qrels and are left out: {first_ids(one.unjudged)}."
+            said.setdefault((f"{counted(len(one.unjudged), 'queries')} of run", end), []).append(f"'{name}'")
+    for name, one in contenders.items():
+        for doubt in one.doubts:
+            said.setdefault(("run", f": {doubt}"), []).append(f"'{name}'")
+    notes = [f"{start}{'s' * (len(names) > 1)} {shortlist(names, 3)}{end}" for (start, end), names in said.items()]
+    if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
+        notes.append(
+            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {first_ids(lacking)}."
+        )
+    return notes

@@ -1,0 +1,362 @@
+"""The comparison of runs by a metric, its result, and how a terminal shows it; a browser's page is in `page`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrievalkit.evaluation.compare.compare import ALL_PAIRS, PERMUTATIONS, RESAMPLES
+from retrievalkit.evaluation.metrics import PerQuery
+from retrievalkit.evaluation.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
+from retrievalkit.reporting import notebook
+from retrievalkit.reporting.table import Tabular
+from retrievalkit.reporting.terminal import printable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rich.console import Console
+    from rich.text import Text
+
+
+HEADER = (
+    "metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p", "p (Holm)",
+    "p (t-test)", "p (t-test, Holm)", "won/tied/lost",
+)  # fmt: skip
+NUMERIC = [place for place, name in enumerate(HEADER) if name not in ("metric", "run", "against")]
+"""The columns of `HEADER` that hold numbers."""
+_COLUMNS = ("metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p (Holm)")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A run's mean of a metric over `queries` queries, and its interval."""
+
+    metric: str
+    run: str
+    mean: float
+    low: float
+    high: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class TopHit:
+    """One of the first documents of a ranking.
+
+    Attributes:
+        grade: None if the document is not judged.
+        title: "" without a corpus.
+        snippet: The part of the text that contains most words of the query; "" without a corpus.
+        matches: (start, end) of the characters in the snippet that are words of the query.
+    """
+
+    rank: int
+    document_id: str
+    score: float
+    grade: int | None
+    title: str = ""
+    snippet: str = ""
+    matches: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A run's ranking for a query.
+
+    Attributes:
+        first: Its first documents.
+        relevant_at: The ranks of its relevant documents.
+        relevant: The number of relevant documents, whether in the run or not.
+    """
+
+    first: list[TopHit]
+    relevant_at: list[int]
+    relevant: int
+
+
+@dataclass(frozen=True)
+class QueryDifference:
+    """A query on which two runs differ: the metric of the run and of the run it is compared with."""
+
+    query_id: str
+    value: float
+    against: float
+    text: str | None = None
+    rankings: dict[str, Ranking] = field(default_factory=dict)
+
+    @property
+    def difference(self) -> float:
+        """Positive if the run is better."""
+        return self.value - self.against
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better a run is than another, and whether that may be chance.
+
+    Attributes:
+        difference: The mean over the queries of run minus against; its bootstrap interval is [low, high].
+        p_value: Of the paired randomisation test.
+        t_test: The p-value of the paired t-test.
+        wins: Queries that the run wins; likewise `ties` and `losses`.
+        p_corrected: `p_value` corrected by Holm over the metric's pairs; likewise `t_test_corrected`.
+        largest: The queries that differ most, best first, wins before losses.
+    """
+
+    metric: str
+    run: str
+    against: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    t_test: float
+    wins: int
+    ties: int
+    losses: int
+    p_corrected: float
+    t_test_corrected: float
+    largest: list[QueryDifference]
+
+
+def compare_metric(
+    metric: str,
+    values: PerQuery,
+    pairs: Sequence[tuple[str, str]],
+    texts: Mapping[str, str],
+    *,
+    confidence: float,
+    seed: int,
+    examples: int,
+) -> tuple[list[Mean], list[Difference]]:
+    """Means of all runs, and differences of pairs of them, by one metric."""
+    columns = {name: np.array(list(by_query.values())) for name, by_query in values.items()}
+    gaps = [columns[run] - columns[against] for run, against in pairs]
+    table = np.stack([*columns.values(), *gaps], axis=1)
+    intervals = bootstrap_intervals(table, confidence=confidence, resamples=RESAMPLES, seed=seed)
+    means = [
+        Mean(metric, name, float(column.mean()), low, high, column.size)
+        for (name, column), (low, high) in zip(columns.items(), intervals, strict=False)
+    ]
+    p_values = [randomisation_test(gap, permutations=PERMUTATIONS, seed=seed) for gap in gaps]
+    t_tests = list(map(t_test, gaps))
+    tests = zip(p_values, t_tests, holm(p_values), holm(t_tests), strict=True)
+    differences = []
+    for (run, against), gap, (low, high), (p, t, p_corrected, t_corrected) in zip(
+        pairs, gaps, intervals[len(columns) :], tests, strict=True
+    ):
+        queries = [QueryDifference(one, values[run][one], values[against][one], texts.get(one)) for one in values[run]]
+        queries.sort(key=lambda one: (-one.difference, one.query_id))
+        wins = [one for one in queries if one.difference > 0][:examples]
+        losses = [one for one in queries if one.difference < 0]
+        largest = wins + losses[max(0, len(losses) - examples) :]
+        figures = (float(gap.mean()), low, high, p, t, *counts(gap), p_corrected, t_corrected)
+        differences.append(Difference(metric, run, against, *figures, largest))
+    return means, differences
+
+
+@dataclass(frozen=True)
+class Comparison(Tabular):
+    """The result of `compare`: means, differences with intervals and tests, wins and losses.
+
+    Attributes:
+        means: One per metric and run, in the order asked for.
+        differences: One per metric and pair of runs.
+        baseline: The run that the others are compared with, or "all" for each with each.
+        per_query: {metric: {run: {query_id: value}}}.
+        options: How it was computed: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
+        notes: Caveats about the figures, as sentences.
+        texts: Query id -> text, as far as known.
+        output: Where it was written, if it was.
+    """
+
+    means: list[Mean]
+    differences: list[Difference]
+    baseline: str
+    per_query: dict[str, PerQuery]
+    options: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    output: Path | None = None
+
+    @property
+    def runs(self) -> list[str]:
+        """The names of the runs, in the order given."""
+        return list(dict.fromkeys(mean.run for mean in self.means))
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics, in the order asked for."""
+        return list(self.per_query)
+
+    def shows(self, difference: Difference) -> bool:
+        """Whether a difference is more than chance: by the corrected p-value, at the confidence of the intervals."""
+        # 1 - 0.95 is slightly more than 0.05 in floating point.
+        return bool(difference.p_corrected <= 1 - self.options["confidence"] + 1e-12)
+
+    @property
+    def summary(self) -> str:
+        """What a terminal shows: the tables of `render`, and where the rest is."""
+        from rich.console import Console
+
+        console = Console()
+        with console.capture() as capture:
+            render(self, console)
+        text = capture.get().rstrip("\n")
+        if self.output is not None:
+            from retrievalkit.evaluation.compare.page import page_of
+
+            page = f"; open {page_of(self.output)} in a browser" if page_of(self.output) else ""
+            return f"{text}\n{printable(f'{self.output}: written{page}')}"
+        more = "\nThe queries that differ most, and all figures: --output compare.html"
+        return text + more * (len(self.runs) > 2)
+
+    def as_json(self, *, per_query: bool = False) -> dict[str, Any]:
+        """The result as JSON values."""
+        value = asdict(replace(self, per_query={}, texts={}, output=None))
+        del value["per_query"], value["texts"], value["output"]
+        return value | {"per_query": self.per_query} if per_query else value
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of text under `HEADER`: one per metric and run, or per pair if a run is compared with several."""
+        rows = []
+        for mean in self.means:
+            start = [mean.metric, mean.run, f"{mean.mean:.4f}", _interval(mean)]
+            pairs = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
+            rows += [] if pairs else [start + ["-"] * (len(HEADER) - len(start))]
+            for one in pairs:
+                p_values = (one.p_value, one.p_corrected, one.t_test, one.t_test_corrected)
+                shown = [f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in p_values]
+                won = f"{one.wins}/{one.ties}/{one.losses}"
+                rows.append([*start, one.against, f"{one.difference:+.4f}", _interval(one), *shown, won])
+        return rows
+
+    def to_pandas(self) -> DataFrame:
+        """A table with a row for each metric and run, or for each pair of runs."""
+        import pandas
+
+        return pandas.DataFrame(self.to_table(), columns=list(HEADER))
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{one.run} {one.metric} {one.mean:.4f}" for one in self.means)
+        return f"Comparison({means})"
+
+    def _repr_html_(self) -> str:
+        rows = [dict(zip(HEADER, row, strict=True)) for row in self.to_table()]
+        cells = [[row[name] for name in _COLUMNS] for row in rows]
+        numeric = [name for name in _COLUMNS if name not in ("metric", "run", "against")]
+        title = f"{', '.join(self.metrics)} of {', '.join(self.runs)}"
+        pictures = []
+        if find_spec("matplotlib") is not None:
+            from retrievalkit.evaluation.compare.plot import draw_differences, draw_means
+
+            pictures = [draw_means(self), draw_differences(self, self.metrics[0])]
+        return notebook.table(title, _COLUMNS, cells, numeric=numeric, texts=self.notes, pictures=pictures)
+
+
+def render(comparison: Comparison, console: Console) -> None:
+    """Print a table per metric; of two runs, also the queries that differ most by the first metric."""
+    from rich.text import Text
+
+    for metric in comparison.metrics:
+        _print_metric(comparison, metric, console)
+    for one in comparison.differences:
+        if len(comparison.runs) > 2 or one.metric != comparison.metrics[0] or not one.largest:
+            continue
+        rows = []
+        for query in one.largest:
+            # The query's text, and each run's first document if more than its id is known.
+            hits = ((run, hit) for run, ranking in query.rankings.items() for hit in ranking.first[:1])
+            named = ((run, hit, hit.title or hit.snippet) for run, hit in hits)
+            more = [f"{run}: {judgement(hit.grade)}: {text}" for run, hit, text in named if text]
+            values = [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""]
+            rows += [[Text(printable(cell)) for cell in row] for row in (values, *(["", "", "", hit] for hit in more))]
+        lines = _aligned([Text(name) for name in ("query", "left", "right", "text")], rows, left=("query", "text"))
+        for line in lines:
+            line.truncate(console.width, overflow="ellipsis")
+        _print_lines(f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most", lines, console)
+    options = comparison.options
+    against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
+    explanation = (
+        f"Differences are against {against}; bold ones are more than chance. Intervals are of "
+        f"{options['confidence']:.0%}, by bootstrap. p is of the paired randomisation test, p of t of the t-test, "
+        f"corrected by Holm over a metric's pairs; w/t/l: queries won, tied, lost. Seed {options['seed']}."
+    )
+    # Not wrapped by rich, which breaks a name that is longer than the line.
+    wrapped = textwrap.wrap(printable(explanation), console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(Text("\n".join(wrapped)), overflow="ignore", crop=False)
+
+
+def _print_metric(comparison: Comparison, metric: str, console: Console) -> None:
+    from rich.text import Text
+
+    shown = {name: name for name in ("run", "mean", "interval", "against", "difference")}
+    shown |= {
+        "interval of difference": "interval",
+        "p (Holm)": "p",
+        "p (t-test, Holm)": "p of t",
+        HEADER[-1]: "w/t/l",
+    }
+    if comparison.baseline != ALL_PAIRS:
+        del shown["against"]
+    styles = {
+        (one.run, one.against): "bold green" if one.difference > 0 else "bold red"
+        for one in comparison.differences
+        if one.metric == metric and comparison.shows(one)
+    }
+    found = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
+    for dropped in ("", "interval", "p (t-test, Holm)", "interval of difference", HEADER[-1]):
+        shown.pop(dropped, None)
+        rows = [
+            [
+                Text(printable(row[name]), styles.get((row["run"], row["against"]), "") if name == "difference" else "")
+                for name in shown
+            ]
+            for row in found
+        ]
+        lines = _aligned([*map(Text, shown.values())], rows, left=("run", "against"))
+        if lines[0].cell_len <= console.width:
+            break
+    _print_lines(metric, lines, console)
+
+
+def _aligned(head: Sequence[Text], rows: Sequence[Sequence[Text]], left: Sequence[str]) -> list[Text]:
+    """A table's lines. Unlike those of rich's tables, no cell is broken where a terminal is narrow."""
+    from rich.text import Text
+
+    widths = [max(cell.cell_len for cell in column) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in [head, *rows]:
+        line = Text()
+        for name, cell, width in zip(head, row, widths, strict=True):
+            gap = " " * (width - cell.cell_len)
+            line.append("  " if line else "")
+            line.append_text(cell + gap if name.plain in left else Text(gap) + cell)
+        lines.append(line)
+    return lines
+
+
+def _print_lines(title: str, lines: Sequence[Text], console: Console) -> None:
+    from rich.text import Text
+
+    lines[0].stylize("bold")
+    for line in (Text(printable(title), "italic"), *lines, Text()):
+        line.rstrip()
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def judgement(grade: int | None) -> str:
+    """A grade in words."""
+    if grade is None:
+        return "not judged"
+    return "not relevant" if grade < 1 else "relevant" if grade == 1 else f"relevant ({grade})"
+
+
+def _interval(one: Mean | Difference) -> str:
+    return f"[{one.low:.4f}, {one.high:.4f}]"

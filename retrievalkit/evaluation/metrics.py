@@ -1,0 +1,265 @@
+"""The value of metrics for each query of a run.
+
+The conventions are those of `trec_eval -c`: a query of the judgements that is absent from the run has the value 0,
+nDCG's gain is the grade itself, and documents with equal scores (as 32-bit floats) are in descending order of their
+ids. ir-measures delegates to several programs, which break ties in different ways; here all of them see the same order.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import ir_measures
+import numpy as np
+
+from retrievalkit.contracts import Judged, Metric
+from retrievalkit.data.qrels import Qrels
+from retrievalkit.data.runs import Columns, Hits, Ties, columns_of
+from retrievalkit.errors import InputError, PluginError, check_choice, shortlist
+from retrievalkit.evaluation.evaluate import METRICS, Over
+from retrievalkit.evaluation.measures import (
+    IrMeasure,
+    measure_of,
+    metric_names,
+    open_metric,
+    with_grade_of_zero,
+)
+from retrievalkit.reporting.counts import counted
+
+PerQuery = dict[str, dict[str, float]]
+
+
+class Found(NamedTuple):
+    """The hits of a judged query, and document -> rank from 1 on: the order on which metrics are computed."""
+
+    columns: Columns
+    ranks: dict[str, int]
+
+
+class _Query(NamedTuple):
+    """How many documents were found (None if the run lacks the query), and the grades by rank of the documents."""
+
+    depth: int | None
+    grades: dict[str, int]
+
+
+Visit = Callable[[str, Found], None]
+
+
+_FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
+_HITS_AT_ONCE = 1 << 17
+_FAILURES = (
+    ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError,
+)  # fmt: skip
+
+
+def per_query(
+    run: Mapping[str, Hits],
+    qrels: Qrels,
+    metrics: str | Sequence[str] = METRICS,
+    *,
+    ties: Ties = "document_id",
+    over: Over = "qrels",
+    visit: Visit | None = None,
+) -> PerQuery:
+    """Each metric for each query, {metric: {query_id: value}}, by the names that were asked for; see `Conventions`.
+
+    Only some queries are in memory at a time; `visit` is called with each judged query of the run and its hits.
+    """
+    check_choice("choice of ties", ties, get_args(Ties))
+    check_choice("choice of queries", over, get_args(Over))
+    by_name = {name: measure_of(name, qrels) for name in metric_names(metrics)}
+    measures = {name: metric for name, metric in by_name.items() if isinstance(metric, IrMeasure)}
+    check_overlap(run, qrels)
+    values: PerQuery = {name: {} for name in by_name}
+    for queries in _batches(run, qrels, ties, visit):
+        computed = _by_ir_measures(queries, list(measures.values())) if measures else {}
+        for query_id, query in queries.items():
+            if over == "run" and query.depth is None:
+                continue
+            for name, metric in by_name.items():
+                if not isinstance(metric, IrMeasure):
+                    values[name][query_id] = _value(name, metric, query_id, query)
+                elif query_id in computed[metric.measure]:
+                    values[name][query_id] = computed[metric.measure][query_id]
+    return values
+
+
+def _by_ir_measures(queries: Mapping[str, _Query], measures: Sequence[IrMeasure]) -> dict[Any, dict[str, float]]:
+    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
+    # Some of ir-measures' programs accept only numbers as ids.
+    ids = list(queries)
+    judged = {str(number): with_grade_of_zero(query.grades) for number, query in enumerate(queries.values())}
+    # Without queries that found nothing, by whose depth some of the programs divide.
+    depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
+    deepest = max(depths.values(), default=0)
+    by_depth: dict[int, list[Any]] = {}
+    for one in measures:
+        by_depth.setdefault(min(one.cutoff or deepest, deepest), []).append(one.measure)
+    values: dict[Any, dict[str, float]] = {one.measure: {} for one in measures}
+    for depth, together in by_depth.items():
+        # Documents are called by their ranks, and scores decrease by one per rank, so that all programs see one order;
+        # queries with as many documents share their scores.
+        names = [str(rank) for rank in range(1, depth + 1)]
+        scores = {
+            count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))
+            for count in {min(count, depth) for count in depths.values()}
+        }
+        run = {number: scores[min(count, depth)] for number, count in depths.items()}
+        try:
+            for value in ir_measures.iter_calc(together, judged, run):
+                values[value.measure][ids[int(value.query_id)]] = float(value.value)
+        except _FAILURES as error:
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            failed = ", ".join(map(str, together))
+            msg = f"ir-measures cannot compute {failed}: {reason}. Leave out the metric named there."
+            raise InputError(msg) from error
+    return values
+
+
+def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
+    """A query's value of a plugin's metric."""
+    depth = min(query.depth or 0, metric.cutoff or query.depth or 0)
+    found = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
+    value = metric.value(Judged(found, list(query.grades.values())))
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        msg = f"metric '{name}' is {value!r} for query '{query_id}', and should be a finite number. Correct its plugin."
+        raise PluginError(msg)
+    return float(value)
+
+
+def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None) -> Iterator[dict[str, _Query]]:
+    """The judged queries, as many at a time as memory allows."""
+    batch: dict[str, _Query] = {}
+    size = 0
+    for query_id, grades in qrels.items():
+        if query_id not in run:
+            batch[query_id] = _Query(None, grades)
+            continue
+        if size >= _HITS_AT_ONCE:
+            yield batch
+            batch, size = {}, 0
+        columns = columns_of(run, query_id)
+        ranks = _ranked(query_id, columns, ties)
+        if len(ranks) < len(columns.documents):
+            list(run[query_id])  # raises the error of a file, with the line
+            msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
+            raise InputError(msg)
+        # Each judgement is named by its document's rank, or by a negative number if the run lacks the document.
+        by_rank = {str(ranks.get(name, -number)): grade for number, (name, grade) in enumerate(grades.items(), 1)}
+        batch[query_id] = _Query(len(ranks), by_rank)
+        size += len(ranks) + len(grades)
+        if visit is not None:
+            visit(query_id, Found(columns, ranks))
+    yield batch
+
+
+def _ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
+    """Document -> rank from 1 on, in the order on which metrics are computed."""
+    ids = columns.documents
+    with np.errstate(over="ignore"):
+        scores = np.array(columns.scores, dtype=np.float32)
+    if np.isnan(scores).any():
+        msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
+        raise InputError(msg)
+    if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
+        ids = [document for _, document in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
+    return dict(zip(ids, range(1, len(ids) + 1), strict=True))
+
+
+def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") -> None:
+    """Refuse judgements that belong to other queries."""
+    if run.keys().isdisjoint(qrels):
+        msg = (
+            f"no query of {name} is in the qrels: the run has {first_ids(run)}, the qrels {first_ids(qrels)}. "
+            "Give the qrels of these queries."
+        )
+        raise InputError(msg)
+
+
+class Doubts:
+    """Finds possible mistakes in a run and the judgements of its queries."""
+
+    def __init__(self, run: Mapping[str, Hits], qrels: Qrels) -> None:
+        self.run = run
+        self.qrels = qrels
+        self.deepest = 0
+        self._shared = self._own = self._incomplete = self._without = 0
+        self._judged = False
+
+    def visit(self, query_id: str, found: Found) -> None:
+        """See the hits of a judged query."""
+        if not (ranks := found.ranks):
+            return
+        self._shared += 1
+        self._own += ranks.get(query_id) == 1
+        self.deepest = max(self.deepest, len(ranks))
+        grades = self.qrels[query_id]
+        judged = [grade for document, grade in grades.items() if document in ranks]
+        self._judged = self._judged or bool(judged)
+        relevant = sum(grade > 0 for grade in judged)
+        self._without += not relevant
+        self._incomplete += relevant < sum(grade > 0 for grade in grades.values())
+
+    def sentences(self, metrics: str | Sequence[str]) -> list[str]:
+        """What may be wrong, after all judged queries were seen."""
+        sentences = []
+        if self._shared and not self._judged:
+            first = next(query_id for query_id in self.run if query_id in self.qrels and self.run[query_id])
+            documents = first_ids(document_id for document_id, _ in self.run[first])
+            sentences.append(
+                f"no document of the run is judged: for query '{first}' the run has {documents}, the qrels "
+                f"{first_ids(self.qrels[first])}. Do they belong to the same collection?"
+            )
+        if 2 * self._own > self._shared:
+            sentences.append(
+                f"the first document of {self._own} of {self._shared} queries has the query's own id. Where queries "
+                "are documents themselves, leave these out with --exclude-self, as BEIR does."
+            )
+        limited = []
+        for name in metric_names(metrics):
+            metric = open_metric(name)
+            only_first = isinstance(metric, IrMeasure) and metric.measure.NAME in _FIRST
+            if (
+                self._judged
+                and (self._without if only_first else self._incomplete)
+                and (metric.cutoff or 0) > self.deepest
+            ):
+                limited.append(name)
+        return [*sentences, *too_deep(limited, self.deepest)]
+
+
+def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
+    """A sentence about metrics whose cutoff is beyond the last document of a run."""
+    if not metrics or not deepest:
+        return []
+    verb = "looks" if len(metrics) == 1 else "look"
+    documents = counted(deepest, "documents")
+    return [f"the run has at most {documents} per query, so {', '.join(metrics)} {verb} no further."]
+
+
+class WithoutSameId(Mapping[str, Hits]):
+    """The run without documents that have the query's id: in some collections the queries are documents too."""
+
+    def __init__(self, run: Mapping[str, Hits]) -> None:
+        self._run = run
+
+    def __getitem__(self, query_id: str) -> Hits:
+        return [hit for hit in self._run[query_id] if hit[0] != query_id]
+
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self._run
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._run)
+
+    def __len__(self) -> int:
+        return len(self._run)
+
+
+def first_ids(ids: Iterable[str]) -> str:
+    """The first few ids, for a message."""
+    return shortlist([f"'{identifier}'" for identifier in ids], 3)

@@ -1,0 +1,130 @@
+"""A run in memory: what a search found, saved, evaluated and shown as a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit.contracts.declarations import method
+from retrievalkit.data import inputs
+from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
+from retrievalkit.data.sources import InMemory
+from retrievalkit.evaluation.evaluate import EvaluationOptions, evaluate
+from retrievalkit.reporting import notebook
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.table import Tabular
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from retrievalkit.evaluation.evaluation import Evaluation
+
+_SHOWN = 10
+
+
+class Run(dict[str, Hits], Tabular):
+    """What a search found: query id -> (document id, score), best first.
+
+    Args:
+        hits: A dict query -> hits, where hits are a dict document -> score or pairs; or a table (pandas, polars,
+            Arrow) or rows with query_id, document_id and score.
+        name: What it is called in comparisons.
+
+    Attributes:
+        path: The file that it was read from, if it was.
+        report: The counts of the command that wrote it, if one did.
+        summary: The same as a sentence.
+
+    Raises:
+        InputError: It is something else, or a query has a document twice.
+    """
+
+    def __init__(self, hits: Any = (), name: str = "run") -> None:
+        super().__init__(hits if isinstance(hits, Run) else inputs.hits(hits))
+        self.name = name
+        self.path: str | None = None
+        self.report: dict[str, Any] | None = None
+        self.summary = ""
+
+    @classmethod
+    def found(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
+        """A run of the program, as it is."""
+        run = cls(name=name)
+        run.update(hits)
+        return run
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, ties: Ties = "document_id") -> Run:
+        """Read a run: TREC's form, MS MARCO's or BEIR's.
+
+        Args:
+            path: The file.
+            ties: The order of documents with equal scores: by id, descending; or as in the "run".
+
+        Raises:
+            DataError: A line is damaged.
+        """
+        place = inputs.place(path, "the run")
+        run = cls.found(read_run(place, ties).items(), run_names([place])[0])
+        run.path = place
+        return run
+
+    def save(self, path: str | os.PathLike[str], *, form: Form = "trec") -> None:
+        """Write the run as `rkit search --output` does; the file appears when it is whole.
+
+        Args:
+            path: The file; .gz and .zst files are compressed.
+            form: "trec", "msmarco" or "beir".
+        """
+        write_run(os.fspath(path), self, form=form)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """What `--json` prints of a command that wrote it."""
+        return self.report
+
+    @method(EvaluationOptions)
+    def evaluate(self, options: EvaluationOptions) -> Evaluation:
+        """The metrics of the run by judgements, its top-k accuracy by answers, or both.
+
+        Raises:
+            InputError: Judgements and run share no query, or an option does not fit.
+        """
+        (evaluation,) = evaluate(run=[self], **vars(options)).values()
+        return evaluation
+
+    @property
+    def address(self) -> str:
+        """What programs read: its name, with its hits."""
+        return InMemory.of(self.name, run=self)
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Query -> document -> score, as pytrec_eval, ranx and BEIR have it."""
+        return {query: dict(hits) for query, hits in self.items()}
+
+    def to_pandas(self) -> DataFrame:
+        """A table with the columns query_id, document_id, rank and score."""
+        import pandas
+
+        columns = ["query_id", "document_id", "rank", "score"]
+        return pandas.DataFrame([(row[0], row[1], row[2], row[3]) for row in self._table()], columns=columns)
+
+    def _table(self) -> Iterable[tuple[str, str, int, float]]:
+        for query, hits in self.items():
+            for rank, (document, score) in enumerate(hits, 1):
+                yield query, document, rank, score
+
+    def _hits(self) -> int:
+        return sum(map(len, self.values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run, (dict(self), self.name)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {counted(len(self), 'queries')}, {counted(self._hits(), 'hits')})"
+
+    def _repr_html_(self) -> str:
+        rows = [[query, len(hits), *(hits[0] if hits else ("", None))] for query, hits in list(self.items())[:_SHOWN]]
+        rest = [f"and {len(self) - _SHOWN:,} more queries"] if len(self) > _SHOWN else []
+        columns = ["query", "hits", "first document", "score"]
+        return notebook.table(repr(self), columns, rows, numeric=["hits", "score"], texts=rest)

@@ -1,0 +1,157 @@
+"""An index whose segments are searched by the workers of a Ray cluster, each with some, and merged as one.
+
+    rkit search INDEX --ray auto --queries FILE
+    rkit serve INDEX --ray auto
+
+The folder must be at the same place on each machine: a shared disk, or copies. Queries are encoded, and hits merged,
+where the command runs. A segment of a worker that is lost is opened by another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import storage
+from retrievalkit.contracts import Indexer
+from retrievalkit.contracts.cluster import ClusterOptions, workers
+from retrievalkit.contracts.workers import Staying
+from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.indexing.segments import Lease, filled, merged, segments_of
+from retrievalkit.registry import trust
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_actors: weakref.WeakValueDictionary[ClusterOptions, Staying] = weakref.WeakValueDictionary()
+"""Shared by all indexes that this process has open, and by those that take their place."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of a method for some segments; "" only opens them.
+
+    The manifest is None at first, because the worker may have opened the segments before; `version` names it.
+    """
+
+    place: Path
+    version: str
+    segments: tuple[str, ...]
+    options: Mapping[str, Any]
+    method: str = ""
+    arguments: tuple[Any, ...] = ()
+    manifest: Mapping[str, Any] | None = None
+    verify: bool = False
+    in_recipe: bool = False
+
+
+class Spread(Indexer):
+    """Searches the segments of an index on the workers of a cluster."""
+
+    def __init__(
+        self,
+        made: Indexer,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        options: Mapping[str, Any],
+        cluster: ClusterOptions,
+    ) -> None:
+        self.view, self.segmented = made.view, made.segmented
+        self.indexes = made.indexes  # type: ignore[misc]
+        self._manifest = manifest
+        self._workers = _actors.get(cluster) or _actors.setdefault(cluster, workers(cluster).stay(Holder))
+        names = [segment.name for segment in segments_of(manifest)]
+        count = min(self._workers.grow(len(names)), len(names))
+        place, version = Path(storage.absolute(folder)), storage.fingerprint_value(dict(manifest))
+        cuts = [len(names) * one // count for one in range(count + 1)]
+        verify, in_recipe = os.environ.get(storage.VERIFY) == "1", trust.in_recipe()
+        self._parts = [
+            Asked(place, version, tuple(names[first:last]), dict(options), verify=verify, in_recipe=in_recipe)
+            for first, last in itertools.pairwise(cuts)
+        ]
+        self._ask("")
+
+    def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
+        """Refused: it is built already."""
+        raise NotImplementedError
+
+    def open(self, index_dir: Path) -> None:
+        """Refused: workers open it."""
+        raise NotImplementedError
+
+    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
+        return merged(self._ask("search", queries, k), k)
+
+    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts, each from the segment that holds it."""
+        return filled(self._ask("scores", queries, [list(one) for one in ids]), ids)
+
+    def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
+        """As the indexer has it, of an index of one segment."""
+        if len(self._parts) > 1:
+            msg = "segments that are searched apart do not say what the terms of a query add to a score."
+            raise UnsupportedError(msg)
+        found: list[dict[str, float]] = self._ask("contributions", query, list(ids))[0]
+        return found
+
+    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all parts."""
+        asked = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._parts)}
+        answers = self._workers(asked)
+        closed = [number for number, answer in answers.items() if answer is None]
+        answers |= self._workers({number: replace(asked[number], manifest=self._manifest) for number in closed})
+        return [answers[number] for number in range(len(self._parts))]
+
+
+class Holder:
+    """Opens segments in a worker, and keeps them open."""
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[Path, tuple[str, ...]], tuple[tuple[str, Any], Indexer, Lease]] = {}
+
+    def __call__(self, asked: Asked) -> Any:
+        """The answer; None if the manifest is needed for it."""
+        key, state = (asked.place, asked.segments), (asked.version, asked.options)
+        if key not in self._opened or self._opened[key][0] != state:
+            if asked.manifest is None:
+                return None
+            # What the index was before a change is opened again if somebody still asks for it.
+            self._opened = {
+                one: held for one, held in self._opened.items() if one[0] != asked.place or held[0] == state
+            }
+            with (
+                storage.verifying() if asked.verify else nullcontext(),
+                trust.recipe_step() if asked.in_recipe else nullcontext(),
+            ):
+                self._opened[key] = (state, *_opened(asked, asked.manifest))
+        return getattr(self._opened[key][1], asked.method)(*asked.arguments) if asked.method else True
+
+
+def _opened(asked: Asked, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
+    """Some segments of an index."""
+    from retrievalkit.indexing.open_indexes import opened_indexer
+
+    folder = asked.place
+    if not folder.is_dir():
+        msg = (
+            f"on {socket.gethostname()}, there is no index '{folder}'. The workers need it where the command has it: "
+            "on a shared disk, or copied to each machine."
+        )
+        raise ArtifactError(msg)
+    if "segments" in manifest:
+        entries = [one for one in manifest["segments"] if one["name"] in asked.segments]
+        manifest = {**manifest, "segments": entries}
+    lease = Lease(folder, manifest)
+    try:
+        return opened_indexer(folder, manifest, asked.options), lease
+    except ArtifactError as error:
+        msg = f"on {socket.gethostname()}: {error}"
+        raise ArtifactError(msg) from error

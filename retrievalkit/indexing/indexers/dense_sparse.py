@@ -1,0 +1,122 @@
+"""Search by vectors and weights together (CoT-MAE v2): the sum over the whole corpus, not a merge of two lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.data.vectors.postings import Postings, write_postings
+from retrievalkit.data.vectors.rounded import Rounded, write_rounded
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_of_rounded
+
+# Vectors of a part: few enough that a query's scores stay in the cache and a copy costs little memory.
+PART_VECTORS = 1 << 16
+_ROUNDED = "rounded"
+
+
+class DenseSparse(Indexer):
+    """Adds inner products of vectors and of weights for every text and keeps the best, so nothing is missed.
+
+    The folder holds the vectors, hard-linked where possible, and the weights by term.
+
+    Args:
+        search: "exact" adds both for all texts. "union" takes the best by vectors and the best by weights, computes
+            their missing scores and keeps the best: it misses texts that are good by both and best by neither.
+        candidates: For "union": length of each of the two lists, at least.
+        rounded: Whether the index also stores vectors and the weights of frequent terms in bf16, which makes "exact"
+            faster on processors that multiply bf16. Where texts have several vectors, it does not.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self, *, search: Literal["exact", "union"] = "exact", candidates: int = 1000, rounded: bool = True
+    ) -> None:
+        if candidates < 1:
+            msg = f"option 'candidates' of indexer 'dense_sparse' is {candidates}, and must be 1 or more."
+            raise OptionError(msg)
+        self.form = search
+        self.candidates = candidates
+        self.rounded = rounded
+        self._store: VectorStore | None = None
+        self._postings: Postings | None = None
+        self._rounded: Rounded | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Link the folder, and write the weights by term."""
+        if not source.dim or not source.vocabulary:
+            lacks = "weights over a vocabulary" if source.dim else "vectors"
+            other = "flat or faiss" if source.dim else "sparse"
+            msg = f"'{source.folder}' holds no {lacks}, and indexer 'dense_sparse' adds both. Use --indexer {other}."
+            raise UnsupportedError(msg)
+        source.link(index_dir / "vectors")
+        texts = max(1, PART_VECTORS * len(source) // source.rows)
+        counts = write_postings(source, index_dir / "postings", part_texts=texts)
+        if self.rounded and source.vectors_per_text == 1:
+            write_rounded(source, Postings(index_dir / "postings"), index_dir / _ROUNDED)
+        return {"texts": len(source), "vectors": source.rows, **counts}
+
+    def open(self, index_dir: Path) -> None:
+        """Check the files; they are mapped when searched."""
+        self._store = VectorStore(index_dir / "vectors")
+        self._postings = Postings(index_dir / "postings")
+        if len(self._store) != len(self._postings) or self._store.vocabulary != self._postings.terms:
+            texts = f"vectors of {len(self._store)} texts and weights of {len(self._postings)}, or other terms"
+            msg = f"'{index_dir}' is damaged: it holds {texts}. Index again."
+            raise ArtifactError(msg)
+        if (index_dir / _ROUNDED).exists() and self._store.vectors_per_text == 1:
+            self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts by the scoring rule: of all texts, or of those in either list."""
+        check_k(k)
+        store, postings = self._opened()
+        k = min(k, len(store))
+        if self.form == "union":
+            found = best_of_candidates(queries, store, self._union(queries, k), k)
+            return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+        if self._rounded is not None:
+            scores, rows = top_k_of_rounded(queries, store, postings, self._rounded, k, self._whole(k))
+        else:
+            scores, rows = self._whole(k)(queries)
+        return named(store.ids, scores.numpy(), rows.numpy())
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule."""
+        store, _ = self._opened()
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+
+    def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:
+        return lambda queries: top_k(queries, self._blocks(), k)
+
+    def _blocks(self) -> Iterator[VectorBlock]:
+        store, postings = self._opened()
+        for block in postings.blocks():
+            yield replace(store.block(block.first, block.first + block.texts), weights=block.weights)
+
+    def _union(self, queries: Representation, k: int) -> list[np.ndarray]:
+        """For each query, the texts in either list, ascending."""
+        store, postings = self._opened()
+        wanted = min(max(k, self.candidates), len(store))
+        if queries.vectors is None or queries.weights is None:
+            msg = "the queries lack vectors or weights, and the index has both. Use the model that it was made with."
+            raise UnsupportedError(msg)
+        _, dense = top_k(replace(queries, weights=None), (replace(one, weights=None) for one in self._blocks()), wanted)
+        _, sparse = top_k(Representation(weights=queries.weights), postings.blocks(), wanted)
+        return [
+            np.union1d(one[one >= 0], two[two >= 0]) for one, two in zip(dense.numpy(), sparse.numpy(), strict=True)
+        ]
+
+    def _opened(self) -> tuple[VectorStore, Postings]:
+        assert self._store is not None, "open() must be called before search()"
+        assert self._postings is not None
+        return self._store, self._postings

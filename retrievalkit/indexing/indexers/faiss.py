@@ -1,0 +1,366 @@
+"""Indexes of the faiss library (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
+
+faiss finds vectors, and the best k*m vectors cover the best k texts if a text has at most m. For a query of several
+vectors (ColBERT), each retrieves candidates, which are then scored by the exact rule.
+
+The defaults of faiss's search parameters find little: an inverted file looks into one of its lists. `build` therefore
+chooses them for a recall, measured with vectors of the folder as queries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.scoring import (
+    best_of_candidates,
+    check_k,
+    documents_of_vectors,
+    is_single,
+    scores_of,
+    top_k,
+    vectors_alone,
+    viewed,
+)
+
+# Most hits that faiss's GPU indexes return for a query.
+GPU_MOST = 2048
+_PARAMETERS = "parameters.txt"
+_BLOCK = 16_384
+_QUERIES = 64
+
+# Queries, and hits beside the query itself, by which search parameters are chosen.
+_TRIALS, _DEPTH = 200, 10
+# Search parameter -> least and most that is tried.
+_EFFORTS = {"nprobe": (1, 1 << 20), "efSearch": (16, 1 << 10), "k_factor_rf": (1, 1 << 6)}
+
+
+class Faiss(Indexer):
+    """Searches with faiss: exactly with the factory "Flat", approximately and faster with others.
+
+    Args:
+        factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
+        parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64"; "" = those that
+            `build` chooses.
+        recall: Recall@10 of the search parameters that are chosen, for vectors of the folder as queries. Where rounded
+            vectors (PQ) put it out of reach, more effort stops where it gains less than 0.01.
+        train_size: Number of vectors to train an index on that needs training.
+        shard_vectors: Most vectors of an index file; files are built and searched in turn.
+        candidates: For queries of several vectors: document vectors that each retrieves, at least.
+        device: "auto" takes the GPU if faiss was built for it and supports the index.
+        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self,
+        *,
+        factory: str = "Flat",
+        parameters: str = "",
+        recall: float = 0.95,
+        train_size: int = 100_000,
+        shard_vectors: int = 1_000_000,
+        candidates: int = 1000,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        view: Literal["all", "vectors"] = "all",
+    ) -> None:
+        try:
+            import faiss
+        except ImportError as error:
+            raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
+        self._faiss: Any = faiss
+        for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
+            if value < 1:
+                msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
+                raise OptionError(msg)
+        if not 0 < recall <= 1:
+            msg = f"option 'recall' of indexer 'faiss' is {recall}, and must be above 0 and at most 1."
+            raise OptionError(msg)
+        if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
+            # On these, faiss ends the process or does not end.
+            msg = (
+                f"option 'factory' of indexer 'faiss' is '{factory}', and faiss fails on 0, HNSW1 and NSG1. Give more."
+            )
+            raise OptionError(msg)
+        if re.search(r"(nprobe|efSearch|k_factor_rf)=[-0]", parameters):
+            msg = f"option 'parameters' of indexer 'faiss' is '{parameters}', and its numbers must be 1 or more."
+            raise OptionError(msg)
+        gpus = self._faiss.get_num_gpus() if hasattr(self._faiss, "get_num_gpus") else 0
+        if device == "cuda" and not gpus:
+            msg = "option 'device' of indexer 'faiss' is cuda, and faiss finds no GPU. Use cpu, or faiss-gpu-cu12."
+            raise UnsupportedError(msg)
+        # Rows are ids already, and faiss adds no vectors without ids to a map of ids.
+        self.factory = re.sub(r"\bIDMap2?,|,IDMap2?$", "", factory)
+        self.parameters = parameters
+        self.recall = recall
+        self.train_size = train_size
+        self.shard_vectors = shard_vectors
+        self.candidates = candidates
+        self.device = device
+        self.view = view
+        self.on_gpu = device != "cpu" and gpus > 0
+        self.exact = self.factory == "Flat"
+        self._store: VectorStore | None = None
+        self._shards: list[tuple[int, Any]] = []
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
+        """Train on a sample, add the vectors block by block, write one file a shard, choose the search parameters."""
+        if not source.dim:
+            msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
+            raise UnsupportedError(msg)
+        if source.vocabulary and self.view == "all":
+            msg = (
+                f"'{source.folder}' holds vectors and weights; indexer 'faiss' searches vectors alone. "
+                f"Use --indexer dense_sparse, or leave the weights aside by --set view=vectors."
+            )
+            raise UnsupportedError(msg)
+        source = VectorStore(source.folder, view="vectors")
+        source.link(index_dir / "vectors")
+        self._use_threads()
+        empty = self._trained(source)
+        with self._reported(f"builds no index '{self.factory}' of {source.rows} vectors"):
+            shards = 0
+            index, first = self._faiss.clone_index(empty), 0
+            for block in source.blocks(_BLOCK):
+                assert block.vectors is not None
+                if index.ntotal and index.ntotal + len(block.vectors) > self.shard_vectors:
+                    self._write(index, index_dir, first)
+                    shards, first, index = shards + 1, first + index.ntotal, self._faiss.clone_index(empty)
+                index.add(_as_float32(block.vectors))
+            self._write(index, index_dir, first)
+            chosen = {} if self.parameters else self._chosen(source, index_dir)
+        return {"texts": len(source), "vectors": source.rows, "files": shards + 1} | chosen
+
+    def open(self, index_dir: Path) -> None:
+        """Map the index files into memory."""
+        self._use_threads()
+        self._store = VectorStore(index_dir / "vectors", view="vectors")
+        kept = index_dir / _PARAMETERS
+        chosen = kept.read_text("utf-8", "replace") if kept.exists() else ""
+        self._shards, first = [], 0
+        while first < self._store.rows and (file := _shard_file(index_dir, first)).exists():
+            index = self._read(file, self.parameters or chosen)
+            if not index.ntotal or index.d != self._store.dim:
+                break
+            self._shards.append((first, index))
+            first += index.ntotal
+        if first != self._store.rows:
+            msg = f"'{index_dir}' is damaged: its faiss files do not hold its {self._store.rows} vectors. Index again."
+            raise ArtifactError(msg)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
+        store = self._opened()
+        check_k(k)
+        queries = viewed(queries, self.view)
+        vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
+        k = min(k, len(store))
+        if is_single(queries):
+            found = self._search_single(vectors[:, 0].numpy(), k)
+        else:
+            found = []
+            asked = Representation(vectors, queries.vector_mask)
+            for start in range(0, len(asked), _QUERIES):
+                batch = asked.rows(slice(start, start + _QUERIES))
+                found += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
+        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
+        store, queries = self._opened(), viewed(queries, self.view)
+        vectors_alone(queries, store.dim)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+
+    def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows and scores of the best texts of each query; shards are searched one after the other and merged."""
+        best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
+        for first, index in self._shards:
+            for row, (texts, scores) in enumerate(self._search_shard(index, first, vectors, k)):
+                all_texts, all_scores = np.concatenate([best[row][0], texts]), np.concatenate([best[row][1], scores])
+                order = np.argsort(-all_scores, kind="stable")[:k]  # of equal scores, earlier shards come first
+                best[row] = all_texts[order], all_scores[order]
+        return best
+
+    def _search_shard(
+        self, index: Any, first: int, vectors: np.ndarray, k: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        store = self._opened()
+        most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+        # One hit more than needed shows whether a tie was cut off.
+        wanted = min(most, k * -(-store.rows // len(store)) + 1)
+        found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
+        open_queries = np.arange(len(vectors))
+        while len(open_queries):
+            all_scores, all_rows = index.search(vectors[open_queries], wanted)
+            unsure = []
+            for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
+                found[query] = documents_of_vectors(
+                    np.where(rows < 0, -1, rows + first),
+                    scores,
+                    k,
+                    m=store.vectors_per_text or 1,
+                    offsets=store.offsets,
+                )
+                texts = found[query][1]
+                # A further vector can change the k best, if there is one.
+                if rows[-1] >= 0 and (len(texts) < k or (self.exact and not texts[-1] > scores[-1])):
+                    unsure.append(query)
+            if wanted >= most:
+                break
+            open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
+        yield from found
+
+    def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
+        """For each query, the texts that any of its vectors retrieves, ascending."""
+        store = self._opened()
+        assert queries.vectors is not None
+        mask = queries.vector_mask
+        counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
+        # All at once: faiss is many times faster with many vectors than with few.
+        vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
+        texts: list[list[np.ndarray]] = [[] for _ in counts]
+        for first, index in self._shards:
+            most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+            _, found = index.search(vectors, min(wanted, most))
+            for query, rows in enumerate(np.split(found, np.cumsum(counts)[:-1])):
+                texts[query].append(np.unique(store.texts_of(rows[rows >= 0] + first)))
+        return [np.unique(np.concatenate(parts)) for parts in texts]
+
+    def _trained(self, source: VectorStore) -> Any:
+        faiss = self._faiss
+        with self._reported(f"makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers"):
+            index = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
+        size = min(self.train_size, source.rows)
+        if not index.is_trained:
+            with self._reported(f"cannot train '{self.factory}' on {size} vectors"):
+                index.train(_sample(source, size))
+        self._set_parameters(index, self.parameters)
+        return index
+
+    def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
+        """The search parameters with the least effort for the recall, and the recall; both are measured.
+
+        The effort doubles from search to search.
+        """
+        faiss = self._faiss
+        trial = Faiss(device="cpu")
+        trial.open(index_dir)
+        space = faiss.ParameterSpace()
+        space.initialize(trial._shards[0][1])
+        names = [space.parameter_ranges.at(number).name for number in range(space.parameter_ranges.size())]
+        efforts = {name: _EFFORTS[base] for name in names if (base := name.removeprefix("quantizer_")) in _EFFORTS}
+        k = min(_DEPTH + 1, len(source))
+        if not efforts or k < 2:
+            return {}
+        if "nprobe" in efforts:
+            efforts["nprobe"] = (1, faiss.extract_index_ivf(trial._shards[0][1]).nlist)
+        queries = Representation(torch.from_numpy(_sample(source, _TRIALS)).unsqueeze(1))
+        best = top_k(queries, source.blocks(_BLOCK), k, width=source.block_rows(_BLOCK))[0].numpy()
+        tried: list[tuple[float, dict[str, int]]] = []
+        larger = {name: least for name, (least, _) in efforts.items()}
+        while not tried or (tried[-1][0] < self.recall and tried[-1][1] != larger):
+            values = larger
+            for _, index in trial._shards:
+                space.set_index_parameters(index, _written(values))
+            exact = trial.scores(queries, trial.search(queries, k)[0])
+            hits = [
+                int((row >= least - 1e-5 * abs(least)).sum()) for row, least in zip(exact, best[:, -1], strict=True)
+            ]
+            # A query finds its own text, which does not count.
+            tried.append((max(0.0, float(np.mean(hits) - 1) / (k - 1)), values))
+            larger = {name: min(2 * value, efforts[name][1]) for name, value in values.items()}
+        best_recall = max(recall for recall, _ in tried)
+        enough = self.recall if best_recall >= self.recall else best_recall - 0.01
+        recall, values = next(one for one in tried if one[0] >= enough)
+        (index_dir / _PARAMETERS).write_text(_written(values))
+        return {**values, f"recall@{k - 1}": round(recall, 3)}
+
+    def _set_parameters(self, index: Any, parameters: str) -> None:
+        if parameters:
+            with self._reported(f"does not take the parameters '{parameters}' for '{self.factory}'"):
+                self._faiss.ParameterSpace().set_index_parameters(index, parameters)
+
+    @contextmanager
+    def _reported(self, problem: str) -> Iterator[None]:
+        """Turn what faiss raises into an error of the options."""
+        try:
+            yield
+        except RuntimeError as error:
+            msg = f"faiss {problem}: {_reason(error)}. Examples of factories: Flat, IVF1024,Flat, HNSW32, IVF1024,PQ48."
+            raise OptionError(msg) from error
+
+    def _write(self, index: Any, index_dir: Path, first: int) -> None:
+        # Not by faiss's own files: where the last bytes of one cannot be written, it prints a line and goes on.
+        with _shard_file(index_dir, first).open("wb") as stream:
+            self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
+
+    def _read(self, file: Path, parameters: str) -> Any:
+        faiss = self._faiss
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
+        try:
+            # Lists on the disk are looked for beside the file, wherever it says that they are.
+            index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
+        except RuntimeError:
+            try:
+                # Not every kind of index can be mapped.
+                index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
+            except RuntimeError as error:
+                msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
+                raise ArtifactError(msg) from error
+        self._set_parameters(index, parameters)
+        if self.on_gpu:
+            try:
+                return faiss.index_cpu_to_all_gpus(index)
+            except RuntimeError:
+                if self.device == "cuda":
+                    raise
+                self.on_gpu = False
+        return index
+
+    def _use_threads(self) -> None:
+        # faiss ships its own OpenMP, which ignores torch's number of threads.
+        self._faiss.omp_set_num_threads(torch.get_num_threads())
+
+    def _opened(self) -> VectorStore:
+        assert self._store is not None, "open() must be called before search()"
+        return self._store
+
+
+def _shard_file(index_dir: Path, first: int) -> Path:
+    return index_dir / f"vectors-from-{first:012d}.faiss"
+
+
+def _reason(error: RuntimeError) -> str:
+    """The message of faiss, without the C++ function and line, and without the condition where words follow it."""
+    text = str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
+    return re.sub(r"^'.*' failed: (?=.)", "", text).rstrip(".")
+
+
+def _written(parameters: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in parameters.items())
+
+
+def _as_float32(vectors: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def _sample(source: VectorStore, size: int) -> np.ndarray:
+    """At most `size` vectors, sampled from the whole folder with a fixed seed."""
+    size = min(size, source.rows)
+    rows = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
+    parts, first = [], 0
+    for _, shard in source.shards():
+        start, end = np.searchsorted(rows, [first, first + len(shard)])
+        parts.append(_as_float32(shard[rows[start:end] - first]))
+        first += len(shard)
+    return np.concatenate(parts)

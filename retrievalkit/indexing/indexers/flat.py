@@ -1,0 +1,91 @@
+"""Exact search of vectors/ folders by the scoring rule, on torch alone, on a CPU or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import Ids, VectorStore
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.scoring import check_k, scores_of, top_k_of_store, viewed
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Flat(Indexer):
+    """Compares every query with every text, so nothing is missed.
+
+    Covers one and many vectors a text, one and many vectors a query (MaxSim), weights over a vocabulary, and vectors
+    and weights together. The folder holds the vectors themselves, hard-linked where possible; they are mapped into
+    memory block by block.
+
+    Args:
+        block: Vectors compared at once.
+        device: Where to compute: "auto" takes a GPU if there is one.
+        precision: Number format of the inner products; bf16 and fp16 make the search approximate.
+        view: The part to compare of texts that have vectors and weights: "all", "vectors" or "weights".
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self,
+        *,
+        block: int = 8192,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+        view: Literal["all", "vectors", "weights"] = "all",
+    ) -> None:
+        if block < 1:
+            msg = f"option 'block' of indexer 'flat' is {block}, and must be 1 or more."
+            raise OptionError(msg)
+        if device == "cuda" and not torch.cuda.is_available():
+            msg = "option 'device' of indexer 'flat' is cuda, and torch finds no GPU here. Use auto or cpu."
+            raise UnsupportedError(msg)
+        self.block = block
+        self.device = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+        self.dtype = _DTYPES[precision]
+        self.view = view
+        self._store: VectorStore | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Link the vectors into the folder."""
+        VectorStore(source.folder, view=self.view)  # refuses a folder that lacks the view
+        source.link(index_dir / "vectors")
+        return {"texts": len(source), "vectors": source.rows}
+
+    def open(self, index_dir: Path) -> None:
+        """Map the vectors."""
+        self._store = VectorStore(index_dir / "vectors", view=self.view)
+
+    def open_joined(self, read: Callable[[], VectorStore | Any]) -> bool:
+        """Search the segments' vectors as those of one folder."""
+        self._store = read()
+        return True
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts by the scoring rule, exactly; equal scores in the order of the index."""
+        assert self._store is not None, "open() must be called before search()"
+        check_k(k)
+        asked = viewed(queries, self.view).to(self.device)
+        scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
+        return named(self._store.ids, scores.cpu().numpy(), rows.cpu().numpy())
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, in fp32."""
+        assert self._store is not None, "open() must be called before scores()"
+        return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
+
+
+def named(ids: Ids, scores: np.ndarray, rows: np.ndarray) -> tuple[list[list[str]], list[np.ndarray]]:
+    """Turn (queries, k) scores and rows, best first and -1 past the last, into the result of `Indexer.search`."""
+    counts = (rows >= 0).sum(axis=1)
+    texts = ids.take(rows[rows >= 0])
+    ends = np.cumsum(counts).tolist()
+    lists = [texts[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+    return lists, [one[:count] for one, count in zip(scores, counts.tolist(), strict=True)]

@@ -1,0 +1,199 @@
+"""Search of small vectors, one byte or one bit a number, whose best texts are then compared exactly.
+
+    vectors-00000.npy  int8 (rows, dim), or uint8 (rows, dim / 8, rounded up): the signs, a bit each, 1 = positive
+    scales-00000.npy   only for int8: float32 (rows,), what the bytes of a vector are multiplied with
+
+There is a file for each shard of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorStore, open_array
+from retrievalkit.data.vectors.arrays import check_finite
+from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone, viewed
+from retrievalkit.scoring.bf16_filter import multiplies_bf16
+
+Kind = Literal["int8", "binary"]
+_LARGEST = 127
+_FOLDER = "small"
+_BLOCK = 8_192
+# Vectors of queries that are searched together: with a block, 32 MB of products.
+_TOGETHER = 1_024
+
+
+class Small(Indexer):
+    """Finds candidates by vectors of a quarter or a 32nd of the size, and ranks them by the scoring rule, exactly.
+
+    Only the small vectors are read whole; of the vectors themselves, which lie in the folder too, those of candidates.
+    `rkit index --check` measures what is missed. Queries stay as they are.
+
+    Args:
+        kind: "int8": each number a byte, with a scale for each vector; "binary": each number a bit, its sign.
+        rescored: Candidates for each hit that is asked for: more find more, and take longer.
+        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self, *, kind: Kind = "int8", rescored: PositiveInt = 10, view: Literal["all", "vectors"] = "all"
+    ) -> None:
+        self.kind: Kind = kind
+        self.rescored = rescored
+        self.view = view
+        self._store: VectorStore | None = None
+        self._small: SmallVectors | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Link the vectors, and write the small ones beside them."""
+        if not source.dim or (source.vocabulary and self.view == "all"):
+            has = "holds vectors and weights" if source.dim else "holds weights and no vectors"
+            do = "leave the weights aside by --set view=vectors" if source.dim else "use --indexer sparse"
+            msg = f"'{source.folder}' {has}, and indexer 'small' searches vectors. Use another indexer, or {do}."
+            raise UnsupportedError(msg)
+        store = VectorStore(source.folder, view="vectors")
+        store.link(index_dir / "vectors")
+        size = write_small(store, index_dir / _FOLDER, self.kind)
+        return {"texts": len(store), "vectors": store.rows, "bytes_a_vector": size}
+
+    def open(self, index_dir: Path) -> None:
+        """Map the vectors and the small ones."""
+        self._store = VectorStore(index_dir / "vectors", view="vectors")
+        self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of the candidates, with their exact scores."""
+        store, small = self._opened()
+        check_k(k)
+        queries = viewed(queries, self.view)
+        vectors = vectors_alone(queries, store.dim).float().cpu()
+        k = min(k, len(store))
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        size = max(1, _TOGETHER // vectors.shape[1])
+        for start in range(0, len(vectors), size):
+            rows = slice(start, start + size)
+            asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
+            found += best_of_candidates(asked, store, self._candidates(asked, store, small, k), k)
+        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are."""
+        store, queries = self._opened()[0], viewed(queries, self.view)
+        vectors_alone(queries, store.dim)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+
+    def _candidates(self, queries: Representation, store: VectorStore, small: SmallVectors, k: int) -> list[np.ndarray]:
+        """For each query, the texts of which any of its vectors finds one, ascending."""
+        assert queries.vectors is not None
+        texts, m, dim = queries.vectors.shape
+        wanted = min(store.rows, self.rescored * k * store.most_vectors)
+        rows = _best(queries.vectors.reshape(-1, dim), small, wanted).view(texts, m, wanted)
+        real = np.ones((texts, m), dtype=bool) if queries.vector_mask is None else queries.vector_mask.numpy()
+        return [np.unique(store.texts_of(one[kept].reshape(-1))) for one, kept in zip(rows.numpy(), real, strict=True)]
+
+    def _opened(self) -> tuple[VectorStore, SmallVectors]:
+        assert self._store is not None, "open() must be called before search()"
+        assert self._small is not None
+        return self._store, self._small
+
+
+def _best(vectors: Tensor, small: SmallVectors, wanted: int) -> Tensor:
+    """(queries, wanted): the rows of the small vectors with the greatest products, in any order."""
+    scores, rows = torch.empty(len(vectors), 0), torch.empty(len(vectors), 0, dtype=torch.long)
+    for first, products in small.products(vectors, _BLOCK):
+        numbers = torch.arange(first, first + products.shape[1]).expand(len(vectors), -1)
+        scores, rows = torch.cat([scores, products], dim=1), torch.cat([rows, numbers], dim=1)
+        if scores.shape[1] > wanted:
+            scores, places = scores.topk(wanted, dim=1, sorted=False)
+            rows = rows.gather(1, places)
+    return rows
+
+
+def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
+    """Write the small vectors of a folder; returns the bytes of each."""
+    folder.mkdir()
+    size = 0
+    for number, (_, shard) in enumerate(store.shards()):
+        parts = [_made(np.asarray(shard[start : start + _BLOCK]), kind) for start in range(0, len(shard), _BLOCK)]
+        arrays = {"vectors": np.concatenate([part[0] for part in parts])}
+        if kind == "int8":
+            arrays["scales"] = np.concatenate([part[1] for part in parts])
+        for name, array in arrays.items():
+            np.save(_file(folder, name, number), array, allow_pickle=False)
+        size = sum(array.nbytes for array in arrays.values()) // max(1, len(shard))
+    return size
+
+
+def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """Small vectors and their scales."""
+    vectors = vectors.astype(np.float32)
+    if kind == "binary":
+        return np.packbits(vectors > 0, axis=1), np.empty(0)
+    scales = np.abs(vectors).max(axis=1) / np.float32(_LARGEST)
+    whole = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None]).clip(-_LARGEST, _LARGEST)
+    return whole.astype(np.int8), scales.astype(np.float32)
+
+
+class SmallVectors:
+    """What `write_small` wrote.
+
+    Raises:
+        ArtifactError: A file is missing or damaged, or fits other vectors.
+    """
+
+    def __init__(self, folder: Path, kind: Kind, store: VectorStore) -> None:
+        self.kind, self.dim = kind, store.dim
+        self._shards: list[tuple[np.ndarray, np.ndarray | None]] = []
+        try:
+            for number, (_, shard) in enumerate(store.shards()):
+                self._shards.append(self._shard(folder, number, len(shard)))
+        except (OSError, ValueError) as error:
+            msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
+            raise ArtifactError(msg) from error
+
+    def products(self, queries: Tensor, block: int) -> Iterator[tuple[int, Tensor]]:
+        """The inner products of queries (n, dim) with all small vectors: (n, rows) float32 of consecutive rows.
+
+        Yields:
+            The first of the rows, counted over all shards, and their products.
+        """
+        # Bytes are exact in bf16, and only the queries are rounded.
+        dtype = torch.bfloat16 if multiplies_bf16() else torch.float32
+        asked, first = queries.to(dtype), 0
+        for vectors, scales in self._shards:
+            for start in range(0, len(vectors), block):
+                some: np.ndarray = vectors[start : start + block]
+                if self.kind == "binary":  # 1 and -1 for the bits
+                    some = np.unpackbits(some, axis=1, count=self.dim).astype(np.int8) * 2 - 1
+                rows = torch.from_numpy(np.array(some)).to(dtype)
+                products = (asked @ rows.T).float()
+                if scales is not None:
+                    products *= torch.from_numpy(np.array(scales[start : start + block]))
+                yield first + start, products
+            first += len(vectors)
+
+    def _shard(self, folder: Path, number: int, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+        width, dtype = (self.dim, "|i1") if self.kind == "int8" else (-(-self.dim // 8), "|u1")
+        vectors = open_array(_file(folder, "vectors", number), (dtype,), 2)
+        scales = open_array(_file(folder, "scales", number), ("<f4",), 1) if self.kind == "int8" else None
+        if vectors.shape != (rows, width) or (scales is not None and len(scales) != rows):
+            msg = f"shard {number} does not fit its vectors"
+            raise ValueError(msg)
+        if scales is not None:
+            check_finite(scales)
+        return vectors, scales
+
+
+def _file(folder: Path, name: str, number: int) -> Path:
+    return folder / f"{name}-{number:05d}.npy"

@@ -1,0 +1,68 @@
+"""Exact search of weights over a vocabulary (SPLADE, and the sparse view of CoT-MAE v2), by an inverted index."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import IDS, Ids, VectorStore
+from retrievalkit.data.vectors.postings import Postings, write_postings
+from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.scoring import check_k, lexical_scores_of, top_k, viewed
+
+
+class Sparse(Indexer):
+    """Compares the weights of a query with those of every text that shares a term with it, so nothing is missed.
+
+    The index lists the texts and weights of each term, and a query reads the lists of its own terms. Of a folder with
+    vectors and weights, only the weights are searched.
+    """
+
+    indexes = "vectors"
+    view = "weights"
+
+    def __init__(self) -> None:
+        self._postings: Postings | None = None
+        self._ids: Ids | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Invert the weights: by term instead of by text."""
+        if not source.vocabulary:
+            msg = (
+                f"'{source.folder}' holds vectors and no weights over a vocabulary, which are what indexer 'sparse' "
+                f"searches. Use --indexer flat or faiss, or encode with a model that makes weights."
+            )
+            raise UnsupportedError(msg)
+        shutil.copyfile(source.folder / IDS, index_dir / IDS)
+        return {"texts": len(source), **write_postings(source, index_dir / "postings")}
+
+    def open(self, index_dir: Path) -> None:
+        """Check the files; they are mapped when searched."""
+        self._postings = Postings(index_dir / "postings")
+        self._ids = Ids(index_dir / IDS)
+        if len(self._ids) != len(self._postings):
+            msg = f"'{index_dir}' is damaged: {len(self._ids)} ids for {len(self._postings)} texts. Index again."
+            raise ArtifactError(msg)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts, exactly; those that share no term with the query are not found by it."""
+        check_k(k)
+        postings, ids = self._opened()
+        scores, rows = top_k(viewed(queries, self.view), postings.blocks(), min(k, len(ids)))
+        return named(ids, scores.numpy(), rows.numpy())
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts."""
+        postings, known = self._opened()
+        return lexical_scores_of(viewed(queries, self.view), postings.blocks(), [known.rows(one) for one in ids])
+
+    def _opened(self) -> tuple[Postings, Ids]:
+        assert self._postings is not None, "open() must be called before search()"
+        assert self._ids is not None
+        return self._postings, self._ids

@@ -1,0 +1,306 @@
+"""The places that are searched: index folders and run files, opened.
+
+A source gives rankings of queries, and the scores of given documents if it can compute them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrievalkit import registry, storage
+from retrievalkit.contracts import Indexer
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.runs import Hits, Ranking, check_run, open_run, ranking
+from retrievalkit.errors import (
+    ArtifactError,
+    DataError,
+    InputError,
+    OptionError,
+    UnknownNameError,
+    UnsupportedError,
+    nearest,
+    shortlist,
+)
+from retrievalkit.indexing.segments import FOLDER as SEGMENTS
+from retrievalkit.indexing.segments import Lease, Segmented, joined_vectors, leased_manifest, segments_of
+from retrievalkit.registry import trust
+
+if TYPE_CHECKING:
+    from retrievalkit.contracts.cluster import ClusterOptions
+    from retrievalkit.indexing.query_encoders import QueryBatch
+
+Options = Mapping[str, Any]
+Place = str | Path
+
+
+@dataclass
+class OpenIndex:
+    """An index folder, opened."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    name: str
+    indexer: Indexer
+    label: str = ""
+    # Keeps its files while it is open, whatever changes the index.
+    lease: Lease | None = None
+
+    def __post_init__(self) -> None:
+        self.label = self.label or self.folder.name
+
+    @property
+    def place(self) -> Path:
+        """Its path."""
+        return self.folder
+
+    @property
+    def needs_encoding(self) -> bool:
+        """Whether the indexer takes queries as a Representation, rather than as texts."""
+        return self.indexer.indexes == "vectors"
+
+    @property
+    def checkpoint(self) -> Mapping[str, Any] | None:
+        """The model that encoded the texts: path and fingerprint, or an untrained one's description; None = unknown."""
+        entry: Mapping[str, Any] | None = self.manifest.get("checkpoint")
+        return entry
+
+    @property
+    def identity(self) -> str:
+        """A fingerprint of its inputs and its indexer."""
+        return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
+
+    def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
+        """For each query the ids and scores of the best texts."""
+        ids, scores = self.indexer.search(queries.encoded_for(self), k)
+        assert len(ids) == len(queries), f"indexer '{self.name}' answered {len(ids)} of {len(queries)} queries"
+        if not all(np.isfinite(values).all() for values in scores):
+            msg = f"'{self.folder}' gives scores that are not finite: its texts were not encoded by rkit. Index again."
+            raise ArtifactError(msg)
+        return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
+
+    def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+        """For each query the scores of given texts."""
+        return self.indexer.scores(queries.encoded_for(self), ids)
+
+
+@dataclass
+class OpenRun:
+    """A run file: an earlier search that takes part in a fusion."""
+
+    place: Path
+    run: Mapping[str, Hits]
+    label: str = ""
+    # Query id -> the run's own id of that query, where it has another.
+    names: Mapping[str, str] = field(default_factory=dict)
+    # The most hits of a query so far.
+    deepest: int = 0
+
+    def __post_init__(self) -> None:
+        self.label = self.label or self.place.name
+
+    @property
+    def identity(self) -> str:
+        """A fingerprint of its content."""
+        return storage.fingerprint_file(self.place) if self.place.is_file() else storage.fingerprint_value(self.run)
+
+    def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
+        """For each query the first hits of the run."""
+        hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
+        found = []
+        for ids, scores in hits:
+            self.deepest = max(self.deepest, len(ids))
+            found.append((ids[:k], scores[:k]))
+        return found
+
+    def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+        """Refused: a run has scores for its hits only."""
+        del queries, ids
+        msg = "a run has scores for its hits only."
+        raise UnsupportedError(msg)
+
+
+Source = OpenIndex | OpenRun
+
+
+def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptions | None = None) -> list[Source]:
+    """Open index folders and run files."""
+    sources: list[Source] = []
+    used: set[tuple[str, str]] = set()
+    names = [place.name for place in places]
+    for place in places:
+        label = place.name if names.count(place.name) == 1 else str(place)
+        if place.is_file():
+            try:
+                run = open_run(place)
+                # Now, rather than after hours of searching.
+                check_run(run)
+            except DataError as error:
+                msg = f"{error} ('{place}' is a file, so it was read as a run; an index is a folder.)"
+                raise InputError(msg) from error
+            sources.append(OpenRun(place, run, label))
+            continue
+        own: dict[str, Any] = {}
+        if options and storage.kind_of(place) == "index":
+            made_by = storage.read_manifest(place, "index")["indexer"]
+            # The options of its own folder come last and win.
+            for section in dict.fromkeys(("indexer", made_by["name"], place.name)):
+                values = options.get(section)
+                if not isinstance(values, Mapping):
+                    continue
+                for name in values:
+                    # The section for all indexes may contain options that only some of them have.
+                    if section != "indexer" or name in made_by["options"]:
+                        own[name] = values[name]
+                        used.add((section, name))
+        index = open_index(place, options=own, cluster=cluster)
+        index.label = label
+        sources.append(index)
+    for section, values in options.items():
+        for name in values if isinstance(values, Mapping) else [""]:
+            if (section, name) in used:
+                continue
+            given = f"{section}.{name}" if name else section
+            indexes = [source for source in sources if isinstance(source, OpenIndex)]
+            known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
+            close = nearest(name, known)
+            offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
+            listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
+            msg = (
+                f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
+                f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
+            )
+            raise OptionError(msg)
+    return sources
+
+
+def open_index(
+    folder: str | Path, *, options: Mapping[str, Any] | None = None, cluster: ClusterOptions | None = None
+) -> OpenIndex:
+    """Open an index folder."""
+    folder = Path(folder)
+    kind = storage.kind_of(folder)
+    if kind == "vectors":
+        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
+        raise ArtifactError(msg)
+    if kind == "checkpoint":
+        msg = (
+            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
+            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
+        )
+        raise ArtifactError(msg)
+    manifest, lease = leased_manifest(folder)
+    name = manifest["indexer"]["name"]
+    if cluster is None:
+        return OpenIndex(folder, manifest, name, opened_indexer(folder, manifest, options or {}), lease=lease)
+    from retrievalkit.indexing.fanout import Spread
+
+    # Its files are checked by the workers that read them.
+    made = _created(folder, manifest, options or {})
+    return OpenIndex(folder, manifest, name, Spread(made, folder, manifest, options or {}, cluster), lease=lease)
+
+
+def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
+    """The indexer of an index, ready to search the segments that a manifest lists."""
+    _check_files(folder, manifest)
+    if "segments" in manifest:
+        return _opened_segments(folder, manifest, options)
+    indexer = _created(folder, manifest, options)
+    indexer.open(folder)
+    return indexer
+
+
+def _opened_segments(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
+    """The segments of an index that was changed, ready to be searched as one."""
+    segments = segments_of(manifest)
+    for segment in segments:
+        if segment.name:
+            _check_files(segment.folder(folder), storage.read_manifest(segment.folder(folder), "index"))
+    if not any(segment.deleted for segment in segments) and len(segments) == 1:
+        indexer = _created(folder, manifest, options)
+        indexer.open(segments[0].folder(folder))
+        return indexer
+    deleted = [segment.deleted_ids(folder) for segment in segments]
+    joined = _created(folder, manifest, options)
+    if joined.indexes == "vectors" and joined.open_joined(lambda: joined_vectors(folder, manifest, view=joined.view)):
+        return joined
+    parts = [_created(folder, manifest, options) for _ in segments]
+    for part, segment in zip(parts, segments, strict=True):
+        part.open(segment.folder(folder))
+    return Segmented(parts, deleted)
+
+
+def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
+    """The indexer that made an index, with its options."""
+    made_by = manifest["indexer"]
+    try:
+        indexer: Indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **options})
+    except UnknownNameError as error:
+        msg = f"index '{folder}' was made by the indexer '{made_by['name']}' {registry.missing(made_by)}"
+        raise ArtifactError(msg) from error
+    except OptionError as error:
+        if options:
+            raise
+        msg = f"'{folder / storage.MANIFEST}' is damaged: {error}"
+        raise ArtifactError(msg) from error
+    confirmed = () if trust.in_recipe() else options
+    indexer.from_files = frozenset(made_by["options"]).difference(confirmed)
+    return indexer
+
+
+def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Before an indexer reads any of them: faiss, Lucene and others trust their files."""
+    remedy = "Index again, or copy the folder again."
+    if "files" not in manifest:
+        msg = f"the {storage.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
+        raise ArtifactError(msg)
+    storage.inside(folder, SEGMENTS)
+    skip = ("README.md", SEGMENTS, *manifest.get("superseded", ()))
+    storage.check_unlisted(folder, manifest["files"], skip=skip, remedy=remedy)
+    storage.check_files(folder, manifest["files"], remedy=remedy)
+
+
+def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
+    """The absolute path of an input that an index's manifest names: in the index, by its path, or beside; None if gone.
+
+    A stranger may have written the manifest. A store is sent the user's credentials, so that only the bucket of the
+    index itself is opened, which the user named; of anything else outside the index, the caller compares the
+    fingerprint before it uses or shows the content.
+    """
+    place: str = entry.get("path", "")
+    if storage.is_address(place):
+        store = storage.store_of(folder)
+        bucket = "" if store is None else "/".join(store.url.split("/")[:3])
+        if not bucket or "::" in place or not place.startswith(f"{bucket}/"):
+            msg = f"'{place}' is named by the manifest of '{folder}' alone, and a store is opened only if you name it."
+            raise InputError(msg)
+        return str(storage.local(place))
+    beside = [folder / entry["relative_path"]] if "relative_path" in entry else []
+    places = [*filter(partial(_is_inside, folder), beside), *([Path(place)] if place else []), *beside]
+    return next((os.path.abspath(place) for place in places if os.path.exists(place)), None)
+
+
+def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
+    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed."""
+    source = str(entry["source"])
+    # Absolute, since a file may have the name of a source, such as `documents:x`.
+    place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)
+    # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+    with trust.anonymously():
+        corpus = open_corpus(place)
+        beside = os.path.isfile(place) and _is_inside(folder, place)  # compared with the manifest
+        if not beside and corpus.fingerprint() != entry["fingerprint"]:
+            msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
+            raise InputError(msg)
+    return corpus
+
+
+def _is_inside(folder: Path, place: str | Path) -> bool:
+    return Path(os.path.realpath(place)).is_relative_to(os.path.realpath(folder))

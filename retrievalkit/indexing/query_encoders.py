@@ -1,0 +1,297 @@
+"""Encodes queries for the indexes being searched, each with the checkpoint that made the index.
+
+Vectors of different checkpoints are not comparable, so any other checkpoint is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import storage
+from retrievalkit.data.queries import Query
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
+from retrievalkit.indexing.open_indexes import OpenIndex, locate_input
+from retrievalkit.registry.trust import anonymously
+
+if TYPE_CHECKING:
+    from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.models.precision import Precision
+    from retrievalkit.models.retriever import Retriever
+
+
+@dataclass
+class Encoders:
+    """The retrievers that encode queries, loaded on first use."""
+
+    model: str | Path | None
+    indexes: Sequence[OpenIndex]
+    precision: Precision = "fp32"
+    query_length: int | None = None
+    # Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _loaded: dict[str, Retriever] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Locate the checkpoint of each index now, so that a mistake is reported before anything is searched."""
+        encoded = [index for index in self.indexes if index.needs_encoding]
+        if self.model is not None and not encoded:
+            msg = f"--model {self.model} encodes queries, but none of the indexes needs that. Leave it out."
+            raise OptionError(msg)
+        self._given = None if self.model is None else _fingerprint_of(self.model)
+        if self._given is not None and not any(self._fits(index) for index in encoded):
+            raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
+        self._folders = {
+            str(index.folder): self._locate(index)
+            for index in encoded
+            if index.checkpoint is not None or self.model is not None
+        }
+
+    def check(self) -> None:
+        """Refuse queries that are texts, if it is not known which model encodes them for an index."""
+        for index in self.indexes:
+            if index.needs_encoding and index.checkpoint is None and self.model is None:
+                msg = (
+                    f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
+                    f"Give it with --model."
+                )
+                raise ArtifactError(msg)
+
+    def of(self, index: OpenIndex) -> Retriever:
+        """The retriever that made an index."""
+        with self.using(index) as retriever:
+            return retriever
+
+    @contextmanager
+    def using(self, index: OpenIndex) -> Iterator[Retriever]:
+        """The retriever that made an index, for this thread alone; see `of`."""
+        with self.lock:
+            self.check()
+            folder, key, options = self.place_of(index), self._key(index), self.options_for(index)
+            if key not in self._loaded:
+                # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+                with anonymously(folder != str(self.model)):
+                    self._loaded[key] = _load(folder, index, options)
+            retriever = self._loaded[key]
+            # Set at each use: a retriever that was lent encodes for others too.
+            retriever.dimensions = self.dimensions_for(index)
+            if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
+                raise _wrong_checkpoint(index, folder, retriever.fingerprint)
+            yield retriever
+
+    def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
+        """The representation of texts by the retriever that made an index."""
+        with self.using(index) as retriever:
+            return retriever.encode(texts, side, precision=self.precision)
+
+    def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
+        """Use a retriever that is loaded already, for the indexes that it made."""
+        encoded, fits = [index for index in self.indexes if index.needs_encoding], False
+        for index in encoded:
+            if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
+                continue
+            fits, self.lock = True, lock
+            # A fingerprint does not tell the length: where another is wanted, the model is loaded with that.
+            if self.options_for(index).get("query_length") == retriever.changed.get("query_length"):
+                self._loaded[self._key(index)] = retriever
+        if not fits:
+            raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
+
+    def adopt(self, other: Encoders) -> None:
+        """Use the retrievers that other encoders loaded, where they are those that made the indexes."""
+        self.lock = other.lock
+        for index in self.indexes:
+            if index.needs_encoding and index.checkpoint is not None:
+                loaded = other._loaded.get(key := self._key(index))
+                if loaded is not None and loaded.fingerprint == index.checkpoint["fingerprint"]:
+                    self._loaded[key] = loaded
+
+    def _key(self, index: OpenIndex) -> str:
+        # An untrained model may have been used with several poolers.
+        description = (index.checkpoint or {}).get("description")
+        return storage.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
+
+    def place_of(self, index: OpenIndex) -> str:
+        """Where the model is that made an index: a folder, or the name of a pretrained model."""
+        return self._folders[str(index.folder)]
+
+    def options_for(self, index: OpenIndex) -> dict[str, Any]:
+        """The options of the encoder with which an index's queries are encoded, where they differ from its model's."""
+        remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
+        length = remembered if self.query_length is None else self.query_length
+        return {} if length is None else {"query_length": length}
+
+    def dimensions_for(self, index: OpenIndex) -> int | None:
+        """How many numbers of a query's vectors are kept, as of those of an index's texts; None = all."""
+        dimensions: int | None = (index.checkpoint or index.manifest).get("dimensions")
+        return dimensions
+
+    def _fits(self, index: OpenIndex) -> bool:
+        if index.checkpoint is None:
+            return True
+        if "description" in index.checkpoint:
+            return self._given == ""
+        return bool(index.checkpoint["fingerprint"] == self._given)
+
+    def _locate(self, index: OpenIndex) -> str:
+        if self.model is not None and self._fits(index):
+            return str(self.model)
+        assert index.checkpoint is not None
+        try:
+            folder = locate_input(index.checkpoint, index.folder)
+        except InputError as error:
+            msg = f"{error} Give it with --model."
+            raise InputError(msg) from error
+        if "description" in index.checkpoint:
+            # A pretrained model, with a pooler that was not trained.
+            from retrievalkit.models.checkpoint import untrained_fingerprint
+            from retrievalkit.models.pretrained import locate_model
+
+            described = index.checkpoint["description"]
+            folder = folder or str(described["model"])
+            # Another folder than what made the index is not even loaded: the manifest may be a stranger's.
+            if not os.path.isdir(locate_model(folder)):
+                return folder
+            fingerprint = untrained_fingerprint(described, folder)
+        elif folder is None:
+            msg = (
+                f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which no longer "
+                f"exists. Give its new path with --model."
+            )
+            raise ArtifactError(msg)
+        else:
+            fingerprint = _fingerprint_of(folder)
+        if fingerprint != index.checkpoint["fingerprint"]:
+            raise _wrong_checkpoint(index, folder, fingerprint)
+        return folder
+
+
+class JoinedEncoders(Encoders):
+    """The encoders of several searchers, each of which keeps its own."""
+
+    def __init__(self, parts: Sequence[Encoders]) -> None:
+        super().__init__(None, [])
+        self.indexes = [index for one in parts for index in one.indexes]
+        self._owners = {id(index.indexer): one for one in parts for index in one.indexes}
+
+    @contextmanager
+    def using(self, index: OpenIndex) -> Iterator[Retriever]:
+        """As of the index's own encoders."""
+        with self._owners[id(index.indexer)].using(index) as retriever:
+            yield retriever
+
+    def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].encode(index, texts, side)
+
+    def options_for(self, index: OpenIndex) -> dict[str, Any]:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].options_for(index)
+
+    def check(self) -> None:
+        """As of each index's own encoders."""
+        for one in self._owners.values():
+            one.check()
+
+
+@dataclass
+class QueryBatch:
+    """Queries that are searched together; each model encodes them once, when the first of its indexes is searched."""
+
+    queries: Sequence[Query]
+    encoders: Encoders
+    _encoded: dict[str, Representation] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __iter__(self) -> Iterator[Query]:
+        return iter(self.queries)
+
+    def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
+        """The queries in the form that an index searches: encoded, or their texts."""
+        texts = [query.text for query in self.queries]
+        if not index.needs_encoding:
+            return texts
+        retriever = self.encoders.of(index)
+        differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index)]
+        key = storage.fingerprint_value([retriever.fingerprint, *differing])
+        if key not in self._encoded:
+            encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
+            for tensor in (encoded.vectors, encoded.weights):
+                finite = [True] if tensor is None else tensor.isfinite().flatten(1).all(dim=1).tolist()
+                if not all(finite):
+                    query = texts[finite.index(False)][:80]
+                    msg = f"the query {query!r} was encoded as numbers that are not finite. Check the model, or use "
+                    msg += "fp32."
+                    raise InputError(msg)
+            self._encoded[key] = encoded
+        encoded = self._encoded[key]
+        return replace(encoded, texts=texts) if index.indexer.reads_texts else encoded
+
+
+@dataclass
+class EncodedBatch(QueryBatch):
+    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made."""
+
+    encoded: Representation = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse indexes whose vectors are not of one space."""
+        made_by = {(one.checkpoint or {}).get("fingerprint") for one in self.encoders.indexes if one.needs_encoding}
+        if len(made_by) > 1:
+            msg = "the indexes were made by different models, and a query has one vector. Search each by its own."
+            raise UnsupportedError(msg)
+
+    def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
+        """The representation that was given."""
+        if not index.needs_encoding:
+            msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
+            raise UnsupportedError(msg)
+        return self.encoded
+
+
+def _fingerprint_of(model: str | Path) -> str:
+    """The fingerprint of a checkpoint; "" for an untrained model, whose fingerprint needs it to be loaded."""
+    from retrievalkit.models.checkpoint import checkpoint_fingerprint, is_checkpoint
+
+    if is_checkpoint(model):
+        return checkpoint_fingerprint(model)
+    kind = storage.kind_of(model)
+    if kind is not None:
+        msg = f"--model '{model}' is of kind '{kind}', but should be a checkpoint (rkit train)."
+        raise ArtifactError(msg)
+    return ""
+
+
+def _load(folder: str, index: OpenIndex, options: Mapping[str, Any]) -> Retriever:
+    # An index of texts needs no model, and torch takes seconds to import.
+    from retrievalkit.models.checkpoint import is_checkpoint, length_explained
+    from retrievalkit.models.retriever import Retriever
+
+    if is_checkpoint(folder) or index.checkpoint is None or "description" not in index.checkpoint:
+        with length_explained():
+            return Retriever.load(folder, lean=True, encoder_options=options)
+    described = {**index.checkpoint["description"], "model": folder}
+    try:
+        with length_explained():
+            return Retriever.from_description(described, lean=True, encoder_options=options)
+    except OptionError as error:
+        msg = f"'{index.folder / storage.MANIFEST}' is damaged: {error} Encode and index again."
+        raise ArtifactError(msg) from error
+
+
+def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> ArtifactError:
+    assert index.checkpoint is not None
+    path, made_by = index.checkpoint["path"], index.checkpoint["fingerprint"]
+    msg = (
+        f"index '{index.folder}' was made with the checkpoint '{path}' (fingerprint {made_by[:12]}), but '{folder}' is "
+        f"another one (fingerprint {fingerprint[:12] or 'unknown'}): their vectors are not comparable. "
+        f"Give the right one with --model, or encode and index again."
+    )
+    return ArtifactError(msg)

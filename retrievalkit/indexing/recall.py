@@ -1,0 +1,193 @@
+"""The recall of an index against brute force: what `rkit index --check` measures.
+
+    rkit index VECTORS --indexer N --output DIR --check
+    rkit index INDEX --check [--check-queries FILE] [--check-count N] [--check-k K]
+
+Some queries are searched both in the index and by brute force over its vectors. The queries are texts of the folder,
+sampled with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least
+that of the last text found by brute force, so that ties do not lower recall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from retrievalkit import storage
+from retrievalkit.contracts import Representation
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.indexing.open_indexes import OpenIndex, open_index
+from retrievalkit.indexing.query_encoders import Encoders
+from retrievalkit.indexing.segments import joined_vectors
+from retrievalkit.models.precision import Precision
+from retrievalkit.reporting.counts import counted
+from retrievalkit.scoring import check_k, scores_of, top_k, viewed
+
+SEED = 0
+QUERIES = 100
+DEPTH = 10
+_BLOCK = 8192
+_BATCH = 256
+# Relative to a query's best score: the error that another order of float32 additions may cause.
+_ROUNDING = 1e-4
+_MAX_QUERY_VECTORS = 32
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The result of a check.
+
+    Attributes:
+        queries: How many queries were searched.
+        k: Hits per query.
+        recall: The fraction of the k best texts that the index found, averaged over queries.
+        exact: Whether the index found all of them for every query, with their scores up to rounding.
+        largest_difference: The largest difference between a hit's score in the index and its score by brute force.
+        source: Where the queries come from.
+    """
+
+    queries: int
+    k: int
+    recall: float
+    exact: bool
+    largest_difference: float
+    source: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return asdict(self)
+
+    @property
+    def summary(self) -> str:
+        """The result as a line of text."""
+        exactness = "exact" if self.exact else "not exact"
+        return (
+            f"recall@{self.k} {self.recall:.4f} over {counted(self.queries, 'queries')} ({self.source}), "
+            f"{exactness}; scores differ by {self.largest_difference:.2g} at most"
+        )
+
+
+def check_index(
+    folder: str | Path,
+    *,
+    queries: str | Path | None = None,
+    count: int = QUERIES,
+    k: int = DEPTH,
+    options: Mapping[str, Any] | None = None,
+    model: str | Path | None = None,
+    precision: Precision | None = None,
+) -> Recall:
+    """Compare an index with brute force, and write the result into its manifest."""
+    check_k(k)
+    if precision is not None and queries is None:
+        msg = "precision is for the encoding of queries, and texts of the folder are encoded. Leave it out."
+        raise OptionError(msg)
+    index = open_index(folder, options=options)
+    if not index.needs_encoding:
+        msg = f"index '{folder}' is one of texts (indexer '{index.name}'): there are no vectors to compare it with."
+        raise UnsupportedError(msg)
+    store = _vectors(index)
+    wanted = min(k, len(store))
+    searched, exact, difference = 0, True, 0.0
+    shares: list[float] = []
+    for batch in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
+        asked = viewed(batch, index.indexer.view)
+        searched += len(asked)
+        ids, reported = index.indexer.search(asked, wanted)
+        rows = [store.ids.rows(hits) for hits in ids]
+        for hits, texts in zip(ids, rows, strict=True):
+            if (texts < 0).any():
+                unknown = hits[int(np.argmax(texts < 0))]
+                msg = f"index '{index.folder}' finds '{unknown}', which is not among its vectors' texts. Index again."
+                raise ArtifactError(msg)
+        best, _ = top_k(asked, store.blocks(_BLOCK), wanted, width=store.block_rows(_BLOCK))
+        for scores, given, every in zip(scores_of(asked, store, rows), reported, best.numpy(), strict=True):
+            top = every[np.isfinite(every)]
+            if not len(top):
+                exact &= not len(scores)
+                continue
+            rounding = _ROUNDING * max(1.0, float(np.abs(top).max()))
+            found = int((scores >= top[-1] - rounding).sum())
+            differs = float(np.abs(scores - np.asarray(given)).max(initial=0.0))
+            shares.append(min(found, len(top)) / len(top))
+            difference = max(difference, differs)
+            exact &= found == len(top) and differs <= rounding
+    share = sum(shares) / len(shares) if shares else 1.0
+    source = "texts of the folder" if queries is None else str(queries)
+    recall = Recall(searched, k, round(share, 6), exact, difference, source)
+    storage.add_to_manifest(index.folder, check=asdict(recall) | ({"options": dict(options)} if options else {}))
+    return recall
+
+
+def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
+    """Refuse an impossible check before an index is built."""
+    if storage.kind_of(source) != "vectors":
+        msg = f"check compares an index of vectors with brute force, but '{source}' is not a vectors folder."
+        raise UnsupportedError(msg)
+    if queries is not None:
+        read_queries(queries)
+
+
+def _vectors(index: OpenIndex) -> VectorStore:
+    """The verified vectors that the index was built from, inside the index or at the recorded path."""
+    view = index.indexer.view
+    if "segments" in index.manifest:
+        joined = joined_vectors(index.folder, index.manifest, view=view)
+        if joined is not None:
+            return joined
+    recorded = index.manifest["inputs"].get("vectors")
+    if recorded is None:
+        msg = f"'{index.folder / storage.MANIFEST}' is damaged: inputs.vectors is missing. Index again."
+        raise ArtifactError(msg)
+    for place in (index.folder / "vectors", Path(recorded["path"])):
+        if storage.kind_of(place) == "vectors":
+            store = VectorStore(place)
+            if store.fingerprint == recorded["fingerprint"]:
+                return VectorStore(place, view=view)
+    if index.manifest.get("change", 0) > len(index.manifest.get("segments", ())):
+        msg = f"index '{index.folder}' was changed, and holds no vectors to compare it with (indexer '{index.name}')."
+        raise UnsupportedError(msg)
+    msg = (
+        f"the vectors of index '{index.folder}' are no longer at '{recorded['path']}' (or have changed), "
+        f"and without them there is nothing to compare with. Encode again, or put them back."
+    )
+    raise ArtifactError(msg)
+
+
+def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
+    """Texts of the folder as queries: one vector per text, or all if their number varies, as with token vectors."""
+    random = np.random.default_rng(SEED)
+    sampled = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
+    for start in range(0, len(sampled), _BATCH):
+        block = store.take(sampled[start : start + _BATCH])
+        weights = None if block.weights is None else torch.from_numpy(block.weights.toarray())
+        if block.vectors is None:
+            yield Representation(weights=weights)
+            continue
+        counts = np.minimum(block.counts, _MAX_QUERY_VECTORS)
+        first = np.cumsum(block.counts) - block.counts
+        if block.starts is None:
+            first += random.integers(0, counts)
+            counts = np.ones_like(counts)
+        places = first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)
+        mask = np.arange(counts.max()) < counts[:, None]
+        vectors = torch.from_numpy(block.vectors[places].astype(np.float32))
+        yield Representation(vectors, torch.from_numpy(mask), weights)
+
+
+def _encoded(
+    index: OpenIndex, file: str | Path, count: int, model: str | Path | None, precision: Precision | None
+) -> Iterator[Representation]:
+    """The first queries of a file, encoded by the checkpoint that made the index."""
+    queries = read_queries(file)[:count]
+    encoders = Encoders(model, [index], precision or "fp32")
+    for start in range(0, len(queries), _BATCH):
+        texts = [("", query.text) for query in queries[start : start + _BATCH]]
+        yield encoders.of(index).encode(texts, "query", precision=encoders.precision)

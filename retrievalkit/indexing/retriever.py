@@ -1,0 +1,179 @@
+"""A model that turns texts into vectors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from retrievalkit import storage
+from retrievalkit.contracts import Side
+from retrievalkit.contracts.cluster import RayOptions
+from retrievalkit.contracts.declarations import Place, ReadingOptions, Reads, method
+from retrievalkit.data import inputs
+from retrievalkit.errors import OptionError
+from retrievalkit.indexing.encoding import encode, encoded_shards
+from retrievalkit.indexing.options import Count, EncodingOptions, ModelOptions, Precision, VectorOptions
+from retrievalkit.indexing.vectors import Vectors
+from retrievalkit.models import retriever as program
+from retrievalkit.models.checkpoint import note_untrained_dimensions
+from retrievalkit.reporting import notebook
+
+_PARTS = ("encoder", "pooler", "encoder_options", "pooler_options")
+
+
+@dataclass(frozen=True)
+class LoadOptions(ModelOptions, ReadingOptions):
+    """Options of `Retriever.load`.
+
+    Args:
+        model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for another model they may be
+            named.
+        precision: Number format to encode in where `encode_documents` is not given another.
+        batch_tokens: Most tokens in a batch, likewise.
+    """
+
+    model: Annotated[Any, Reads(inputs.model)]
+    _: KW_ONLY
+    precision: Precision = "auto"
+    batch_tokens: Count | None = None
+
+
+@dataclass(frozen=True)
+class DocumentsOptions(VectorOptions, RayOptions, ReadingOptions):
+    """Options of `Retriever.encode_documents`; `stored` and those of a Ray cluster go with `output`.
+
+    Args:
+        texts: A list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set, or the address of
+            a corpus.
+        output: The vectors folder to write, for more texts than memory holds; interrupted and called again, it
+            continues. None = in memory.
+        overwrite: Replace an existing output folder.
+        precision: Number format to encode in; None = as loaded.
+        batch_tokens: Most tokens in a batch, padding included; None = as loaded.
+    """
+
+    texts: Annotated[Any, Reads(inputs.passages)]
+    output: Place | None = None
+    _: KW_ONLY
+    overwrite: bool = False
+
+    @staticmethod
+    def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments; an output in a store is refused, as the result is a path."""
+        if values.get("output") is not None:
+            storage.place_of(values["output"])
+        return dict(values)
+
+
+@dataclass(frozen=True)
+class QueriesOptions(DocumentsOptions):
+    """Options of `Retriever.encode_queries`.
+
+    Args:
+        texts: A list of texts or dicts, a dict id -> text, a table, a data set, or the address of queries.
+    """
+
+    texts: Annotated[Any, Reads(inputs.queries)]
+
+
+class Retriever:
+    """A loaded model that encodes queries and documents; `Retriever.load` makes it.
+
+    Threads may use it at once: they take turns.
+
+    Attributes:
+        source: The folder or the name that it was loaded from.
+        model: The loaded towers and the pooler, a torch module.
+    """
+
+    def __init__(self, source: str, model: program.Retriever, options: LoadOptions) -> None:
+        self.source = source
+        self.model = model
+        self.lock = threading.RLock()
+        self._options = options
+
+    @classmethod
+    @method(LoadOptions)
+    def load(cls, options: LoadOptions) -> Retriever:
+        """Load a checkpoint of `rk.train`, or a model of the hub or of sentence-transformers.
+
+        Raises:
+            InputError: There is no such model, or an option does not fit.
+        """
+        loaded = program.open_retriever(
+            options.model,
+            encoder=options.encoder,
+            pooler=options.pooler,
+            encoder_options=options.encoder_options,
+            pooler_options=options.pooler_options,
+            lean=True,
+        )
+        return cls(options.model, loaded, options)
+
+    @method(DocumentsOptions)
+    def encode_documents(self, options: DocumentsOptions) -> Any:
+        """Encode passages: vectors in memory, or a vectors folder.
+
+        Returns:
+            `Vectors`, or the folder as a `Path`.
+
+        Raises:
+            InputError: A text is damaged, or an option does not fit.
+        """
+        return self._encode(options, "document")
+
+    @method(QueriesOptions)
+    def encode_queries(self, options: QueriesOptions) -> Any:
+        """Encode queries; see `encode_documents`."""
+        return self._encode(options, "query")
+
+    def _encode(self, options: DocumentsOptions, side: Side) -> Vectors | Path:
+        cluster, output = options.cluster, options.output
+        # This process has loaded the model; workers of a cluster load it themselves.
+        parts = {} if cluster is None else {name: getattr(self._options, name) for name in _PARTS}
+        encoding = EncodingOptions(
+            precision=options.precision or self._options.precision,
+            dimensions=options.dimensions,
+            stored=options.stored,
+            batch_tokens=options.batch_tokens or self._options.batch_tokens,
+            shard_texts=options.shard_texts,
+            **parts,
+        )
+        with self.lock:
+            if output is not None:
+                encode(
+                    self.source,
+                    options.texts,
+                    side=side,
+                    output=Path(output),
+                    options=encoding,
+                    overwrite=options.overwrite,
+                    opened=self.model,
+                    cluster=cluster,
+                )
+                return Path(output)
+            if options.stored is not None or cluster is not None:
+                msg = "stored and ray are for a vectors folder. Give output, or leave them out."
+                raise OptionError(msg)
+            note_untrained_dimensions(self.source, options.dimensions)
+            return Vectors.joined(encoded_shards(self.model, options.texts, side, encoding), options.dimensions)
+
+    @property
+    def pooler(self) -> str:
+        """The name of the pooler, such as "mean"."""
+        return str(self.model.description["pooler"]["name"])
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
+        return {name: value for name in _PARTS if (value := getattr(self._options, name))}
+
+    def __repr__(self) -> str:
+        return f"Retriever.load({self.source!r})"
+
+    def _repr_html_(self) -> str:
+        parts = [f"{kind} {self.model.description[kind]['name']}" for kind in ("encoder", "pooler")]
+        return notebook.lines(f"Retriever {self.source}", [", ".join(parts), f"on {self.model.device}"])

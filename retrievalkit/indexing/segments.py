@@ -1,0 +1,224 @@
+"""An index that was changed since it was built: its segments, and how they are searched as one.
+
+    manifest.json            lists the segments; what it does not list does not belong to the index
+    ...                      the files of the index as it was built: the first segment, until it is compacted
+    segments/0003/           a segment: an index folder of its own, made by the same indexer
+    segments/deleted-0004-0003.txt   the texts of a segment that are gone, as of a change
+    segments/corpus-0004.jsonl       the texts of the index as of a change, if they are known
+
+A change writes new files and then replaces the manifest at once: one that is killed before leaves the old index, one
+that is killed afterwards the new one. No file of an index is ever altered. A reader holds a lock on the segments that
+it has opened, and what a change has made superfluous is removed once nobody holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import storage
+from retrievalkit.contracts import Indexer
+from retrievalkit.data.files import read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from retrievalkit.data.vectors import VectorStore, View
+
+FOLDER = "segments"
+_SPARE = 16
+"""So many hits more are asked of a segment with deleted texts, and twice as many until enough are left."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of an index, as the manifest lists it.
+
+    Attributes:
+        name: Its folder below segments/; "" for the index as it was built.
+        deleted: The name of the file with the ids of its texts that are gone; "" if none is.
+    """
+
+    name: str
+    deleted: str = ""
+
+    def folder(self, index: Path) -> Path:
+        """Its folder."""
+        return storage.inside(index, f"{FOLDER}/{self.name}") if self.name else index
+
+    def deleted_ids(self, index: Path) -> frozenset[str]:
+        """The ids of its texts that are gone."""
+        if not self.deleted:
+            return frozenset()
+        return frozenset(line.text for line in read_lines(storage.inside(index, f"{FOLDER}/{self.deleted}")))
+
+
+def segments_of(manifest: Mapping[str, Any]) -> list[Segment]:
+    """The segments that the manifest of an index lists; of an index as it was built, that alone."""
+    return [Segment(one["name"], one.get("deleted", "")) for one in manifest.get("segments", [{"name": ""}])]
+
+
+def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "all") -> VectorStore | None:
+    """The vectors that the segments of an index hold, read as one folder; None if they hold none."""
+    from retrievalkit.data.vectors import JoinedStore, VectorStore
+
+    segments = segments_of(manifest)
+    folders = [segment.folder(index) / "vectors" for segment in segments]
+    if any(storage.kind_of(folder) != "vectors" for folder in folders):
+        return None
+    stores = [VectorStore(folder, view=view) for folder in folders]
+    deleted = [segment.deleted_ids(index) for segment in segments]
+    return JoinedStore(stores, deleted) if len(stores) > 1 or any(deleted) else stores[0]
+
+
+class Lease:
+    """A shared lock on the folders of an index, held until the object is gone, so that no file of theirs is removed.
+
+    Where the file system has no locks there is none.
+    """
+
+    def __init__(self, index: Path, manifest: Mapping[str, Any]) -> None:
+        folders = [segment.folder(index) for segment in segments_of(manifest)]
+        if "segments" in manifest:
+            folders.append(index / FOLDER)
+        self._descriptors = [opened for folder in folders if (opened := _locked(folder, exclusively=False)) is not None]
+        self._close = weakref.finalize(self, _close, self._descriptors)
+
+    def release(self) -> None:
+        """Give the locks back."""
+        self._close()
+
+
+def leased_manifest(folder: Path) -> tuple[dict[str, Any], Lease]:
+    """The manifest of an index, and a lease of what it lists, which no change has removed meanwhile."""
+    while True:
+        manifest = storage.read_manifest(folder, "index")
+        lease = Lease(folder, manifest)
+        if storage.read_manifest(folder, "index") == manifest:
+            return manifest, lease
+        lease.release()
+
+
+@contextmanager
+def unused(folder: Path) -> Iterator[bool]:
+    """Whether no reader holds a folder, which none can take until the block ends."""
+    descriptor = _locked(folder, exclusively=True)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            _close([descriptor])
+
+
+def _locked(folder: Path, *, exclusively: bool) -> int | None:
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows
+        return None
+    descriptor = None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusively else fcntl.LOCK_SH)
+    except OSError:
+        if descriptor is not None:
+            _close([descriptor])
+        return None
+    return descriptor
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+class Segmented(Indexer):
+    """Searches the segments of an index as one; texts that were deleted are passed over.
+
+    Args:
+        parts: The indexers, each of a segment that it has opened, in order.
+        deleted: For each, the ids of its texts that are gone.
+    """
+
+    def __init__(self, parts: Sequence[Indexer], deleted: Sequence[frozenset[str]]) -> None:
+        self._parts = list(zip(parts, deleted, strict=True))
+        self.view = parts[0].view
+        self.indexes = parts[0].indexes  # type: ignore[misc]
+        self.from_files = parts[0].from_files
+        self.segmented = parts[0].segmented
+
+    def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
+        """Refused: each segment is built by itself."""
+        raise NotImplementedError
+
+    def open(self, index_dir: Path) -> None:
+        """Refused: each segment is opened by itself."""
+        raise NotImplementedError
+
+    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
+        return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
+
+    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts, each from the segment that holds it."""
+        import numpy as np
+
+        found = [part.scores(queries, ids) for part, _ in self._parts]
+        for values, (_, deleted) in zip(found, self._parts, strict=True):
+            for row, some in enumerate(ids):
+                gone = np.fromiter((name in deleted for name in some), dtype=bool, count=len(some))
+                values[row] = np.where(gone, np.float32(np.nan), values[row])
+        return filled(found, ids)
+
+    def _hits(
+        self, part: Indexer, deleted: frozenset[str], queries: Any, k: int
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts of a segment that are not deleted."""
+        import numpy as np
+
+        wanted = k + min(len(deleted), _SPARE)
+        while True:
+            ids, scores = part.search(queries, wanted)
+            kept = [[row for row, name in enumerate(some) if name not in deleted] for some in ids]
+            enough = all(len(rows) >= k or len(some) < wanted for rows, some in zip(kept, ids, strict=True))
+            if enough or wanted >= k + len(deleted):
+                break
+            wanted = min(2 * wanted, k + len(deleted))
+        names = [[some[row] for row in rows[:k]] for some, rows in zip(ids, kept, strict=True)]
+        return names, [np.asarray(some)[rows[:k]] for some, rows in zip(scores, kept, strict=True)]
+
+
+Hits = tuple[list[list[str]], list[Any]]
+
+
+def merged(found: Sequence[Hits], k: int) -> Hits:
+    """The best of what segments have found; equal scores in the order of the segments, and in the order of each."""
+    import numpy as np
+
+    ids, scores = [], []
+    for row in range(len(found[0][0])):
+        names = [name for some, _ in found for name in some[row]]
+        values = np.concatenate([np.asarray(some[row], dtype=np.float32) for _, some in found])
+        order = np.argsort(-values, kind="stable")[:k]
+        ids.append([names[place] for place in order.tolist()])
+        scores.append(values[order])
+    return ids, scores
+
+
+def filled(found: Sequence[Sequence[np.ndarray]], ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """The scores of given texts, from those that segments gave: NaN where one lacks the text."""
+    import numpy as np
+
+    total: list[np.ndarray] = [np.full(len(some), np.nan, dtype=np.float32) for some in ids]
+    for values in found:
+        for row, some in zip(total, values, strict=True):
+            there = ~np.isnan(some)
+            row[there] = some[there]
+    return total

@@ -1,0 +1,164 @@
+"""An index that is built in shards, by position of the texts: `rkit index SOURCE --shards N`.
+
+Of vectors, each shard becomes a segment of the index (see `indexing.segments`), as if it had been added later. Of
+texts, the indexer joins the shards at the end. Each is written whole, so that a killed build goes on with those that
+lack, and only one is in memory at a time, unless the workers of a Ray cluster build several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import registry, storage
+from retrievalkit.contracts import Indexer
+from retrievalkit.contracts.cluster import ClusterOptions, spread_map
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.data.vectors.writer import write_part
+from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
+from retrievalkit.indexing.segments import FOLDER
+from retrievalkit.reporting.progress import ProgressBar
+
+_IDENTITY = ".shards.json"
+_JOINED = ".shards"
+"""Where shards are that are joined at the end."""
+
+
+def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -> None:
+    """Refuse shards that are not possible."""
+    if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
+        msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
+        raise UnsupportedError(msg)
+    if isinstance(source, VectorStore) and (most := len(source.starts) - 1) < number:
+        msg = (
+            f"'{source.folder}' consists of {most:,} shard{'s' * (most > 1)} of texts, which cannot be cut into "
+            f"{number:,} for an index. Give fewer --shards."
+        )
+        raise InputError(msg)
+
+
+def build(
+    made: Indexer,
+    described: Mapping[str, Any],
+    source: VectorStore | Corpus,
+    staging: Path,
+    number: int,
+    cluster: ClusterOptions | None,
+) -> tuple[Mapping[str, float], dict[str, Any]]:
+    """Build the shards that a folder lacks.
+
+    Args:
+        made: The indexer.
+        described: The entry of the manifest about it.
+        source: What is indexed.
+        staging: The folder; what an earlier build of the same has left is kept.
+        number: How many shards.
+        cluster: The Ray cluster whose workers build them; None = this process.
+
+    Returns:
+        The counts of the index, and further entries of its manifest.
+    """
+    segments = staging / (_JOINED if made.indexes == "texts" else FOLDER)
+    origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()
+    _keep(staging, json.dumps([origin, described, number], sort_keys=True, default=str))
+    segments.mkdir(exist_ok=True)
+    names = [f"{one:04d}" for one in range(1, number + 1)]
+    lacking = [one for one, name in enumerate(names) if storage.kind_of(segments / name) != "index"]
+    with ProgressBar("index", number, unit="shards", done=number - len(lacking)) as progress:
+        parts = _write_parts(source, segments, names, lacking)
+        make = functools.partial(functools.partial, _build, dict(described), made.from_files)
+        if cluster is None:
+            done: Iterator[Path] = map(make(), parts)
+        else:
+            done = spread_map(make, functools.partial(list, parts), cluster, ordered=False)
+        for part in done:
+            if storage.kind_of(_target(part)) != "index":
+                msg = f"'{_target(part)}' was built by a worker and is not here. Choose an --output on a shared disk."
+                raise ArtifactError(msg)
+            storage.discard(part)
+            progress.advance(1)
+    folders = [segments / name for name in names]
+    counts = [storage.read_manifest(folder, "index")["counts"] for folder in folders]
+    total = {name: sum(one[name] for one in counts) for name in ("texts", "vectors", "empty") if name in counts[0]}
+    if made.indexes == "texts":
+        made.join(folders, staging)
+        return total, {}
+    entries = [{"name": name, "counts": one} for name, one in zip(names, counts, strict=True)]
+    return {**total, "segments": number}, {"segments": entries, "change": number}
+
+
+def finish(staging: Path) -> None:
+    """Remove what only a killed build needs."""
+    for name in (_IDENTITY, _JOINED):
+        storage.discard(staging / name)
+
+
+def _keep(staging: Path, identity: str) -> None:
+    """Keep the shards that an earlier build of the same has finished, and nothing else."""
+    path = staging / _IDENTITY
+    same = path.exists() and path.read_text(encoding="utf-8") == identity
+    for left in list(staging.iterdir()):
+        if left != path and not (same and left.name in (FOLDER, _JOINED)):
+            storage.discard(left)
+    path.write_text(identity, encoding="utf-8")
+
+
+def _write_parts(
+    source: VectorStore | Corpus, folder: Path, names: Sequence[str], lacking: Sequence[int]
+) -> list[Path]:
+    """Write what the shards that lack are built of: folders of links, or files of texts."""
+    if isinstance(source, VectorStore):
+        shards, number = len(source.starts) - 1, len(names)
+        parts = [folder / f".{names[one]}.vectors" for one in lacking]
+        for one, part in zip(lacking, parts, strict=True):
+            write_part(source, part, shards * one // number, shards * (one + 1) // number)
+        return parts
+    parts = [folder / f".{names[one]}.jsonl" for one in lacking]
+    places = dict(zip(lacking, parts, strict=True))
+    with contextlib.ExitStack() as stack:
+        streams = {one: stack.enter_context(part.open("w", encoding="utf-8")) for one, part in places.items()}
+        row = 0
+        for row, passage in enumerate(source, 1):
+            if stream := streams.get((row - 1) % len(names)):
+                stream.write(json.dumps({"_id": passage.id, "title": passage.title, "text": passage.text}) + "\n")
+        if lacking and row < len(names):
+            msg = f"'{source.source}' holds {row:,} passages, fewer than {len(names):,} shards. Give fewer --shards."
+            raise InputError(msg)
+    return parts
+
+
+def _target(part: Path) -> Path:
+    return part.with_name(part.name.split(".")[1])
+
+
+def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path) -> Path:
+    """Build a shard, perhaps on another machine."""
+    if not part.exists():
+        msg = (
+            f"on {socket.gethostname()}, '{part}' does not exist: workers read and write shards where the command "
+            "does. Choose an --output on a shared disk, or leave out --ray."
+        )
+        raise ArtifactError(msg)
+    made: Indexer = registry.create("indexer", described["name"], **described["options"])
+    made.from_files = from_files
+    opened: VectorStore | Corpus = VectorStore(part) if part.is_dir() else open_corpus(part)
+    if isinstance(opened, Corpus):
+        opened.counts_empty = False  # told of when the parts were written
+    with storage.write_folder(_target(part)) as staging:
+        counts = made.build(opened, staging)
+        storage.write_manifest(
+            staging,
+            "index",
+            command="index",
+            options={"indexer": described["name"], **described["options"]},
+            counts=counts,
+            files=storage.describe_files(staging),
+            indexer=described,
+        )
+    return part

@@ -1,0 +1,301 @@
+"""Encoded texts in memory, and as arrays of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrievalkit import storage
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.indexing.encoding import EncodedShard
+from retrievalkit.indexing.options import SHARD_TEXTS
+from retrievalkit.reporting import notebook
+from retrievalkit.reporting.counts import counted
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from pyarrow import Table
+    from scipy.sparse import csr_matrix
+    from torch import Tensor
+
+    from retrievalkit.contracts import Representation
+
+
+@dataclass(frozen=True, repr=False)
+class Vectors:
+    """Encoded texts. `np.asarray(vectors)` is their array where each text has one vector.
+
+    Attributes:
+        ids: The ids of the texts.
+        vectors: (texts, m, dim) float32, m vectors a text; or (rows, dim) where their number varies; None = none.
+        counts: (texts,) how many rows of `vectors` each text has, where their number varies; else None.
+        weights: (texts, vocabulary) weights of terms, scipy.sparse.csr_matrix; None = none.
+        dimensions: How many numbers of each vector were kept, as an index of them cuts its queries; None = all.
+    """
+
+    ids: Sequence[str]
+    vectors: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    weights: csr_matrix | None = None
+    dimensions: int | None = None
+
+    @classmethod
+    def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
+        """Vectors that were made elsewhere.
+
+        Args:
+            data: `Vectors`; (dim,) for a single text, (texts, dim) or (texts, m, dim) numbers of NumPy, torch or
+                pandas; a list of (m, dim) arrays; scipy.sparse (texts, vocabulary) weights of terms; or a table with
+                the columns `id` and `vector`.
+            ids: The ids of the texts, in this order; None = those of the table, else their numbers from 0.
+
+        Raises:
+            InputError: It is something else, or the ids do not fit.
+        """
+        if isinstance(data, Vectors):
+            made = data if ids is None else replace(data, ids=_ids(ids, len(data)))
+        elif hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__"):
+            made = _of_table(data, ids)
+        elif hasattr(data, "tocsr"):
+            weights = data.tocsr().astype(np.float32)
+            made = Vectors(_ids(ids, weights.shape[0]), weights=weights)
+        else:
+            made = _of_array(data, ids)
+        _check(made)
+        return made
+
+    @classmethod
+    def joined(cls, shards: Iterable[EncodedShard], dimensions: int | None = None) -> Vectors:
+        """The shards that a program encoded, as one, and to how many dimensions it cut them."""
+        parts = list(shards)
+        ids = [one for part in parts for one in part.ids]
+        vectors = [part.vectors for part in parts if part.vectors is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
+        if len({one.shape[1:] for one in vectors}) > 1 or any(part.counts is not None for part in parts):
+            counts = np.concatenate([_counts(part) for part in parts])
+            rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in vectors])
+            return cls(ids, rows, counts, _stacked(weights), dimensions)
+        return cls(ids, np.concatenate(vectors) if vectors else None, None, _stacked(weights), dimensions)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.to_numpy()
+        return array.astype(dtype) if dtype is not None and dtype != array.dtype else array.copy() if copy else array
+
+    def write(self, folder: Path, **entries: Any) -> None:
+        """Write a vectors folder, which indexers read.
+
+        Args:
+            folder: A folder that exists and is empty.
+            **entries: Further entries of its manifest: `inputs`, `checkpoint` and `corpus`.
+
+        Raises:
+            DataError: An id cannot be written.
+        """
+        writer = VectorWriter(folder, identity={})
+        for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
+            part = self._shard(start)
+            writer.write_shard(number, part.ids, part.vectors, counts=part.counts, weights=part.weights)
+        counts, files = writer.finish(), writer.checksums()
+        if self.dimensions is not None and "checkpoint" not in entries:
+            entries["dimensions"] = self.dimensions
+        storage.write_manifest(folder, "vectors", command="write", options={}, counts=counts, files=files, **entries)
+
+    def _shard(self, start: int) -> EncodedShard:
+        part = slice(start, start + SHARD_TEXTS)
+        vectors, counts = self.vectors, self.counts
+        if vectors is not None and counts is not None:
+            first, counts = int(counts[:start].sum()), counts[part]
+            vectors = vectors[first : first + int(counts.sum())]
+        elif vectors is not None:
+            vectors = vectors[part]
+        return EncodedShard(list(self.ids[part]), vectors, counts, None if self.weights is None else self.weights[part])
+
+    def to_numpy(self) -> np.ndarray:
+        """(texts, dim) float32; (texts, m, dim) where each text has m vectors.
+
+        Raises:
+            UnsupportedError: The texts have weights of terms alone, or varying numbers of vectors.
+        """
+        if self.vectors is None:
+            msg = "the texts have weights of terms and no vectors. Take `weights`."
+            raise UnsupportedError(msg)
+        if self.counts is not None:
+            msg = "the number of vectors varies from text to text. Take `vectors` (rows) and `counts`, or `to_list()`."
+            raise UnsupportedError(msg)
+        return self.vectors[:, 0] if self.vectors.shape[1] == 1 else self.vectors
+
+    def to_torch(self) -> Tensor:
+        """The same as a tensor; see `to_numpy`."""
+        import torch
+
+        return torch.from_numpy(self.to_numpy())
+
+    def to_list(self) -> list[np.ndarray]:
+        """For each text its vectors, (m, dim) float32.
+
+        Raises:
+            UnsupportedError: The texts have weights of terms alone.
+        """
+        if self.counts is None:
+            array = self.to_numpy()
+            return list(array[:, None] if array.ndim == 2 else array)
+        assert self.vectors is not None
+        return np.split(self.vectors, np.cumsum(self.counts)[:-1])
+
+    def to_pandas(self) -> DataFrame:
+        """A table with the columns `id` and `vector`."""
+        import pandas
+
+        array = self.to_list() if self.counts is not None else self.to_numpy()
+        return pandas.DataFrame({"id": list(self.ids), "vector": list(array)})
+
+    def to_arrow(self) -> Table:
+        """A table with the columns `id` and `vector`, also for polars: `polars.from_arrow(vectors.to_arrow())`."""
+        import pyarrow
+
+        array = self.to_list() if self.counts is not None else self.to_numpy()
+        return pyarrow.table({"id": list(self.ids), "vector": pyarrow.array(list(array))})
+
+    @property
+    def representation(self) -> Representation:
+        """What `retrievalkit.scoring.scores` compares."""
+        import torch
+
+        from retrievalkit.contracts import Representation
+
+        weights = None if self.weights is None else torch.from_numpy(self.weights.toarray())
+        if self.vectors is None:
+            return Representation(weights=weights)
+        if self.counts is None:
+            return Representation(torch.from_numpy(self.vectors), weights=weights)
+        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one) for one in self.to_list()], batch_first=True)
+        mask = torch.arange(padded.shape[1]) < torch.from_numpy(self.counts)[:, None]
+        return Representation(padded, mask, weights)
+
+    def scores(self, documents: Vectors) -> np.ndarray:
+        """(texts, documents) float32: how these queries score documents, by the rule that indexes search by."""
+        from retrievalkit.scoring import scores
+
+        return scores(self.representation, documents.representation).numpy()
+
+    def __repr__(self) -> str:
+        return f"Vectors({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        return notebook.lines("Vectors", [self._summary()])
+
+    def _summary(self) -> str:
+        parts = [counted(len(self), "texts")]
+        if self.vectors is not None and self.counts is not None:
+            parts.append(f"{counted(len(self.vectors), 'vectors')} of {self.vectors.shape[-1]}")
+        elif self.vectors is not None:
+            several = f"{self.vectors.shape[1]} vectors each of " if self.vectors.shape[1] > 1 else "vectors of "
+            parts.append(f"{several}{self.vectors.shape[-1]}")
+        if self.weights is not None:
+            parts.append(f"weights of {self.weights.shape[1]:,} terms")
+        return ", ".join(parts)
+
+
+def _counts(shard: EncodedShard) -> np.ndarray:
+    assert shard.vectors is not None
+    return np.full(len(shard.ids), shard.vectors.shape[1]) if shard.counts is None else shard.counts
+
+
+def _stacked(weights: Sequence[csr_matrix]) -> csr_matrix | None:
+    from scipy.sparse import vstack
+
+    return vstack(weights, format="csr") if weights else None
+
+
+_KNOWN = (
+    "Give an array (texts, dim) or (texts, m, dim) of numbers: NumPy, torch, a list of arrays where the number of "
+    "vectors varies; scipy.sparse weights of terms; or a table with the columns id and vector."
+)
+
+
+def _of_table(data: Any, ids: Iterable[Any] | None) -> Vectors:
+    import pyarrow
+
+    table = pyarrow.table(data)
+    if "vector" not in table.column_names or (ids is None and "id" not in table.column_names):
+        msg = f"the table has the columns {', '.join(table.column_names)}, and should have id and vector. Rename them."
+        raise InputError(msg)
+    return _of_array(table["vector"].to_pylist(), table["id"].to_pylist() if ids is None else ids)
+
+
+def _of_array(data: Any, ids: Iterable[Any] | None) -> Vectors:
+    if hasattr(data, "detach"):  # a tensor, which may be on a GPU, and of a type that NumPy lacks
+        data = data.detach().cpu().float().numpy()
+    if hasattr(data, "to_numpy") and not isinstance(data, np.ndarray):
+        data = data.to_numpy()
+    if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__len__"):
+        msg = f"vectors of the type {type(data).__name__} are unknown. {_KNOWN}"
+        raise InputError(msg)
+    array = _numbers(data)
+    if array is None:
+        return _of_list(data, ids)
+    if array.ndim == 1:
+        array = array[None]
+    return Vectors(_ids(ids, len(array)), array[:, None] if array.ndim == 2 else array)
+
+
+def _numbers(data: Any) -> np.ndarray | None:
+    """The values as one array, float16 or float32; None if their shapes differ."""
+    if isinstance(data, np.ndarray) and data.dtype == object:
+        data = list(data)
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        return None
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2, 3):
+        if array.dtype == object:
+            return None
+        msg = f"the vectors are an array {array.shape} of {array.dtype}. {_KNOWN}"
+        raise InputError(msg)
+    return array if array.dtype == np.float16 else array.astype(np.float32)
+
+
+def _of_list(data: Sequence[Any], ids: Iterable[Any] | None) -> Vectors:
+    """Arrays (m, dim), whose m varies."""
+    try:
+        parts = [np.atleast_2d(np.asarray(one, dtype=np.float32)) for one in data]
+        counts = np.array([len(one) for one in parts], dtype=np.int64)
+        return Vectors(_ids(ids, len(parts)), np.concatenate(parts), counts)
+    except (TypeError, ValueError):
+        msg = f"the vectors do not have the same number of dimensions, or are no numbers. {_KNOWN}"
+        raise InputError(msg) from None
+
+
+def _ids(ids: Iterable[Any] | None, count: int) -> list[str]:
+    if ids is None:
+        return [str(number) for number in range(count)]
+    given = [str(one) for one in ids]
+    if len(given) != count:
+        msg = f"there are {len(given):,} ids for {count:,} vectors. Give one for each."
+        raise InputError(msg)
+    if len(set(given)) < count:
+        twice = next(one for one in given if given.count(one) > 1)
+        msg = f"the id '{twice}' is there twice. Give each text an id of its own."
+        raise InputError(msg)
+    return given
+
+
+def _check(made: Vectors) -> None:
+    if not len(made):
+        msg = "there are no vectors. Give at least one."
+        raise InputError(msg)
+    for values in (made.vectors, None if made.weights is None else made.weights.data):
+        if values is not None and not np.isfinite(values).all():
+            msg = "a vector has numbers that are not finite (NaN or infinity). Look where they come from."
+            raise InputError(msg)
+    if made.vectors is not None and (0 in made.vectors.shape or (made.counts is not None and (made.counts < 1).any())):
+        msg = f"the vectors are empty: their shape is {made.vectors.shape}. {_KNOWN}"
+        raise InputError(msg)

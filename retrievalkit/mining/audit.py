@@ -1,0 +1,318 @@
+"""The audit of mined negatives: the hits that each filter dropped, the negatives' ranks, and a sample to check by hand.
+
+Audits are written part by part as JSON and added up, so that an interrupted run ends with the same audit as an
+uninterrupted one. All counts are exact; scores are those of a seeded sample of questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Any, Literal, get_args
+
+from retrievalkit.contracts import Filter, Found
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import shortlist
+from retrievalkit.mining.filters import Filtered
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import printable
+
+SHOWN = 5
+SAMPLED_SCORES = 1_000
+SAMPLED_QUESTIONS = 20
+NEGATIVES_SHOWN = 3
+_SCORES = 1_000  # most scores of a sampled question, spread evenly over its negatives
+_SNIPPET = 300
+_BINS = 30
+Count = Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"]
+_RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
+_FIRST_RANKS = 3
+_COUNTS: tuple[Count, ...] = get_args(Count)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A dropped hit."""
+
+    query_id: str
+    query: str
+    positive: str | None
+    document_id: str
+    rank: int
+    score: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A question to check by hand; hits are (rank, score, id)."""
+
+    key: float
+    query_id: str
+    query: str
+    answers: list[str]
+    positives: list[str]
+    found: list[tuple[int, float, str]]
+    first: list[tuple[int, float, str]]
+    negatives: int
+    scores: list[float]
+
+
+@dataclass
+class Audit:
+    """Counts of a mining run, or of a part of it, with which they are written.
+
+    Attributes:
+        counts: Of questions, hits, and what became of them.
+        dropped: Filter -> how many hits it dropped, in the order of the filters.
+        shown: Filter -> some of these.
+        sample: A seeded sample of the questions.
+        ranks: Rank (from 0) -> how many negatives have it.
+        positive_ranks: The same of the best positives.
+    """
+
+    counts: dict[Count, int]
+    dropped: dict[str, int]
+    shown: dict[str, list[Shown]]
+    sample: list[Sampled]
+    ranks: list[int]
+    positive_ranks: list[int]
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
+        """The audit of a part, before the filters see the next: they remember the reasons of one part only.
+
+        Args:
+            outcomes: Those of the part.
+            filters: The filters, in order.
+            questions: How many questions there are in all parts.
+            seed: Seed of the sample of questions.
+        """
+        names = [step.name for step in filters]
+        audit = cls(dict.fromkeys(_COUNTS, 0), dict.fromkeys(names, 0), {name: [] for name in names}, [], [], [])
+        ranks: Counter[int] = Counter()
+        positive_ranks: Counter[int] = Counter()
+        for outcome in outcomes:
+            found, query, negatives = outcome.found, outcome.found.question.query, outcome.negatives
+            audit.counts["questions"] += 1
+            audit.counts["hits"] += len(found.ids)
+            audit.counts["without_hits"] += not found.ids
+            audit.counts["left"] += len(found.ids) - sum(map(len, outcome.dropped))
+            places = found.positive_places
+            if places:
+                audit.counts["positives_found"] += 1
+                positive_ranks[places[0]] += 1
+                audit.counts["compared"] += len(negatives)
+                highest = found.scores[places[0]]
+                audit.counts["above"] += sum(found.scores[place] > highest for place in negatives)
+            ranks.update(negatives)
+            for step, dropped in zip(filters, outcome.dropped, strict=True):
+                audit.dropped[step.name] += len(dropped)
+                if dropped and len(audit.shown[step.name]) < SHOWN:
+                    positive, (rank, score, document) = min(found.positives, default=None), _hits(found, dropped[:1])[0]
+                    reason = step.reason(found, dropped[0])
+                    shown = Shown(query.id, query.text, positive, document, rank, score, reason)
+                    audit.shown[step.name].append(shown)
+            # It depends on the question only: the order of questions does not change the sample.
+            digest = hashlib.blake2b(f"audit {seed} {query.text}".encode(), digest_size=6).digest()
+            key = int.from_bytes(digest) / (1 << 48)
+            if key < SAMPLED_SCORES / max(1, questions):
+                texts = key, query.id, query.text, list(query.answers), sorted(found.positives)
+                first = _hits(found, negatives[:NEGATIVES_SHOWN])
+                scores = [found.scores[place] for place in negatives[:: -(-len(negatives) // _SCORES) or 1]]
+                audit.sample.append(Sampled(*texts, _hits(found, places), first, len(negatives), scores))
+        audit.ranks, audit.positive_ranks = (
+            [counts[place] for place in range(max(counts, default=-1) + 1)] for counts in (ranks, positive_ranks)
+        )
+        return audit
+
+    def add(self, other: Audit) -> None:
+        """Add the counts of a later part."""
+        for name, value in other.counts.items():
+            self.counts[name] += value
+        for step, count in other.dropped.items():
+            self.dropped[step] += count
+            self.shown[step] = [*self.shown[step], *other.shown[step]][:SHOWN]
+        self.ranks = list(map(sum, zip_longest(self.ranks, other.ranks, fillvalue=0)))
+        self.positive_ranks = list(map(sum, zip_longest(self.positive_ranks, other.positive_ranks, fillvalue=0)))
+        self.sample += other.sample
+
+    def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
+        """The audit for the file and the page: counts, examples with their texts, and warnings.
+
+        Args:
+            corpus: The corpus, for the texts.
+            without: How many examples lack negatives.
+            examples: How many examples there are.
+        """
+        sample = sorted(self.sample, key=lambda row: row.key)
+        report = {
+            "hits": self.counts["hits"],
+            "left": self.counts["left"],
+            "questions_without_hits": self.counts["without_hits"],
+            "questions_whose_positive_was_found": self.counts["positives_found"],
+            "filters": [
+                {"name": name, "dropped": count, "examples": [self._described(hit, corpus) for hit in self.shown[name]]}
+                for name, count in self.dropped.items()
+            ],
+            "ranks_of_negatives": _buckets(self.ranks),
+            "ranks_of_positives": _buckets(self.positive_ranks),
+            "negatives_with_a_positive_to_compare": self.counts["compared"],
+            "negatives_that_score_above_the_positive": self.counts["above"],
+            "scores": _scores(sample),
+            "sample": [_sampled_question(row, corpus) for row in sample[:SAMPLED_QUESTIONS]],
+        }
+        return {**report, "warnings": list(self._warnings(without, examples))}
+
+    def complaint(self, source: str) -> str:
+        """The error message for a run without any negatives."""
+        if not self.counts["hits"]:
+            return f"'{source}' found nothing for any question. Does it belong to this corpus and these questions?"
+        counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
+        return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or filter less."
+
+    def _described(self, shown: Shown, corpus: Corpus) -> dict[str, Any]:
+        positive = None if shown.positive is None else _passage(corpus.get(shown.positive))
+        return {**vars(shown), "positive": positive, **_passage(corpus.get(shown.document_id))}
+
+    def _warnings(self, without: int, examples: int) -> Iterable[str]:
+        questions, hits, negatives = self.counts["questions"], self.counts["hits"], sum(self.ranks)
+        missing = questions - self.counts["positives_found"]
+        if missing >= 0.3 * questions:
+            yield (
+                f"{missing / questions:.0%} of the questions did not find their positive among their hits: does "
+                "the source belong to this corpus? If it is weak, its negatives are easy."
+            )
+        if without >= 0.01 * examples:
+            yield f"{without / examples:.0%} of the examples have no negatives. Raise --depth, or filter less."
+        first = sum(self.ranks[:_FIRST_RANKS])
+        if negatives and first > 0.5 * negatives:
+            yield (
+                f"{first / negatives:.0%} of the negatives are from the first {_FIRST_RANKS} ranks, where unlabelled "
+                "positives are likely. Keep more negatives, skip the first ranks, or filter by a re-ranker."
+            )
+        if self.counts["above"] > 0.25 * self.counts["compared"]:
+            yield (
+                f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above their question's "
+                "positive, if that was found: some may answer it. A margin or a re-ranker drops such hits."
+            )
+        heavy = [name for name, count in self.dropped.items() if hits and count > 0.5 * hits]
+        if heavy:
+            yield f"More than half of all hits were dropped by: {shortlist(heavy)}."
+
+
+def _hits(found: Found, places: Sequence[int]) -> list[tuple[int, float, str]]:
+    return [(place + 1, found.scores[place], found.ids[place]) for place in places]
+
+
+def _sampled_question(row: Sampled, corpus: Corpus) -> dict[str, Any]:
+    """A question of the sample, with the texts needed to check it by hand."""
+    ranks = {document: (rank, score) for rank, score, document in row.found}
+    unranked = (len(ranks) + 1_000_000,)
+    main = min(row.positives, key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
+    positive = None
+    if main is not None:
+        rank, score = ranks.get(main, (None, None))
+        positive = {"rank": rank, "score": score, **_passage(corpus.get(main))}
+    return {
+        "query_id": row.query_id,
+        "query": row.query,
+        "answers": row.answers,
+        "positive": positive,
+        "negatives": row.negatives,
+        "first_negatives": [
+            {"rank": rank, "score": score, **_passage(corpus.get(document))} for rank, score, document in row.first
+        ],
+    }
+
+
+def _passage(passage: Passage) -> dict[str, str]:
+    text = " ".join(passage.text.split())
+    short = text if len(text) <= _SNIPPET else f"{text[: _SNIPPET - 3]}..."
+    return {"document_id": passage.id, "title": passage.title, "text": short}
+
+
+def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
+    """Counts by rank, in wider buckets towards the end."""
+    edges = [*_RANKS, max(_RANKS[-1], len(counts)) + 1]
+    return [
+        {"from": low, "to": min(high - 1, len(counts)), "count": sum(counts[low - 1 : high - 1])}
+        for low, high in pairwise(edges)
+        if low <= len(counts)
+    ]
+
+
+def _scores(sample: Sequence[Sampled]) -> dict[str, Any]:
+    """The distribution of the scores of retrieved positives, and of negatives."""
+    positives = [score for row in sample for _, score, _ in row.found]
+    negatives = [score for row in sample for score in row.scores]
+    values = [*positives, *negatives]
+    if not values:
+        return {}
+    low, high = min(values), max(values)
+    width = (high - low) / _BINS or 1.0
+    report: dict[str, Any] = {"questions": len(sample), "from": low, "bin": width}
+    for name, scores in (("positives", positives), ("negatives", negatives)):
+        bins = [0] * _BINS
+        for score in scores:
+            bins[min(int((score - low) / width), _BINS - 1)] += 1
+        report[name] = {"count": len(scores), **_quartiles(scores), "bins": bins}
+    return report
+
+
+def _quartiles(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    cuts = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [float(values[0])] * 3
+    return dict(zip(("lower_quartile", "median", "upper_quartile"), cuts, strict=True))
+
+
+def distribution(counts: Mapping[int, int]) -> dict[str, float]:
+    """The distribution of the number of negatives: extremes, quartiles, mean, and how many examples have none.
+
+    Args:
+        counts: Number of negatives -> how many examples have that many.
+    """
+    values = [number for number in sorted(counts) for _ in range(counts[number])]
+    return {
+        "least": values[0],
+        **_quartiles(values),
+        "most": values[-1],
+        "mean": statistics.fmean(values),
+        "examples_without": counts.get(0, 0),
+    }
+
+
+def audit_table(audit: Mapping[str, Any]) -> str:
+    """The audit as text for a terminal."""
+    counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
+    lines = [
+        f"{counted(counts['questions'], 'questions')}, {counted(audit['hits'], 'hits')} from {describe_source(source)}",
+        f"  {counted(audit['questions_whose_positive_was_found'], 'questions')} found their positive, "
+        f"{audit['questions_without_hits']:,} found nothing",
+    ]
+    for entry in audit["filters"]:
+        lines.append(f"{entry['dropped']:>11,} dropped: {entry['name']}")
+        lines += [f"{'':13}{_line(shown)}" for shown in entry["examples"][:3]]
+    lines.append(f"{audit['left']:>11,} left")
+    lines.append(
+        f"{counted(counts['written'], 'examples')} written, {counts['mined']:,} of them mined, with {spread['least']} "
+        f"to {spread['most']} negatives (mean {spread['mean']:.1f}); {spread['examples_without']:,} have none"
+    )
+    lines += [f"Warning: {warning}" for warning in audit["warnings"]]
+    return "\n".join(map(printable, lines))
+
+
+def describe_source(source: Mapping[str, str]) -> str:
+    """The source of the hits, with its kind unless that is its name."""
+    return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
+
+
+def _line(shown: Mapping[str, Any]) -> str:
+    title = shown["title"] or shown["document_id"]
+    reason = f" ({shown['reason']})" if shown["reason"] else ""
+    return f"{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {shown['text'][:50]!r}{reason}"

@@ -1,0 +1,379 @@
+"""The filters that hits pass through before they become negatives.
+
+In order, they drop: known positives, copies of a positive's text, passages of its document, its near duplicates,
+passages that contain the answer, the first ranks, scores too near the positive's, what plugins' filters drop, near
+duplicates of a better negative, and last, because it is the most expensive, hits that a re-ranker considers relevant.
+Each filter sees only the hits that the previous ones kept.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import registry
+from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
+from retrievalkit.data.corpus import Passage
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.mining.options import Mined, MiningOptions, document_pattern
+from retrievalkit.mining.shingles import likeness, repeats, shingles_of
+from retrievalkit.registry.component_options import read_call
+
+if TYPE_CHECKING:
+    from retrievalkit.mining.shingles import Shingles
+
+Passages = Callable[[str], Passage]
+
+
+class _Inputs(FilterInputs):
+    """The inputs of a mining's filters, two of which look at the same shingles."""
+
+    @cached_property
+    def shingles(self) -> Callable[[str], Shingles]:
+        """Passage id -> its shingles."""
+        return shingles_of(self.passages)
+
+
+class KnownPositive(Filter):
+    """Drops the question's known positives, of all examples with its text."""
+
+    name = "known positive"
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        return _without(found.question.positives | found.positives, found, left)
+
+
+class PositiveCopy(Filter):
+    """Drops passages with the text of a positive."""
+
+    name = "copy of a positive"
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        return _without(found.question.copies, found, left)
+
+
+def _without(unwanted: frozenset[str], found: Found, left: Places) -> Places:
+    ids = found.ids
+    return left if unwanted.isdisjoint(ids) else [place for place in left if ids[place] not in unwanted]
+
+
+class Answer(Filter):
+    """Drops passages that contain an answer."""
+
+    name = "holds the answer"
+    needs_answers = True
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        holds = found.holds
+        return left if holds is None else [place for place in left if not holds[place]]
+
+
+class Rank(Filter):
+    """Drops the first ranks.
+
+    Args:
+        skip: How many.
+    """
+
+    name = "rank"
+
+    def __init__(self, inputs: FilterInputs, *, skip: int) -> None:
+        super().__init__(inputs)
+        self.skip = skip
+
+    def keep_of(self, found: Found, left: Places) -> Places:  # noqa: ARG002
+        return [place for place in left if place >= self.skip]
+
+
+class _Margin(Filter):
+    """Drops hits above a limit that depends on the positive's score."""
+
+    def limit(self, score: float) -> float:
+        raise NotImplementedError
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        limit, scores = self.limit(found.positive_score), found.scores
+        return [place for place in left if scores[place] <= limit]
+
+    def reason(self, found: Found, place: int) -> str:
+        return f"scores {found.scores[place]:.4g}, and the limit is {self.limit(found.positive_score):.4g}"
+
+
+class AbsoluteMargin(_Margin):
+    """Drops hits that score less than a margin below the positive.
+
+    Args:
+        margin: How much less than the positive hits score that are kept.
+    """
+
+    name = "absolute margin"
+
+    def __init__(self, inputs: FilterInputs, *, margin: float) -> None:
+        super().__init__(inputs)
+        self.margin = margin
+
+    def limit(self, score: float) -> float:
+        return score - self.margin
+
+
+class RelativeMargin(_Margin):
+    """Drops hits that score more than a fraction of the positive's score.
+
+    Args:
+        share: The fraction, such as 0.95.
+    """
+
+    name = "relative margin"
+
+    def __init__(self, inputs: FilterInputs, *, share: float) -> None:
+        super().__init__(inputs)
+        self.share = share
+
+    def limit(self, score: float) -> float:
+        return score - (1 - self.share) * abs(score)
+
+
+class SameDocument(Filter):
+    """Drops passages of a positive's document.
+
+    Args:
+        way: "title", or a regular expression that finds the document's name in an id; see `MiningOptions`.
+    """
+
+    name = "document of a positive"
+
+    def __init__(self, inputs: FilterInputs, *, way: str) -> None:
+        super().__init__(inputs)
+        pattern = document_pattern(way)
+
+        def document(identifier: str) -> str | None:
+            if pattern is None:
+                return " ".join(inputs.passages(identifier).title.split()).casefold() or None
+            match = pattern.match(identifier)
+            return None if match is None else match[1 if pattern.groups else 0]
+
+        self.document = lru_cache(1 << 16)(document)
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        documents = {self.document(positive) for positive in found.positives} - {None}
+        if not documents:
+            return left
+        return [place for place in left if self.document(found.ids[place]) not in documents]
+
+    def reason(self, found: Found, place: int) -> str:
+        return f"document '{self.document(found.ids[place])}'"
+
+
+class _NearDuplicate(Filter):
+    """Base of the filters for near duplicates.
+
+    Args:
+        threshold: The least fraction of shared 5-grams of near duplicates.
+    """
+
+    def __init__(self, inputs: FilterInputs, *, threshold: float) -> None:
+        super().__init__(inputs)
+        self.threshold = threshold
+        self.shingles = inputs.shingles if isinstance(inputs, _Inputs) else shingles_of(inputs.passages)
+        self._like: dict[tuple[str, int], tuple[str, float]] = {}
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        self._like = {}
+        return super().keep(part, left)
+
+    def reason(self, found: Found, place: int) -> str:
+        other, share = self._like[found.question.query.id, place]
+        return f"shares {share:.0%} of its 5-grams with '{other}'"
+
+    def _drop(self, found: Found, place: int, other: str, share: float) -> None:
+        self._like[found.question.query.id, place] = (other, share)
+
+
+class LikePositive(_NearDuplicate):
+    """Drops near duplicates of a positive."""
+
+    name = "near duplicate of a positive"
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        texts = [self.shingles(found.ids[place]) for place in left]
+        best = [("", 0.0)] * len(left)
+        for positive in sorted(found.positives):
+            like = likeness(texts, self.shingles(positive), self.threshold)
+            best = [(positive, new) if new > old[1] else old for new, old in zip(like, best, strict=True)]
+        for place, (positive, share) in zip(left, best, strict=True):
+            if share >= self.threshold:
+                self._drop(found, place, positive, share)
+        return [place for place, (_, share) in zip(left, best, strict=True) if share < self.threshold]
+
+
+class LikeBetter(_NearDuplicate):
+    """Drops near duplicates of a better hit that is kept."""
+
+    name = "near duplicate of a better negative"
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        same = repeats([self.shingles(found.ids[place]) for place in left], self.threshold)
+        for place, original in zip(left, same, strict=True):
+            if original is not None:
+                self._drop(found, place, found.ids[left[original[0]]], original[1])
+        return [place for place, original in zip(left, same, strict=True) if original is None]
+
+
+class Reranked(Filter):
+    """Drops hits that a re-ranker scores too high, or too near the positive; a hit without a score is kept.
+
+    Args:
+        above: Drop hits that it scores above this.
+        margin: Keep hits that it scores at least this much less than the positive.
+    """
+
+    name = "re-ranker"
+
+    def __init__(self, inputs: FilterInputs, *, above: float | None = None, margin: float | None = None) -> None:
+        super().__init__(inputs)
+        if inputs.scores is None:
+            msg = "the filter 'reranked' needs a re-ranker's scores. Give a re-ranker with --reranker DIR."
+            raise OptionError(msg)
+        self.above, self.margin, self.scores = above, margin, inputs.scores
+        self._known: dict[tuple[str, str], float | None] = {}
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        pairs = []
+        for found, places in zip(part, left, strict=True):
+            if places:
+                pairs += [(found, found.ids[place]) for place in places]
+                pairs += [(found, positive) for positive in sorted(found.positives)] if self.margin is not None else []
+        names = [(found.question.query.id, passage) for found, passage in pairs]
+        self._known = dict(zip(names, self.scores(pairs), strict=True))
+        return super().keep(part, left)
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        limit = self._limit(found)
+        scored = ((place, self._score(found, found.ids[place])) for place in left)
+        return [place for place, score in scored if score is None or limit is None or score <= limit]
+
+    def _score(self, found: Found, passage: str) -> float | None:
+        return self._known.get((found.question.query.id, passage))
+
+    def _limit(self, found: Found) -> float | None:
+        limits = [] if self.above is None else [self.above]
+        if self.margin is not None:
+            scores = [score for positive in found.positives if (score := self._score(found, positive)) is not None]
+            limits += [min(scores) - self.margin] if scores else []
+        return min(limits, default=None)
+
+    def reason(self, found: Found, place: int) -> str:
+        score, limit = self._score(found, found.ids[place]), self._limit(found)
+        return f"the re-ranker gives it {score:.4g}, and the limit is {limit:.4g}"
+
+
+def make_filters(
+    options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
+) -> list[Filter]:
+    """The filters that the options select, in order.
+
+    Args:
+        options: Which hits to drop.
+        passages: Id -> passage, for the filters that need titles or texts.
+        scores: The re-ranker, if the options name one.
+
+    Raises:
+        UnknownNameError: A filter that nobody registered.
+        OptionError: A filter is given twice, or with wrong options.
+    """
+    inputs = _Inputs(passages or _no_passages, scores)
+    filters: list[Filter] = []
+    for name, given in _selected(options):
+        step: Filter = registry.create("filter", name, inputs, **given)
+        step.name = step.name or name
+        if any(other.name == step.name for other in filters):
+            msg = f"the filter '{step.name}' is given twice. Give it once."
+            raise OptionError(msg)
+        filters.append(step)
+    return filters
+
+
+def _no_passages(identifier: str) -> Passage:
+    msg = f"there is no corpus to find passage '{identifier}' in. Give one."
+    raise InputError(msg)
+
+
+def _selected(options: MiningOptions) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names and options of the filters, in order."""
+    if options.drop_positives:
+        yield "known_positive", {}
+        yield "positive_copy", {}
+    if options.same_document is not None:
+        yield "same_document", {"way": options.same_document}
+    if options.near_duplicates is not None:
+        yield "like_positive", {"threshold": options.near_duplicates}
+    if options.drop_answers or options.positives == "retrieved":
+        yield "answer", {}
+    if options.skip_top:
+        yield "rank", {"skip": options.skip_top}
+    if options.margin_absolute is not None:
+        yield "absolute_margin", {"margin": options.margin_absolute}
+    if options.margin_relative is not None:
+        yield "relative_margin", {"share": options.margin_relative}
+    for text in options.filters:
+        name, given, _ = read_call(text)
+        yield name, given
+    if options.near_duplicates is not None:
+        yield "like_better", {"threshold": options.near_duplicates}
+    if options.reranker is not None:
+        yield "reranked", {"above": options.reranker_above, "margin": options.reranker_margin}
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The hits of a question after filtering.
+
+    Attributes:
+        found: The hits, with the positive that they were compared to.
+        dropped: For each filter, the places of the hits that it dropped.
+        negatives: The places of the negatives.
+        mined: The result to write.
+    """
+
+    found: Found
+    dropped: Sequence[Places]
+    negatives: Sequence[int]
+    mined: Mined
+
+
+def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
+    """Filter the hits of the questions of a part, and choose negatives from the remaining ones.
+
+    Args:
+        part: The questions with their hits.
+        options: How many negatives, and which positive.
+        filters: Those of `make_filters`.
+    """
+    part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
+    left: list[Places] = [list(range(len(found.ids))) for found in part]
+    dropped: list[list[Places]] = [[] for _ in part]
+    for step in filters:
+        remaining = step.keep(part, left)
+        for before, after, by_filter in zip(left, remaining, dropped, strict=True):
+            by_filter.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
+        left = remaining
+    outcomes = []
+    for found, places, dropped_places in zip(part, left, dropped, strict=True):
+        kept = places[: options.negatives]
+        if options.sample == "random" and len(kept) < len(places):
+            draw = random.Random(f"mine {options.seed} {found.question.query.id}")
+            kept = sorted(draw.sample(places, options.negatives))
+        ids = tuple(found.ids[place] for place in kept)
+        positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
+        lost = options.positives == "retrieved" and positive is None
+        outcomes.append(Filtered(found, dropped_places, kept, Mined(ids, positive, dropped=lost)))
+    return outcomes
+
+
+def _with_positive(found: Found) -> Found:
+    """The hits, with the best one that contains an answer as the positive."""
+    holds = found.holds or ()
+    return replace(found, positives=frozenset([document for document, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

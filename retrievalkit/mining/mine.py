@@ -1,0 +1,103 @@
+"""`rkit mine-negatives`: hits and training examples in, examples with hard negatives and an audit of them out.
+
+    rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
+
+The best hits of each question go through the filters of `mine.filters`; of the remaining hits, the first or a seeded
+sample are kept. FILE.audit.json records the hits that each filter dropped, with examples, and FILE.audit.html shows
+them. Memory use does not grow with questions times hits (except that sets to pool are read whole), and a killed
+command resumes where it stopped when it is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from retrievalkit import storage
+from retrievalkit.contracts.cluster import RayOptions
+from retrievalkit.contracts.declarations import Flag, Place, ReadingOptions, Reads, command
+from retrievalkit.data import inputs
+from retrievalkit.data.example_table import Examples
+from retrievalkit.errors import InputError
+from retrievalkit.mining.options import MiningOptions
+from retrievalkit.search.options import FusionOptions
+
+
+def hit_sources(several: Any) -> tuple[str, ...]:
+    """The addresses of sources of hits: of places, and of what Python has open or in memory.
+
+    Raises:
+        InputError: One is of an unknown type.
+    """
+    return inputs.runs([getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several])
+
+
+@dataclass(frozen=True)
+class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
+    """Options of `mine-negatives`.
+
+    Args:
+        source: "bm25", a checkpoint, an index or a run (TREC), in Python also an open one or a hybrid; several are
+            fused.
+        examples: The examples to find negatives for; in Python also rows.
+        corpus: The passages to mine; in Python by default those of the examples, or those that were indexed.
+        output: The file to write, with its audit beside it (.audit.json and .audit.html).
+        split: The split of examples that are a folder or another source with several; train by default.
+        merge_with: Examples to put before the mined ones.
+        model: The new place of an index's checkpoint, if it was moved.
+        precision: Number format that questions are encoded and pairs scored in, fp32 by default; passages too, if
+            given (else auto). auto is bf16 if the hardware multiplies in it, else fp32.
+        indexer_options: Options of the index that is made for bm25.
+    """
+
+    source: Annotated[Any | Sequence[Any], Flag(("--from",)), Reads(hit_sources)]
+    examples: Annotated[Any, Reads(inputs.examples)]
+    _: KW_ONLY
+    corpus: Annotated[Any, Flag(required=True), Reads(inputs.passages)] = None
+    output: Annotated[Place | None, Flag(("--output", "-o"), required=True)] = None
+    split: str | None = None
+    merge_with: Annotated[Any, Reads(inputs.examples)] = None
+    model: Annotated[Any, Reads(inputs.model)] = None
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] | None = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with the parts and the options of open indexes and hybrids, and with their passages."""
+        given = inputs.with_corpus({name: value for name, value in values.items() if value is not None})
+        if (source := given.get("source")) is None:
+            return given
+        several = source if isinstance(source, list | tuple) else [source]
+        opened: dict[str, Any] = {}
+        for one in several:
+            opened |= one.mining_options() if hasattr(one, "mining_options") else {}
+        if len(several) == 1:
+            several = opened.get("source", several)
+        known = (address for one in several if (address := getattr(one, "texts_address", None)) is not None)
+        return opened | {"corpus": given.get("corpus") or next(known, None)} | given | {"source": several}
+
+
+@command("mine-negatives", MineOptions)
+def mine_negatives(options: MineOptions) -> Examples:
+    """Find hard negatives: passages that rank high and are not the answer.
+
+    Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
+    near duplicates, passages with an answer, the first ranks, scores too near the positive's, hits that filters of
+    plugins drop, near duplicates of a better hit, and what a re-ranker considers relevant.
+
+    OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it resumes.
+    """
+    from retrievalkit.mining.audit import audit_table
+    from retrievalkit.mining.negatives import mine
+
+    if options.corpus is None:
+        msg = "the passages to mine are not known. Give them: corpus=..."
+        raise InputError(msg)
+    if options.output is not None:
+        audit = mine(options)
+        return Examples.written(options.output, options.corpus, audit, audit_table(audit))
+    with storage.scratch() as folder:
+        place = folder / "mined.jsonl"
+        audit = mine(replace(options, output=place))
+        return Examples.written(place, options.corpus, audit, audit_table(audit), stays=False)

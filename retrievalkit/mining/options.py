@@ -1,0 +1,151 @@
+"""The options of mining, and its result for a question."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from retrievalkit import registry
+from retrievalkit.contracts import Filter
+from retrievalkit.contracts.declarations import Flag, Named, Reads
+from retrievalkit.errors import OptionError
+from retrievalkit.registry.component_options import read_call
+
+Share = Annotated[float, Gt(0), Le(1)]
+Merge = Literal["concatenate", "pool"]
+
+TITLE = "title"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiningOptions:
+    """Which of the hits become negatives, and how the mined examples are merged with another set.
+
+    Args:
+        depth: How many hits per question are considered, positives included.
+        negatives: How many negatives per question are kept.
+        skip_top: Drop this many of the first ranks, which may be unlabelled positives.
+        drop_answers: Drop passages that contain the question's answer (DPR's rule, see `evaluate.answers`).
+        drop_positives: Drop the question's known positives, of all examples with its text, and copies of their text.
+        same_document: Drop passages of a positive's document: "title" where passages of a document share a title (as
+            DPR's do), or a regular expression that finds the document's name in the start of an id, such as "(.+)#".
+        near_duplicates: Drop passages that share at least this fraction of their word 5-grams with a positive, or with
+            a better negative (Jaccard's coefficient, such as 0.8).
+        margin_absolute: Keep hits that score at least this much less than the positive.
+        margin_relative: Keep hits that score at most this fraction of the positive's score, such as 0.95 (for a
+            negative score: lower by the same fraction of its magnitude). With several positives the lowest score
+            counts; a positive that is not among the hits counts with the score of the last hit.
+        reranker: A second opinion on the hits: a re-ranker (rkit rerank train, or a Hugging Face cross-encoder), or a
+            run of its scores (rkit rerank apply).
+        reranker_above: Drop hits that the re-ranker scores above this; the score of a cross-encoder is its logit.
+        reranker_margin: Keep hits that the re-ranker scores at least this much less than the positive (with several,
+            the lowest-scoring one).
+        filters: More filters, registered by plugins: names, with options as in "longer_than(words=5)".
+        sample: Keep the "top" of the hits that pass the filters, or a "random" sample of them, in rank order.
+        seed: Of the random sample, which otherwise depends only on the question's id.
+        positives: "keep" those of the examples; or "retrieved", as in MLR's released code: the best hit that contains
+            an answer is the positive, only hits without an answer are negatives, and a question without such a hit
+            is dropped; "keep" where no question has answers, but all have positives.
+        keep: How many negatives of each example are kept when merging; None = all.
+        merge: "concatenate": the other set's examples, then the mined ones, as separate examples; "pool": one example
+            per question, with the negatives of both.
+    """
+
+    depth: Annotated[int, Ge(1)] = 200
+    negatives: Annotated[int, Ge(1)] = 100
+    skip_top: Annotated[int, Ge(0)] = 0
+    drop_answers: bool = False
+    drop_positives: bool = True
+    same_document: Annotated[str | None, Flag(metavar="title|REGEX")] = None
+    near_duplicates: Share | None = None
+    margin_absolute: float | None = None
+    margin_relative: Share | None = None
+    reranker: Annotated[str | None, Reads()] = None
+    reranker_above: float | None = None
+    reranker_margin: float | None = None
+    filters: Annotated[tuple[Annotated[str, Named("filter")], ...], Flag(("--filter",), metavar="NAME")] = ()
+    sample: Literal["top", "random"] = "top"
+    seed: int = 42
+    positives: Literal["keep", "retrieved"] = "keep"
+    keep: Annotated[int, Ge(1)] | None = None
+    merge: Merge = "concatenate"
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether hits are checked for the answers."""
+        wanted = self.drop_answers or self.positives == "retrieved"
+        return wanted or any(filter_class(text).needs_answers for text in self.filters)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options for the audit; filters of plugins if there are some."""
+        values = {one.name: getattr(self, one.name) for one in fields(MiningOptions)}
+        return {name: value for name, value in values.items() if name != "filters" or value}
+
+    def check(self, *, merging: bool) -> None:
+        """Refuse combinations that make no sense.
+
+        Args:
+            merging: Whether there is another set to merge with.
+
+        Raises:
+            OptionError: An option contradicts another, or has no effect; the message names it.
+        """
+        if self.skip_top >= self.depth:
+            msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise depth, or skip less."
+            raise OptionError(msg)
+        thresholds = self.reranker_above is not None or self.reranker_margin is not None
+        if self.reranker is not None and not thresholds:
+            msg = f"the re-ranker '{self.reranker}' drops nothing by itself. Set reranker_above or reranker_margin too."
+            raise OptionError(msg)
+        if self.reranker is None and thresholds:
+            msg = "reranker_above and reranker_margin need a re-ranker's scores. Name one by the option reranker."
+            raise OptionError(msg)
+        if self.same_document is not None:
+            document_pattern(self.same_document)
+        for text in self.filters:
+            filter_class(text)
+        if not merging and (self.keep is not None or self.merge != "concatenate"):
+            msg = "keep and merge say how sets are merged, but there is no other set. Give it as merge_with."
+            raise OptionError(msg)
+
+
+def filter_class(text: str) -> type[Filter]:
+    """The class of a filter that is named like "longer_than(words=5)".
+
+    Raises:
+        UnknownNameError: Nobody registered the name.
+    """
+    return registry.get("filter", read_call(text)[0])
+
+
+def document_pattern(text: str) -> re.Pattern[str] | None:
+    """The pattern that finds a document's name in a passage's id; None if titles identify documents.
+
+    Raises:
+        OptionError: It is not a regular expression, or it matches an empty id.
+    """
+    if text == TITLE:
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        msg = f"same_document is '{text}', which is neither '{TITLE}' nor a regular expression ({error})."
+        raise OptionError(msg) from None
+    if pattern.match(""):
+        msg = (
+            f"same_document is '{text}', which matches every id. Include the end of the document's name, as in '(.+)#'."
+        )
+        raise OptionError(msg)
+    return pattern
+
+
+@dataclass(frozen=True)
+class Mined:
+    """The result for a question: negatives, best first, and the positive if it was mined as well."""
+
+    negatives: tuple[str, ...]
+    positive: str | None = None
+    dropped: bool = False

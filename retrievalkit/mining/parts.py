@@ -1,0 +1,216 @@
+"""Mining in parts: questions are searched and filtered part by part, and each finished part is written to a file.
+
+A killed run resumes after its last complete part. Parts always contain the same questions, and questions are always
+searched in the same batches, so the result is the same as that of an uninterrupted run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import storage
+from retrievalkit.contracts import Found, PairScores, Question
+from retrievalkit.data.answers import answer_hits
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.mining.audit import Audit
+from retrievalkit.mining.filters import Filtered, make_filters, mine_part
+from retrievalkit.mining.options import Mined, MiningOptions
+from retrievalkit.mining.sources import Hits, Search
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.progress import ProgressBar
+
+PART = 512
+HITS_AT_ONCE, PART_HITS = 1 << 21, 1 << 19
+_SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
+_CACHED_PARTS = 8
+_PART_BYTES = 1 << 30
+_DO = "Remove the folder, and mine again."
+
+
+@dataclass(frozen=True)
+class Mining:
+    """The mining of negatives for questions.
+
+    Attributes:
+        questions: All questions to mine for.
+        corpus: The passages.
+        options: Which hits become negatives.
+        source: Where the hits come from, for error messages.
+        scores: The re-ranker, if the options name one.
+    """
+
+    questions: Sequence[Question]
+    corpus: Corpus
+    options: MiningOptions
+    source: str
+    scores: PairScores | None = None
+
+    def applicable(self) -> Mining:
+        """This mining with the options that apply to its questions.
+
+        Looking for answers where no question has any is noted, and left out: one recipe serves collections with answers
+        and without.
+
+        Raises:
+            InputError: Positives are to be found by their answers, but there is neither an answer nor a positive.
+        """
+        if not self.options.needs_answers or any(question.query.answers for question in self.questions):
+            return self
+        kept = ""
+        if self.options.positives == "retrieved":
+            if not all(question.positives for question in self.questions):
+                msg = "positives 'retrieved' needs the answers to the questions, but the examples have none."
+                raise InputError(msg)
+            kept = "positives are those of the examples, and "
+        notices.note(f"No question has answers ('answers' is empty): {kept}no passage is dropped for containing one.")
+        return replace(self, options=replace(self.options, positives="keep"))
+
+    def run(self, search: Search, folder: Path) -> MinedParts:
+        """Mine all questions, except those in parts that already exist in the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        filters = make_filters(self.options, self.corpus.get, self.scores)
+        size = part_size(self.options.depth)
+        mined = MinedParts(folder, self.questions, Audit.of([], filters, questions=0), size)
+        done = mined.complete()
+        with ProgressBar("mine", len(self.questions), unit="questions", done=done * size) as bar:
+            for number, part in self._parts(search, done, bar):
+                outcomes = mine_part(part, self.options, filters)
+                seed = self.options.seed
+                audit = Audit.of(outcomes, filters, questions=len(self.questions), seed=seed)
+                mined.write(number, outcomes, audit)
+                bar.advance(len(part))
+        return mined
+
+    def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
+        """The parts after the first `done`, with their numbers and hits; several parts are searched at once."""
+        at_once, size = searched_at_once(self.options.depth), part_size(self.options.depth)
+        if done * size >= len(self.questions):
+            return
+        first = done * size // at_once * at_once
+        # Searched as they are taken, so that only those of one round are in memory.
+        hits = search(self.questions[first:], self.options.depth, at_once)
+        for start in range(first, len(self.questions), at_once):
+            batch = self.questions[start : start + at_once]
+            bar.update(label=f"search for {len(batch):,} questions")
+            found = self._found(list(itertools.islice(hits, len(batch))), batch)
+            bar.update(label="mine")
+            for offset in range(0, len(batch), size):
+                number = (start + offset) // size
+                if number >= done:
+                    yield number, found[offset : offset + size]
+        next(hits, None)  # what the search noticed is told at its end
+
+    def _found(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
+        wanted = {document for ids, _ in hits for document in ids}
+        if unknown := self.corpus.missing(wanted):
+            raise self.corpus.unknown(min(unknown), file=self.source)
+        queries = [question.query for question in batch]
+        answers = {query.id: query.answers for query in queries if self.options.needs_answers and query.answers}
+        holds: dict[str, list[bool]] = {}
+        if answers:
+            run = {query.id: list(zip(*found, strict=True)) for query, found in zip(queries, hits, strict=True)}
+            # Fetching a few passages by id is faster than reading a large corpus.
+            few = 4 * len(wanted) < len(self.corpus)
+            texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
+            holds = answer_hits(run, answers, texts, depth=self.options.depth)
+        return [
+            Found(question, ids, scores, holds.get(question.query.id), question.positives)
+            for question, (ids, scores) in zip(batch, hits, strict=True)
+        ]
+
+
+class MinedParts:
+    """The mined negatives in a folder of parts, only a few of which are in memory at a time.
+
+    Args:
+        folder: The folder.
+        questions: All questions, in order.
+        audit: An empty audit, to which the parts are added.
+        size: How many questions a part has.
+    """
+
+    def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit, size: int = PART) -> None:
+        self.folder = folder
+        self.size = size
+        self.audit = audit
+        self._places = {question.query.text: place for place, question in enumerate(questions)}
+        self._cached: OrderedDict[int, list[Mined]] = OrderedDict()
+
+    def __getitem__(self, text: str) -> Mined:
+        number, place = divmod(self._places[text], self.size)
+        if number not in self._cached:
+            self._cached[number] = [Mined(tuple(ids), one, lost) for ids, one, lost in self._read(number).mined]
+            held = sum(len(mined.negatives) for part in self._cached.values() for mined in part)
+            while len(self._cached) > 1 and (len(self._cached) > _CACHED_PARTS or held > HITS_AT_ONCE):
+                _, oldest = self._cached.popitem(last=False)
+                held -= sum(len(mined.negatives) for mined in oldest)
+        return self._cached[number][place]
+
+    def complete(self) -> int:
+        """Count the consecutive parts that already exist as they were written, and add them to the audit."""
+        number = 0
+        while self._whole(number):
+            self.audit.add(self._read(number).audit)
+            number += 1
+        return number
+
+    def write(self, number: int, outcomes: Sequence[Filtered], audit: Audit) -> None:
+        """Write a part and add it to the audit."""
+        mined = [(outcome.mined.negatives, outcome.mined.positive, outcome.mined.dropped) for outcome in outcomes]
+        part: dict[str, Any] = {"mined": mined, "audit": asdict(audit)}
+        part["fingerprint"] = storage.fingerprint_value(part)
+        if self._file(number).is_symlink():
+            # Nobody else puts links here, and what is behind one is not ours to write.
+            self._file(number).unlink()
+        storage.write_json(self._file(number), part, indent=None)
+        self.audit.add(audit)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06}.json"
+
+    def _whole(self, number: int) -> bool:
+        try:
+            part = storage.loads_json(self._file(number).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return isinstance(part, dict) and part.pop("fingerprint", "") == storage.fingerprint_value(part)
+
+    def _read(self, number: int) -> _Part:
+        file = self._file(number)
+        part = storage.read_document(file, _Part, do=_DO, most=_PART_BYTES)
+        if not part.audit.dropped.keys() == part.audit.shown.keys() == self.audit.dropped.keys():
+            msg = f"'{file}' is damaged: it was mined with other filters. {_DO}"
+            raise ArtifactError(msg)
+        return part
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The form of a part's file."""
+
+    mined: list[tuple[list[str], str | None, bool]]
+    audit: Audit
+
+
+def part_size(depth: int) -> int:
+    """How many questions a part has: fewer if each has many hits."""
+    return _halved(PART, depth, PART_HITS)
+
+
+def searched_at_once(depth: int) -> int:
+    """How many questions are searched at once, limited by the number of hits in memory; a multiple of a part."""
+    unit = max(PART, _SEARCH_BATCH)
+    return HITS_AT_ONCE // depth // unit * unit or max(part_size(depth), _halved(unit, depth, HITS_AT_ONCE))
+
+
+def _halved(questions: int, depth: int, most: int) -> int:
+    """A number of questions, halved until they have at most so many hits; at least 1."""
+    while questions > 1 and questions * depth > most:
+        questions //= 2
+    return questions

@@ -1,0 +1,68 @@
+"""A re-ranker's scores of hits: computed, or read from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from retrievalkit import storage
+from retrievalkit.contracts import Found, PairScores
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.runs import check_run, open_run
+from retrievalkit.data.sources import fingerprint
+from retrievalkit.models.precision import Precision, check_for_pairs
+from retrievalkit.models.rerankers import open_reranker, score_pairs
+
+WINDOW = 4_096
+_RANKINGS = 64
+"""Rankings of a run in memory: pairs come question by question."""
+
+
+def open_scores(
+    reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "fp32"
+) -> tuple[PairScores, str]:
+    """A function that scores pairs, and its fingerprint.
+
+    Args:
+        reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
+        passages: Id -> passage.
+        precision: The number format to compute in; in fp32 the scores equal those of `rkit rerank apply`.
+
+    Raises:
+        InputError: The re-ranker does not exist, or the folder contains something else.
+    """
+    if Path(reranker).is_file():
+        return _run_scores(reranker), fingerprint(reranker)
+    check_for_pairs(precision)
+    model = open_reranker(reranker)
+
+    def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
+        values: list[float | None] = []
+        for start in range(0, len(pairs), WINDOW):
+            window = pairs[start : start + WINDOW]
+            by_id = {document: passages(document) for _, document in window}
+            texts = [(by_id[document].title, by_id[document].text) for _, document in window]
+            tokens = model.tokenize([found.question.query.text for found, _ in window], texts)
+            values += score_pairs(model, tokens, precision=precision).tolist()
+        return values
+
+    return scores, storage.fingerprint_value([model.fingerprint, model.max_length, precision])
+
+
+def _run_scores(path: str | Path) -> PairScores:
+    run = open_run(path)
+    check_run(run)
+
+    @lru_cache(_RANKINGS)
+    def ranking(query: str) -> dict[str, float]:
+        return dict(run[query])
+
+    def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
+        values = []
+        for found, document in pairs:
+            rankings = (ranking(name) for name in found.question.ids if name in run)
+            values.append(next((hits[document] for hits in rankings if document in hits), None))
+        return values
+
+    return scores

@@ -1,0 +1,295 @@
+"""The sources of hits to mine: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
+
+For a checkpoint and BM25 an index is built first, in a folder beside the output. Its name is a hash of its inputs, so
+that an interrupted run reuses it, but a run with other inputs does not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import storage
+from retrievalkit.contracts import Question
+from retrievalkit.contracts.cluster import ClusterOptions, check_same, spread_map
+from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.queries import check_queries
+from retrievalkit.data.runs import write_run
+from retrievalkit.data.sources import InMemory, fingerprint
+from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.terminal import say
+from retrievalkit.search.options import FusionOptions
+
+if TYPE_CHECKING:
+    from retrievalkit.indexing.open_indexes import OpenRun
+    from retrievalkit.models.precision import Precision
+    from retrievalkit.search.fusion import Fusion
+    from retrievalkit.search.searcher import Searcher
+
+Hits = tuple[Sequence[str], Sequence[float]]
+"""The ids and scores of the hits of a question, best first."""
+Search = Callable[[Sequence[Question], int, int], Iterator[Hits]]
+"""(questions, depth, at once) -> the best `depth` hits of each, of so many questions at once at most."""
+
+_KNOWN = "Hits come from bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of hits.
+
+    Attributes:
+        names: Checkpoints, indexes, runs and "bm25" (Lucene, over the corpus; "./bm25" is a folder of that name).
+        model: The new path of an index's checkpoint, if it was moved.
+        indexer_options: Options of the index built for "bm25".
+        fusion: How the hits of several sources are fused, as in `rkit search`.
+        precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
+            compared, and the corpus in auto.
+        cluster: The Ray cluster whose workers encode the corpus and search; None = this process.
+    """
+
+    names: Sequence[str]
+    model: str | None = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+    fusion: FusionOptions = field(default_factory=FusionOptions)
+    precision: Precision | None = None
+    cluster: ClusterOptions | None = None
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of each name.
+
+        Raises:
+            InputError: A name is neither "bm25" nor a checkpoint, an index or a run.
+        """
+        return [source_kind(name) for name in self.names]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the only source, or "fusion"."""
+        return self.kinds[0] if len(self.names) == 1 else "fusion"
+
+    @property
+    def title(self) -> str:
+        """The sources' name in the audit."""
+        return " + ".join(self.names)
+
+    def check(self) -> None:
+        """Refuse unknown sources and options without effect.
+
+        Raises:
+            InputError: Names the source or option.
+        """
+        if not self.names:
+            msg = f"there is nothing to mine from. {_KNOWN}"
+            raise InputError(msg)
+        kinds = self.kinds
+        if self.indexer_options and "bm25" not in kinds:
+            msg = f"indexer options are for bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
+            raise OptionError(msg)
+        if self.model is not None and "index" not in kinds:
+            msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
+            raise OptionError(msg)
+        self.fusion.fused(len(self.names))
+        if self.cluster is not None and set(kinds) == {"run"}:
+            msg = f"ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
+            raise OptionError(msg)
+        if len(set(self.names)) < len(self.names):
+            msg = f"a source is given twice ({self.title}). Give each once; weights set its influence."
+            raise OptionError(msg)
+
+    def fingerprint(self) -> str:
+        """A fingerprint of everything that determines the hits, except the corpus."""
+        prints = [self._fingerprint(name, kind) for name, kind in zip(self.names, self.kinds, strict=True)]
+        return storage.fingerprint_value([prints, self.model, self.fusion.given(), self.precision])
+
+    def _fingerprint(self, name: str, kind: str) -> Any:
+        if kind == "bm25":
+            return ["bm25", dict(self.indexer_options)]
+        if kind == "run":
+            return fingerprint(name)
+        manifest = storage.read_manifest(name, kind)
+        # Lucene's files are not the same when the same index is made again.
+        made = {entry: value for entry, value in manifest.items() if entry != "files"}
+        return manifest.get("fingerprint") or storage.fingerprint_value(made)
+
+    def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
+        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there.
+
+        Args:
+            corpus: The passages.
+            work: The work folder.
+            questions: All questions that will be searched.
+        """
+        from retrievalkit.indexing.open_indexes import OpenRun
+        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
+
+        named = dict(zip(self.names, self.kinds, strict=True))
+        places = [self._built(name, kind, corpus, work) for name, kind in named.items()]
+        searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=notices.note)
+        check_queries([question.query for question in questions])
+        for name, source in zip(self.names, searcher.sources, strict=True):
+            if isinstance(source, OpenRun):
+                source.names = _names_in(source, questions)
+                if questions and not any(source.run.get(own) for own in source.names.values()):
+                    msg = (
+                        f"none of {len(questions)} questions is in the run '{name}': the examples have query ids like "
+                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Is it a run of these "
+                        "examples?"
+                    )
+                    raise InputError(msg)
+        fusion = self.fusion.fused(len(places), searcher.identities)
+
+        def search(questions: Sequence[Question], depth: int, at_once: int) -> Iterator[Hits]:
+            size = min(at_once, BATCH_QUERIES)
+            batches = [questions[start : start + size] for start in range(0, len(questions), size)]
+            if self.cluster is None:
+                found: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
+            else:
+                here = [storage.absolute(place) for place in places]
+                model = None if self.model is None else str(storage.absolute(self.model))
+                make = partial(_Worker, here, model, self.precision or "fp32", searcher.identities, fusion, depth)
+                found = spread_map(make, partial(list, batches), self.cluster)
+            for hits in found:
+                yield from hits
+            searcher.note_short_runs(depth)
+
+        return search
+
+    def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
+        if kind == "run" and isinstance(name, InMemory):
+            written = work / f"run-{self._fingerprint(name, kind)[:12]}.trec"
+            write_run(written, name.run)
+            return written
+        if kind in ("index", "run"):
+            return Path(name)
+        from retrievalkit.indexing.build import build_index
+        from retrievalkit.indexing.encoding import encode
+        from retrievalkit.indexing.options import EncodingOptions
+
+        inputs = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
+        place = storage.fingerprint_value(inputs)[:12]
+        index = work / f"{kind}-{place}"
+        if _is_whole(index):
+            return index
+        if kind == "bm25":
+            build_index(corpus.source, indexer="bm25", output=index, options=self.indexer_options)
+            return index
+        vectors = work / f"vectors-{place}"
+        if not _is_whole(vectors):
+            options = EncodingOptions(precision=self.precision or "auto")
+            encode(name, corpus.source, side="document", output=vectors, options=options, cluster=self.cluster)
+        build_index(str(vectors), indexer="flat", output=index)
+        return index
+
+
+class _Worker:
+    """Searches for questions in a process of its own, which another machine may run.
+
+    Args:
+        places: The indexes and runs.
+        model: The new path of an index's checkpoint.
+        precision: The number format of questions.
+        identities: The fingerprints of the places where the command runs.
+        fusion: How their hits are fused.
+        depth: Hits of each question.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[str | Path],
+        model: str | None,
+        precision: Precision,
+        identities: Sequence[str],
+        fusion: Fusion | None,
+        depth: int,
+    ) -> None:
+        from retrievalkit.search.searcher import Searcher
+
+        for place in places:
+            if not Path(place).exists():
+                msg = (
+                    f"on {socket.gethostname()}, '{place}' does not exist. Workers search where the command does: "
+                    "choose places on a shared disk, and with bm25 or a checkpoint the output too."
+                )
+                raise ArtifactError(msg)
+        self._searcher = Searcher(places, model=model, precision=precision, note=notices.note)
+        for place, found, expected in zip(places, self._searcher.identities, identities, strict=True):
+            check_same("index", place, found, expected)
+        self._fusion, self._depth = fusion, depth
+
+    def __call__(self, questions: Sequence[Question]) -> list[Hits]:
+        from retrievalkit.indexing.open_indexes import OpenRun
+
+        for source in self._searcher.sources:
+            if isinstance(source, OpenRun):
+                source.names = _names_in(source, questions)
+        return _searched(self._searcher, self._fusion, self._depth, questions)
+
+
+def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: Sequence[Question]) -> list[Hits]:
+    """The hits of questions, which are searched at once."""
+    import numpy as np
+
+    found = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
+    return [(ids, np.asarray(scores).tolist()) for ids, scores in found.rankings]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder is as an earlier mining left it; one that is not is removed."""
+    if not folder.exists():
+        return False
+    try:
+        _check(folder)
+    except ArtifactError:
+        say(f"'{folder}' was changed after it was written: it is made again", err=True)
+        shutil.rmtree(folder)
+        return False
+    return True
+
+
+def _check(folder: Path) -> None:
+    files = storage.read_manifest(folder).get("files", {})
+    storage.check_files(folder, files, remedy="")
+    for name in files:
+        if Path(name).name == storage.MANIFEST:
+            _check(folder / Path(name).parent)
+
+
+def source_kind(source: str | Path) -> str:
+    """The kind of a name: "bm25", "checkpoint", "index" or "run".
+
+    Raises:
+        InputError: It is none of these.
+    """
+    path = Path(source)
+    if str(source) == "bm25":
+        return "bm25"
+    if path.is_file() or isinstance(source, InMemory):
+        return "run"
+    kind = storage.kind_of(path)
+    if kind in ("checkpoint", "index"):
+        return str(kind)
+    if path.is_dir():
+        first = ", which must be indexed first (rkit index)" if kind == "vectors" else ""
+        description = f"a {kind} folder{first}" if kind else "a folder that rkit did not write"
+        msg = f"'{source}' is {description}. {_KNOWN}"
+        raise ArtifactError(msg)
+    near = [str(sibling) for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = nearest(str(path), [*near, "bm25"])
+    msg = f"'{source}' does not exist{f'; did you mean {close!r}?' if close else '.'} {_KNOWN}"
+    raise InputError(msg)
+
+
+def _names_in(source: OpenRun, questions: Sequence[Question]) -> dict[str, str]:
+    """The run's id of each question, whichever of the question's ids it is."""
+    return {
+        question.query.id: next((other for other in question.ids if other in source.run), question.query.id)
+        for question in questions
+    }

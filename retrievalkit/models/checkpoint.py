@@ -1,0 +1,117 @@
+"""A checkpoint folder: its files, which it is, what describes its parts, and what is said of a damaged one.
+
+    retrievalkit.json        names, options and versions of the parts
+    pooler.safetensors       the pooler's weights
+    encoder/                 the encoder of both sides, or
+    query/ document/         one for each
+
+Imports no torch: a search looks here before it loads anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from retrievalkit import registry, storage
+from retrievalkit.errors import ArtifactError, LengthError, UnknownNameError
+from retrievalkit.models.pretrained import model_fingerprint
+from retrievalkit.reporting import notices
+from retrievalkit.storage import NOT_WEIGHTS
+
+CONFIGURATION = "retrievalkit.json"
+POOLER_WEIGHTS = "pooler.safetensors"
+DO = "Copy the checkpoint again, or train it again."
+
+UNTRAINED = ("model", "pooling")
+"""In the description of an untrained retriever only: a checkpoint has no use for them."""
+
+LENGTHS = ("query_length", "document_length")
+"""Options of an encoder that a checkpoint may be used with other values of: its weights fit any."""
+
+
+def is_checkpoint(model: str | Path) -> bool:
+    """Whether a model is a checkpoint folder of ours, rather than a pretrained model."""
+    return (Path(model) / CONFIGURATION).is_file()
+
+
+def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
+    """The description of a checkpoint (names, options and versions of its parts), and its fingerprint.
+
+    Raises:
+        ArtifactError: It is not a checkpoint folder, or a file of it is damaged.
+    """
+    from retrievalkit.storage.schemas import Description
+
+    path = Path(folder) / CONFIGURATION
+    if not path.is_file():
+        msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
+        raise ArtifactError(msg)
+    fingerprint = checkpoint_fingerprint(folder)
+    description: dict[str, Any] = storage.read_json(path, do=DO)
+    storage.check_document(description, Description, file=path, do=DO)
+    return description, fingerprint
+
+
+def checkpoint_fingerprint(folder: str | Path) -> str:
+    """The fingerprint of a checkpoint's weights and configuration, which are checked."""
+    return storage.checked_fingerprint(folder, "checkpoint", skip=NOT_WEIGHTS, remedy=DO)
+
+
+def untrained_fingerprint(description: Mapping[str, Any], model: str) -> str:
+    """The fingerprint of an untrained retriever: its parts with their options, and the files of its model."""
+    parts = {name: value for name, value in description.items() if name not in UNTRAINED}
+    return storage.fingerprint_value([parts, model_fingerprint(model)])
+
+
+def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None:
+    """Note that a checkpoint's vectors are cut to other lengths than its loss `matryoshka` trained them for."""
+    if dimensions is None or not is_checkpoint(model):
+        return
+    loss = storage.read_manifest(model, "checkpoint").get("options", {}).get("loss", {})
+    options = loss.get("options", {}) if isinstance(loss, Mapping) else {}
+    own: Any = options.get("matryoshka", {})
+    trained = list(own.get("dimensions", [])) if isinstance(own, Mapping) else []
+    if dimensions not in trained:
+        cuts = f"to {', '.join(map(str, trained))}" if trained else "by no --loss 'matryoshka(...)'"
+        notices.note(
+            f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained for cuts {cuts}: less may be "
+            f"found than with whole ones."
+        )
+
+
+@contextmanager
+def damage_explained(folder: Path) -> Iterator[None]:
+    """Turn whatever damaged weights raise into an error that names the checkpoint."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy it or train it again."
+        raise ArtifactError(msg) from error
+
+
+@contextmanager
+def length_explained() -> Iterator[None]:
+    """Name a length that a model does not take as `--set` does, for commands without a flag for it."""
+    try:
+        yield
+    except LengthError as error:
+        option = f"encoder.{error.option}"
+        raise error.of_option(option) from error
+
+
+@contextmanager
+def missing_plugins_explained(description: Mapping[str, Any], where: str | Path) -> Iterator[None]:
+    """Turn "unknown pooler" into which distribution and version to install."""
+    try:
+        yield
+    except UnknownNameError as error:
+        if error.kind not in description:
+            raise
+        part = description[error.kind]
+        msg = f"'{where}' was made with the {error.kind} '{part['name']}' {registry.missing(part)}"
+        raise ArtifactError(msg) from error

@@ -1,0 +1,377 @@
+"""A re-ranker: a model that reads a query and a passage together and scores the pair.
+
+It is a Hugging Face model for sequence classification with one label, or with two of which the second is "relevant".
+A folder that `rkit rerank train` wrote is an ordinary Hugging Face folder, which sentence-transformers' CrossEncoder
+loads too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional
+
+from retrievalkit import storage
+from retrievalkit.contracts import Reranker, Text
+from retrievalkit.data.truncation import count_cut
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.precision import Precision, autocast, default_device
+from retrievalkit.models.pretrained import check_finite, load_pretrained, locate_model, quiet
+from retrievalkit.storage import NOT_WEIGHTS
+
+KIND = "reranker"
+DEFAULT_LENGTH = 256
+# On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
+_CPU_BATCH_TOKENS = 1_024
+_GPU_BATCH_TOKENS = 65_536
+_RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
+_ENDLESS = 1_000_000
+_MOST_SHOWN = 300
+_LIKE_BERT = ("bert", "camembert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
+
+Pair = tuple[np.ndarray, int]
+"""The token ids of a query and a passage, and the position at which the passage begins."""
+
+
+class CrossEncoder(nn.Module, Reranker):
+    """Scores pairs of a query and a passage. Made by `create` (for training) or `load`.
+
+    Args:
+        model: A model for sequence classification.
+        tokenizer: Its tokenizer.
+        max_length: Most tokens of a pair, special tokens included; None = 256, or the model's limit if that is less.
+        source: Where it came from, for error messages.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, max_length: int | None, source: str) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.source = source
+        self.fingerprint = ""
+        self._check_tokenizer()
+        limit = _longest_input(model, tokenizer)
+        self.max_length: int = min(DEFAULT_LENGTH, limit) if max_length is None else max_length
+        least = tokenizer.num_special_tokens_to_add(pair=True) + 2
+        if not least <= self.max_length <= limit:
+            msg = f"max_length is {self.max_length}, and '{source}' takes {least} to {limit} tokens. Set --max-length."
+            raise UnsupportedError(msg)
+        self._typed = "token_type_ids" in tokenizer.model_input_names
+        if model.config.pad_token_id is None:
+            # Decoders look for the last token that is no padding.
+            model.config.pad_token_id = tokenizer.pad_token_id
+        self._check_scores()
+
+    @classmethod
+    def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
+        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed.
+
+        Raises:
+            InputError: There is no such model, or weights other than the head's are missing.
+        """
+        _check_kind(source, "--model")
+        located = locate_model(source)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model, report = _load(located, num_labels=1, ignore_mismatched_sizes=True)
+        lacking = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
+        # Pretrained encoders lack what is outside of the encoder, and BERT's pooler.
+        inside = f"{model.base_model_prefix}."
+        missing = [name for name in lacking if name.startswith(inside) and not name.startswith(f"{inside}pooler.")]
+        if missing:
+            msg = (
+                f"the weights of '{located}' lack {len(missing)} tensors of its architecture, such as "
+                f"'{min(missing)}': they would be random. Check the model folder."
+            )
+            raise InputError(msg)
+        return cls(model, _tokenizer(located), max_length=max_length, source=str(source))
+
+    @classmethod
+    def load(
+        cls, source: str | Path, *, max_length: int | None = None, device: torch.device | str | None = None
+    ) -> CrossEncoder:
+        """A trained re-ranker, in eval mode: a folder that `rkit rerank train` wrote, or any cross-encoder.
+
+        Args:
+            source: Name or folder.
+            max_length: Most tokens of a pair, for a cross-encoder that was not trained here; None = 512, or its limit.
+            device: Where to put it; None = the GPU where there is one, else the CPU.
+
+        Raises:
+            InputError: There is no such model, it lacks a head of one label or two, or it brings a length of its own.
+        """
+        trained_here = _check_kind(source, "the re-ranker")
+        if trained_here and max_length is not None:
+            msg = f"'{source}' was trained with a length of its own: drop --max-length."
+            raise InputError(msg)
+        located = locate_model(source)
+        remedy = "Copy the re-ranker again, or train it again."
+        in_folder = Path(located).is_dir()
+        fingerprint = (
+            storage.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy) if in_folder else located
+        )
+        model, report = _load(located)
+        if missing := sorted(report["missing_keys"]):
+            msg = (
+                f"'{source}' is not a re-ranker: its weights lack the head that scores pairs ('{missing[0]}'). "
+                f"Train one from it: rkit rerank train --model {source}"
+            )
+            raise InputError(msg)
+        names = [str(model.config.id2label[label]) for label in sorted(model.config.id2label)]
+        if len(names) != 1 and (len(names) != 2 or names[1].lower() not in _RELEVANT):
+            msg = (
+                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the "
+                f"second is named {', '.join(_RELEVANT)}."
+            )
+            raise UnsupportedError(msg)
+        tokenizer = _tokenizer(located)
+        length = max_length or min(_longest_input(model, tokenizer), 512)
+        reranker = cls(model, tokenizer, max_length=length, source=str(source))
+        reranker.fingerprint = fingerprint
+        reranker.to(device or default_device()).eval()
+        read_first_token_alone(model)
+        return reranker
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
+        """The tokens of each pair; the longer of query and passage is cut where both are too long together."""
+        texts = [f"{title} {text}".strip() if title else text for title, text in passages]
+        both = list(queries), texts
+        encoded = self.tokenizer(
+            *both,
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_attention_mask=False,
+            return_token_type_ids=self._typed,
+        )
+        count_cut(self.tokenizer, encoded, *both, kind="pairs", limit=self.max_length)
+        token_ids = [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
+        if not self._typed:
+            return [(ids, len(ids)) for ids in token_ids]
+        # Type 1 marks the tokens of the passage.
+        return [(ids, len(ids) - sum(types)) for ids, types in zip(token_ids, encoded["token_type_ids"], strict=True)]
+
+    def collate(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Pad pairs to the longest of them."""
+        lengths = np.array([len(ids) for ids, _ in pairs])
+        columns = np.arange(max(1, lengths.max()))
+        mask = columns < lengths[:, None]  # (pairs, tokens)
+        input_ids = np.full(mask.shape, self.tokenizer.pad_token_id, dtype=np.int64)
+        input_ids[mask] = np.concatenate([ids for ids, _ in pairs])
+        batch = {"input_ids": input_ids, "attention_mask": mask.astype(np.int64)}
+        if self._typed:
+            starts = np.array([start for _, start in pairs])
+            batch["token_type_ids"] = (mask & (columns >= starts[:, None])).astype(np.int64)
+        return {name: torch.from_numpy(value) for name, value in batch.items()}
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The scores (pairs,) of a batch, float32: the logit, or of two logits "relevant" minus the other."""
+        logits: Tensor = self.model(**batch).logits.float()  # (pairs, labels)
+        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+    def score(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        batch_tokens: int | None = None,
+        precision: Precision = "fp32",
+        advance: Callable[[int], None] | None = None,
+    ) -> np.ndarray:
+        """The scores of tokenised pairs, float32, in the order given.
+
+        In fp32 a pair's score is the same, but for rounding in the last digits, whatever it is batched with. In bf16
+        its third digit may differ with the batch.
+
+        Args:
+            pairs: What `tokenize` made.
+            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
+            precision: What to compute in.
+            advance: Called after each batch with its number of pairs.
+
+        Raises:
+            RetrievalkitError: A score is not finite.
+        """
+        device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
+        self.eval()
+        scores = np.empty(len(pairs), dtype=np.float32)
+        pending: list[tuple[list[int], Tensor]] = []
+        try:
+            with torch.inference_mode(), autocast(precision, device):
+                for rows in token_budget_batches(lengths, batch_tokens or default_batch_tokens(device)):
+                    batch = self.collate([pairs[row] for row in rows])
+                    # Fetched at the end: fetching makes the CPU wait for the GPU.
+                    pending.append((rows, self(to_device(batch, device))))
+                    if advance is not None:
+                        advance(len(rows))
+        finally:
+            self.train(was_training)
+        for rows, values in pending:
+            scores[rows] = values.cpu().numpy()
+        if not np.isfinite(scores).all():
+            msg = f"'{self.source}' gives a pair a score that is not finite. Check the model, or use --precision fp32."
+            raise RetrievalkitError(msg)
+        return scores
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder; the tokenizer's `model_max_length` stores the maximum length of a pair."""
+        if self.tokenizer.is_fast:
+            # A fast tokenizer remembers the truncation of its last call, and would store it.
+            self.tokenizer.backend_tokenizer.no_truncation()
+            self.tokenizer.backend_tokenizer.no_padding()
+        self.tokenizer.model_max_length = self.max_length
+        with quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+    def _check_tokenizer(self) -> None:
+        if self.tokenizer.pad_token_id is None:
+            msg = (
+                f"the tokenizer of '{self.source}' has no padding token, which batches of pairs need. Choose another "
+                f"model, or name a token that texts do not use in its tokenizer_config.json ('pad_token')."
+            )
+            raise UnsupportedError(msg)
+        size, largest = self.model.config.vocab_size, max(self.tokenizer.get_vocab().values())
+        if largest >= size:
+            msg = (
+                f"the tokenizer of '{self.source}' makes token ids up to {largest}, and the model has embeddings for "
+                f"0 to {size - 1}. Give the model its own tokenizer."
+            )
+            raise InputError(msg)
+
+    def _check_scores(self) -> None:
+        """Refuse a model that cannot score two pairs of different lengths, such as T5 without an end token."""
+        try:
+            with torch.no_grad():
+                self(to_device(self.collate(self.tokenize(["a", "a"], [("", "a"), ("", "")])), self.device))
+        except Exception as error:
+            reason = " ".join(str(error).split()).rstrip(".")[:_MOST_SHOWN]
+            msg = (
+                f"the model '{self.source}' cannot score pairs: {type(error).__name__}: {reason}. Its configuration "
+                f"or its tokenizer lacks what its architecture needs: correct them, or choose another model."
+            )
+            raise UnsupportedError(msg) from error
+
+
+def default_batch_tokens(device: torch.device) -> int:
+    """Most tokens of a batch of pairs, unless the caller sets it."""
+    return _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
+
+
+def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """A batch on another device."""
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def _check_kind(source: str | Path, role: str) -> bool:
+    """Whether the source is a folder that `rkit rerank train` wrote; refuses our folders of other kinds."""
+    kind = storage.kind_of(source)
+    if kind == "checkpoint":
+        inner = next((name for name in ("encoder", "query") if (Path(source) / name).is_dir()), "encoder")
+        hint = f"Its encoder is '{Path(source) / inner}'." if role == "--model" else "Train one: rkit rerank train"
+        msg = f"{role} '{source}' is a retriever (rkit train), which has no head that scores pairs. {hint}"
+        raise ArtifactError(msg)
+    if kind not in (None, "model", KIND):
+        msg = f"{role} '{source}' is of the kind {kind}, and should be a Hugging Face model or a re-ranker."
+        raise ArtifactError(msg)
+    return kind == KIND
+
+
+def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    load_pretrained(transformers.AutoConfig, located)  # refuses one that names code
+    loaded: tuple[Any, dict[str, Any]] = load_pretrained(
+        transformers.AutoModelForSequenceClassification,
+        located,
+        dtype=torch.float32,
+        output_loading_info=True,
+        **options,
+    )
+    check_finite(loaded[0], located)
+    return loaded
+
+
+def _tokenizer(located: str) -> Any:
+    return load_pretrained(transformers.AutoTokenizer, located)
+
+
+def _longest_input(model: Any, tokenizer: Any) -> int:
+    limit = min(int(tokenizer.model_max_length), _ENDLESS)
+    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    for table in tables:
+        if isinstance(table, nn.Embedding):
+            # RoBERTa and related models number positions from behind the padding's on.
+            first = 0 if table.padding_idx is None else table.padding_idx + 1
+            limit = min(limit, table.num_embeddings - first)
+    longest = getattr(model.config, "max_position_embeddings", None)
+    return min(limit, longest) if longest else limit
+
+
+class FirstToken(nn.Module):
+    """The last layer of a BERT, for the first token alone: a classifier reads no other token of it.
+
+    This saves about a seventh of the work of a six-layer model, half of that with twelve layers.
+
+    Args:
+        layer: The layer to replace; its weights are used.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+        """The first token's state, (batch, 1, width), from all tokens' (batch, tokens, width)."""
+        layer: Any = self.layer
+        attention, first = layer.attention.self, hidden[:, :1]
+        query, key, value = (
+            projection(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+            for projection, states in ((attention.query, first), (attention.key, hidden), (attention.value, hidden))
+        )  # (batch, heads, 1 or tokens, head width)
+        # (batch, 1, tokens or 1, tokens): one row for each query token, or one for all.
+        mask = None if attention_mask is None else attention_mask[:, :, :1]
+        context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        state: Tensor = layer.feed_forward_chunk(
+            layer.attention.output(context.transpose(1, 2).flatten(2), first)  # (batch, 1, width)
+        )
+        return state
+
+
+def read_first_token_alone(model: Any) -> bool:
+    """Make a classification model compute its last layer for the first token only, if a trial gives the same scores.
+
+    Returns:
+        Whether the model was changed.
+    """
+    config = model.config
+    if config.model_type not in _LIKE_BERT or getattr(config, "_attn_implementation", "") != "sdpa":
+        return False
+    layers = model.base_model.encoder.layer
+    last, before = layers[-1], _trial(model)
+    layers[-1] = FirstToken(last)
+    try:
+        after = _trial(model)
+    except (AttributeError, RuntimeError, TypeError, IndexError):  # another release of transformers
+        after = None
+    if after is None or after.shape != before.shape or not torch.allclose(after, before, rtol=1e-3, atol=1e-4):
+        layers[-1] = last
+        return False
+    return True
+
+
+def _trial(model: Any) -> Tensor:
+    """The logits of two short texts, one of them padded."""
+    ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
+    mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
+    with torch.inference_mode():
+        logits: Tensor = model(input_ids=ids, attention_mask=mask).logits
+    return logits

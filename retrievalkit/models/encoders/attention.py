@@ -1,0 +1,176 @@
+"""Attention with dropout that is fast on a CPU: torch's fused attention has no dropout there.
+
+In bf16 a few texts are computed at a time, so that their attention weights stay in the processor's caches through all
+operations. For the backward pass one bf16 tensor is kept, and where the mask of the weights is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit.models.encoders.dropout import Dropped, drop, keep_scale, places
+
+ATTENTION = "retrievalkit_cpu"
+
+# Attention weights that are computed together: two tensors of so many bf16 numbers fit in a second-level cache.
+_GROUP = 1 << 19
+# Keys that the matrix units take at once.
+_TILE = 16
+
+
+def use_fast_attention(model: nn.Module) -> None:
+    """Replace torch's fused attention, where a model uses it."""
+    configuration: Any = getattr(model, "config", None)
+    if getattr(configuration, "_attn_implementation", None) == "sdpa":
+        import transformers
+        from transformers.masking_utils import sdpa_mask
+
+        transformers.AttentionInterface.register(ATTENTION, attention)
+        transformers.AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        configuration._attn_implementation = ATTENTION
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention with the signature of transformers: torch's fused one, or ours for dropout on a CPU.
+
+    Args:
+        module: The attention layer.
+        query: (batch, heads, tokens, width of a head).
+        key: The same shape.
+        value: The same shape.
+        attention_mask: (batch, 1 or heads, tokens, tokens), bool with True = attend, or a term to add; None = no mask.
+        dropout: Probability of dropping an attention weight.
+        scaling: Factor of the inner products; None = 1 / sqrt(width).
+        **options: Other arguments that transformers passes.
+
+    Returns:
+        (batch, tokens, heads, width of a head), and None for the weights.
+    """
+    # Grouped heads, causal masks without a tensor, biases of positions (T5): left to transformers.
+    biased = options.get("position_bias") is not None
+    plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False) and not biased
+    if not dropout or query.device.type != "cpu" or not plain:
+        if plain and not dropout and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+            query = query.contiguous()
+            key, value, attention_mask = _in_whole_tiles(key, value, attention_mask)
+        result: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return result
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if query.dtype == torch.bfloat16 and dropout < 1.0:
+        bias = None if attention_mask is None else _bias(attention_mask, query.dtype)
+        found: Tensor = _DroppedAttention.apply(query * scale, key, value, bias, dropout)  # type: ignore[no-untyped-call]
+        return found.transpose(1, 2), None
+    scores = (query * scale) @ key.transpose(-1, -2)  # (batch, heads, tokens, tokens)
+    if attention_mask is not None:
+        masked = attention_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attention_mask, -torch.inf) if masked else scores + attention_mask
+    weights = scores.softmax(dim=-1)
+    # The scale goes to the smaller tensor.
+    weights = Dropped.apply(weights, dropout, 1.0)  # type: ignore[no-untyped-call]
+    return ((weights @ value) * keep_scale(dropout)).transpose(1, 2).contiguous(), None
+
+
+def sdpa_attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Torch's fused attention by the function of transformers; directly for modules that need none of its cases."""
+    if getattr(module, "fused", False):
+        found = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=options["scaling"]
+        )
+        return found.transpose(1, 2).contiguous(), None
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward as forward
+
+    result: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **options)
+    return result
+
+
+def _in_whole_tiles(key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values, contiguous, with masked ones added up to a multiple of 16, and the mask of all.
+
+    torch's fused attention in bf16 takes half of the time for keys in whole tiles of the matrix units: 193 tokens take
+    2.3 times as long as 208.
+    """
+    batch, _, tokens, _ = key.shape
+    missing = -tokens % _TILE
+    if not missing or (mask is not None and mask.shape[-1] != tokens):
+        return key.contiguous(), value.contiguous(), mask
+    added = (0, missing)
+    if mask is None:
+        mask = key.new_ones((1, 1, 1, tokens), dtype=torch.bool).expand(batch, 1, tokens, tokens)
+    mask = nn.functional.pad(mask, added, value=False if mask.dtype == torch.bool else -torch.inf)
+    return nn.functional.pad(key, (0, 0, *added)), nn.functional.pad(value, (0, 0, *added)), mask
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.stride(2) == 0:
+        mask = mask[:, :, :1]  # one row for all queries
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+
+
+class _DroppedAttention(torch.autograd.Function):
+    """softmax(query key' + bias), dropped and scaled up, times value; all bf16, the query scaled already.
+
+    With weights P, kept weights K = P * kept / (1 - p), output O = K V and its gradient dO:
+
+        dV = K' dO   dP = (dO V') * kept / (1 - p)   dS = P * (dP - sum(dP * P))   dQ = dS key   dK = dS' query
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float) -> Tensor:
+        """(batch, heads, tokens, width)."""
+        # The products of contiguous tensors are twice as fast.
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        out, kept, masks = torch.empty_like(value), [], []
+        for rows in _groups(query, key):
+            weights = torch.matmul(query[rows], key[rows].transpose(-1, -2))  # (texts, heads, tokens, tokens)
+            if bias is not None:
+                weights += bias[rows]
+            torch.ops.aten._softmax.out(weights, -1, False, out=weights)
+            masks.append(places(weights.numel()))
+            torch.matmul(drop(weights, probability, masks[-1]), value[rows], out=out[rows])
+            kept.append(weights)
+        ctx.probability, ctx.masks = probability, masks
+        ctx.save_for_backward(query, key, value, *kept)
+        return out.mul_(keep_scale(probability))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of query, key and value."""
+        query, key, value, *kept = ctx.saved_tensors
+        gradient = gradient.contiguous() * keep_scale(ctx.probability)
+        gradients = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
+        for rows, weights, mask in zip(_groups(query, key), kept, ctx.masks, strict=True):
+            remaining = drop(weights, ctx.probability, mask)
+            torch.matmul(remaining.transpose(-1, -2), gradient[rows], out=gradients[2][rows])
+            of_weights = torch.matmul(gradient[rows], value[rows].transpose(-1, -2))
+            drop(of_weights, ctx.probability, mask, out=of_weights)
+            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+            torch.matmul(of_scores, key[rows], out=gradients[0][rows])
+            torch.matmul(of_scores.transpose(-1, -2), query[rows], out=gradients[1][rows])
+        return *gradients, None, None
+
+
+def _groups(query: Tensor, key: Tensor) -> Iterator[slice]:
+    """Slices of texts whose attention weights fit in the cache."""
+    texts, heads, tokens, _ = query.shape
+    size = max(1, _GROUP // (heads * tokens * key.shape[2]))
+    return (slice(first, min(first + size, texts)) for first in range(0, texts, size))

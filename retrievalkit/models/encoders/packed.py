@@ -1,0 +1,147 @@
+"""Layers that compute in bf16 throughout on a processor: packed weights, and no hidden states in float32 in between.
+
+Under automatic mixed precision a processor spends half of its time around the matrix products: each casts its input,
+and brings its weights into the order of the matrix units. Here the weights are kept in that order, GELU is computed
+with the product in front of it, and what passes between the layers is bf16. Sums, norms and softmax are taken in
+float32 inside their kernels. The weights themselves stay float32. All but the norms is for inference, in eval mode.
+
+Where int8 is asked for, the linear layers multiply in it instead, and everything else is float32.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit.models.encoders.int8 import Int8Weights, in_int8, product, quantised
+
+_Packed = tuple[Tensor, Tensor | None]
+
+# The norms of BERT's relatives: each sum of the hidden states goes through them.
+_AFTER_THE_SUM = "LayerNorm"
+
+
+def use_packed_layers(model: nn.Module) -> None:
+    """Have the linear layers, norms and GELU of a BERT-like model compute in bf16 where `in_bf16` says so."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                child.__class__ = PackedLinear
+            elif type(child) is nn.LayerNorm:
+                child.__class__ = NarrowLayerNorm
+                assert isinstance(child, NarrowLayerNorm)
+                child.in_training = name == _AFTER_THE_SUM
+            elif _is_gelu(child) and name == "intermediate_act_fn" and type(module.dense) is PackedLinear:
+                module.dense.gelu = True
+                setattr(module, name, _GeluBefore(child))
+
+
+def in_bf16(states: Tensor) -> bool:
+    """Whether the layers compute in bf16: inference on a processor, with automatic mixed precision in bf16."""
+    return torch.is_inference_mode_enabled() and _mixed(states) and _packing_works()
+
+
+def _mixed(states: Tensor) -> bool:
+    return (
+        states.device.type == "cpu"
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    )
+
+
+class PackedLinear(nn.Linear):
+    """`nn.Linear` that keeps its weights in the order of the matrix units, once they were used in bf16."""
+
+    gelu = False
+    """Whether GELU follows; then the bf16 output is that of GELU."""
+
+    _packed: tuple[object, _Packed] | None = None
+    _quantised: tuple[object, Int8Weights] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
+        """The product, bf16 where `in_bf16` says so, made in int8 where `in_int8` does."""
+        if in_int8(input):
+            if self._quantised is None or self._quantised[0] != self._state():
+                self._quantised = self._state(), quantised(self.weight, self.bias)
+            return product(input, self._quantised[1])
+        if not in_bf16(input):
+            return super().forward(input)
+        if self._packed is None or self._packed[0] != self._state():
+            self._packed = self._state(), _pack(self.weight, self.bias)
+        return _product(input.to(torch.bfloat16), self._packed[1], gelu=self.gelu)
+
+    def train(self, mode: bool = True) -> PackedLinear:
+        """As for any module; what is trained is packed anew."""
+        if mode:
+            self._packed = self._quantised = None
+        super().train(mode)
+        return self
+
+    def _state(self) -> tuple[object, ...]:
+        """Differs after weights were loaded, or moved."""
+        return self.weight.data_ptr(), self.weight._version, None if self.bias is None else self.bias._version
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_packed", "_quantised")}
+
+
+class NarrowLayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` whose output is bf16 where `in_bf16` says so, and perhaps in training; computed in float32.
+
+    Under automatic mixed precision alone the output is float32, which each of the linear layers that follow casts
+    anew, and their gradients back.
+    """
+
+    in_training = False
+    """Whether it is bf16 in training too: where every sum of hidden states is normalised, errors do not add up."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
+        """The norm."""
+        inference = torch.is_inference_mode_enabled()
+        if not (in_bf16(input) if inference else self.in_training and _mixed(input)):
+            return super().forward(input)
+        if input.dtype != torch.bfloat16:
+            return super().forward(input).to(torch.bfloat16)
+        # Automatic mixed precision would make a float32 copy of the input.
+        return torch.native_layer_norm(input, list(self.normalized_shape), self.weight, self.bias, self.eps)[0]
+
+
+class _GeluBefore(nn.Module):
+    """GELU, unless the linear layer in front has computed it."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states if in_bf16(states) else self.activation(states)
+
+
+def _is_gelu(module: nn.Module) -> bool:
+    # The exact one: the packed product knows the approximations too, and they are slower.
+    exact = type(module).__name__ == "GELUActivation" and module.act is nn.functional.gelu  # of transformers
+    return exact or (type(module) is nn.GELU and module.approximate == "none")
+
+
+def _pack(weight: Tensor, bias: Tensor | None) -> _Packed:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(torch.bfloat16))
+    return packed, None if bias is None else bias.detach().to(torch.bfloat16)
+
+
+def _product(states: Tensor, packed: _Packed, *, gelu: bool) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(states, *packed, "gelu" if gelu else "none", [], "none")
+    return product
+
+
+@cache
+def _packing_works() -> bool:
+    """Whether this release of torch has the operations, which its compiler uses, and this processor supports them."""
+    states, weight = torch.full((2, 3), 0.5, dtype=torch.bfloat16), torch.full((4, 3), 2.0)
+    try:
+        found = _product(states, _pack(weight, weight[:, 0]), gelu=False)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return bool((found == 5.0).all())

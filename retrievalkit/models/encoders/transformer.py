@@ -1,0 +1,485 @@
+"""Any Hugging Face model as the source of token states: BERT-like encoders, T5's encoder, decoder-only models.
+
+Texts are truncated to the side's maximum length; a passage with a title is encoded as a pair, [CLS] title [SEP] text
+[SEP], with token types 0 throughout, as DPR and MLR do. Only the layers that the pooler needs are returned.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
+from retrievalkit.data.tokenized_text import Pieces, Vocabulary
+from retrievalkit.data.truncation import count_cut
+from retrievalkit.errors import InputError, LengthError, UnsupportedError
+from retrievalkit.models.allocation import keep_freed_memory
+from retrievalkit.models.encoders.architectures import (
+    embed,
+    first_position,
+    layer_shape,
+    longest_input,
+    model_class,
+    set_dropout,
+    vocabulary_head,
+    weights_of_head,
+)
+from retrievalkit.models.encoders.attention import use_fast_attention
+from retrievalkit.models.encoders.dropout import use_fast_dropout
+from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows, unused_ids
+from retrievalkit.models.encoders.int8 import multiplied, works
+from retrievalkit.models.encoders.lora import LowRank, add_adapters, save_adapters
+from retrievalkit.models.encoders.packed import use_packed_layers
+from retrievalkit.models.pretrained import (
+    check_attention,
+    code_refused,
+    load_pretrained,
+    locate_model,
+    model_file,
+    quiet,
+)
+from retrievalkit.registry.trust import code_allowed
+
+_MOST_RANK = 1 << 14
+# Marks of a token that begins a word, in tokenizers that do not split texts into words first.
+_BEGINNINGS = ("\u2581", "\u0120")
+
+
+class Transformer(Encoder):
+    """A Hugging Face transformer with its tokenizer.
+
+    Args:
+        query_length: Most tokens of a query, special tokens included; None = 64, or the model's limit if that is less.
+        document_length: Most tokens of a document, special tokens included; None = 256, or the model's limit.
+        query_prefix: Put in front of every query, such as "query: ".
+        document_prefix: Put in front of every document.
+        title: How a passage's title is encoded: as the first of a "pair" of texts, joined to the text by a "space", or
+            "none" (left out).
+        end_token: Append the tokenizer's end token to every text: for the pooler `last` with decoder-only models,
+            whose tokenizers seldom do.
+        new_vocabulary_head: If the weights lack a vocabulary head that the pooler needs, start with a random one
+            (its projection is tied to the word embeddings) instead of refusing.
+        new_head_bias: The bias that a new vocabulary head starts with, the same for all tokens. Masked words leave its
+            level as it is, since a softmax ignores it; ReLU does not, and sparse representations (SPLADE, CoT-MAE) need
+            most logits below 0, as BERT's are. Of no effect where the weights have a head.
+        lora_rank: Train adapters of this rank beside all linear layers (LoRA) and freeze the rest; 0 = train all.
+        lora_alpha: The adapters' output is scaled by lora_alpha / lora_rank.
+        lora_dropout: Dropout probability in front of the adapters.
+        dropout: Dropout probability while training; None = as in the model's configuration.
+        attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its default.
+        revision: Branch, tag or commit of a model on the hub.
+        trust_remote_code: The model needs the Python code that comes with it. This is a note, not a permission: such
+            code runs only where the environment variable RKIT_TRUST_REMOTE_CODE is 1, and true is refused elsewhere.
+    """
+
+    offers = frozenset({"vocabulary_head", "extra_tokens", "mask_filled"})
+    # What is left shapes the weights (LoRA), or has no meaning for a folder of ours (a revision).
+    adjustable = frozenset({
+        "query_length", "document_length", "query_prefix", "document_prefix", "title", "end_token", "dropout",
+        "lora_dropout", "attention",
+    })  # fmt: skip
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        query_prefix: str = "",
+        document_prefix: str = "",
+        title: Literal["pair", "space", "none"] = "pair",
+        end_token: bool = False,
+        new_vocabulary_head: bool = False,
+        new_head_bias: float = 0.0,
+        lora_rank: Annotated[int, Field(ge=0, le=_MOST_RANK)] = 0,
+        lora_alpha: float = 16.0,
+        lora_dropout: float = 0.0,
+        dropout: float | None = None,
+        attention: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
+        super().__init__()
+        self.source = locate_model(model)
+        self.prefixes = {"query": query_prefix, "document": document_prefix}
+        self.title = title
+        if trust_remote_code and not code_allowed():
+            raise code_refused(str(model))
+        self.loading: dict[str, Any] = {}
+        if revision:
+            self.loading["revision"] = revision
+        self.config, self.tokenizer = self._load_configuration()
+        if attention:
+            check_attention(attention, self.source)
+            self.loading["attn_implementation"] = attention
+        if dropout is not None:
+            set_dropout(self.config, dropout)
+        self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
+        # Models round the number of embeddings up a little. A tokenizer whose files are missing is nearly empty.
+        if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
+            msg = (
+                f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
+                f"{self.info.vocabulary_size} embeddings. They do not belong together: check the model folder."
+            )
+            raise InputError(msg)
+        limit = longest_input(self.config)
+        self.lengths = {
+            "query": min(64, limit) if query_length is None else query_length,
+            "document": min(256, limit) if document_length is None else document_length,
+        }
+        for side, length in self.lengths.items():
+            if not 3 <= length <= limit:
+                option = f"{side}_length"
+                raise LengthError(option, length, str(self.source), 3, limit)
+        if end_token and self.tokenizer.eos_token_id is None:
+            msg = f"end_token is set, and the tokenizer of '{self.source}' has no end token. Leave it out."
+            raise UnsupportedError(msg)
+        self.end = [self.tokenizer.eos_token_id] if end_token else []
+        self.new_vocabulary_head, self.new_head_bias = new_vocabulary_head, new_head_bias
+        self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
+        self.model: nn.Module | None = None
+
+    @classmethod
+    def lean(cls, model: str | Path, **options: Any) -> Encoder:
+        """Without the package transformers, where the model is known to be a plain one."""
+        from retrievalkit.models.encoders.lean import LeanTransformer, parts_of
+
+        parts = parts_of(locate_model(model), options) if cls is Transformer else None
+        return cls(model, **options) if parts is None else LeanTransformer(parts, model, **options)
+
+    def in_int8(self) -> AbstractContextManager[None]:
+        """The context in which its linear layers multiply in int8."""
+        if not works():
+            msg = "torch has no products in int8 for this processor. Use --precision fp32, or auto."
+            raise UnsupportedError(msg)
+        return multiplied()
+
+    def prepare(self, needs: Needs) -> None:
+        """Load the weights, in float32, with all that the pooler needs."""
+        super().prepare(needs)
+        self.needs = needs
+        model = self._load_model(needs)
+        if self.lora.rank:
+            add_adapters(model, self.lora, Path(self.source))
+        use_fast_dropout(model)
+        use_fast_attention(model)
+        use_packed_layers(model)
+        keep_freed_memory()
+        self.model = model
+        unused = unused_ids(self.tokenizer) if needs.extra_tokens else []
+        vocabulary = self.tokenizer.get_vocab() if needs.extra_tokens else {}
+        self.extra = ExtraTokenRows(
+            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused, vocabulary
+        )
+        self.extra.load(Path(self.source))
+        self._check_needs()
+
+    def _load_configuration(self) -> tuple[Any, Any]:
+        """The configuration and the tokenizer of the model."""
+        import transformers
+
+        config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
+        if config.model_type == "dpr" and not config.projection_dim:
+            # A BERT, whose class in transformers gives no hidden states, and only those of the question encoder.
+            values = {name: value for name, value in config.to_dict().items() if name != "model_type"}
+            config = transformers.BertConfig(**values)
+        return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
+
+    def _load_model(self, needs: Needs) -> Any:
+        """The model with its weights, in float32."""
+        kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
+        options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
+        model, report = load_pretrained(kind, self.source, **options)
+        if prefix := _prefix_of_part(report["missing_keys"], report["unexpected_keys"]):
+            renamed = {f"^{re.escape(prefix)}": ""}
+            model, report = load_pretrained(kind, self.source, key_mapping=renamed, **options)
+        self._check_loaded(model, report["missing_keys"])
+        if self.new_head_bias and needs.vocabulary_head and weights_of_head(report["missing_keys"], model):
+            if (bias := model.get_output_embeddings().bias) is None:
+                head = f"the new vocabulary head of '{self.source}'"
+                msg = f"new_head_bias is {self.new_head_bias}, and {head} has no bias."
+                raise UnsupportedError(msg)
+            nn.init.constant_(bias, self.new_head_bias)
+        # The pooler of BERT-like models is not used here, and often has no trained weights.
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        return model
+
+    def token_ids(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of those tokens that are in the vocabulary, alone or as the first piece of a word."""
+        vocabulary = self.tokenizer.get_vocab()
+        pieces = self.tokenizer(list(tokens), add_special_tokens=False)["input_ids"] if tokens else []
+        known = [vocabulary[token] for token in tokens if token in vocabulary]
+        return sorted({*known, *(ids[-1] for ids in pieces if ids and ids[-1] != self.tokenizer.unk_token_id)})
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, without the mark of a word's beginning; a later piece may start with "##"."""
+        known = len(self.tokenizer)
+        names = [self.tokenizer.decode([token]).strip() if token < known else "" for token in ids]
+        return [name or f"[{token}]" for name, token in zip(names, ids, strict=True)]
+
+    def file(self, name: str) -> Path | None:
+        """A file of the model, in its folder or on the hub; None if there is no such file."""
+        return model_file(self.source, name, revision=self.loading.get("revision"))
+
+    def vocabulary(self) -> Vocabulary:
+        """What pre-training needs of the tokenizer."""
+        return vocabulary_of(self.tokenizer)
+
+    def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
+        """The token ids of each text with prefix, special and extra tokens, truncated to the side's maximum length."""
+        prefix, starts_special = self.prefixes[side], self._starts_special
+        room = self.extra.room(side, starts_special=starts_special) + len(self.end)
+        options = {
+            "truncation": True,
+            "max_length": self.lengths[side] - room,
+            "return_attention_mask": False,
+            "return_token_type_ids": False,
+        }
+        ids: list[list[int]] = [[]] * len(texts)
+        for paired in (True, False):
+            rows = [row for row, (title, _) in enumerate(texts) if (bool(title) and self.title == "pair") == paired]
+            if not rows:
+                continue
+            titles, bodies = [texts[row][0] for row in rows], [texts[row][1] for row in rows]
+            parts: tuple[list[str], ...]
+            if paired:
+                parts = [prefix + title for title in titles], bodies
+            else:
+                if self.title == "space":
+                    both = zip(titles, bodies, strict=True)
+                    bodies = [f"{title} {body}".strip() if title else body for title, body in both]
+                parts = ([prefix + body for body in bodies],)
+            encoded = self.tokenizer(*parts, **options)
+            count_cut(self.tokenizer, encoded, *parts, kind=f"{side} texts", limit=self.lengths[side])
+            for row, tokens in zip(rows, encoded["input_ids"], strict=True):
+                ids[row] = tokens
+        if self.extra.ids[side] or self.end:
+            return [self.extra.insert(row, side, starts_special=starts_special) + self.end for row in ids]
+        return ids
+
+    def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
+        """Pad tokenised texts to the longest of them, or fill them with [MASK] tokens if the pooler asks for that."""
+        lengths = [len(ids) for ids in token_ids]
+        # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        fill = next((int(token) for token in known if token is not None), 0)
+        width = max([1, *lengths])
+        if side in self.needs.mask_filled:
+            fill, width = self.tokenizer.mask_token_id, self.lengths[side]
+        # At least one column: without special tokens an empty text has no tokens.
+        input_ids = np.full((len(token_ids), width), fill, dtype=np.int64)
+        mask = np.zeros_like(input_ids)
+        for row, ids in enumerate(token_ids):
+            input_ids[row, : lengths[row]] = ids
+            mask[row, : lengths[row]] = 1
+        if side in self.needs.mask_filled and self.needs.fill_attended:
+            mask[:] = 1
+        special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
+        extra = self.extra.where(side, starts_special=self._starts_special)
+        return Batch(
+            torch.from_numpy(input_ids),
+            torch.from_numpy(mask),
+            torch.from_numpy(special),
+            None if extra is None else extra.repeat(len(token_ids), 1),
+        )
+
+    def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
+        """The hidden states of the given layers.
+
+        Returns:
+            States (batch, tokens, width) of each of `layers`. The last layer is the model's output, so it comes after
+            the final normalisation if the architecture has one (T5, ModernBERT); the others are outputs of the blocks.
+        """
+        assert self.model is not None, "prepare() comes first"
+        output = self._backbone(
+            **self._inputs(batch),
+            **({"use_cache": False} if "use_cache" in self._arguments else {}),  # of decoder-only models
+            attention_mask=batch.attention_mask,
+            output_hidden_states=any(layer != self.info.layers for layer in layers),
+            return_dict=True,
+        )
+        states: dict[int, Tensor] = {}
+        for layer in layers:
+            state = output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
+            # Poolers would normalise and add up in bf16 what packed layers left in it.
+            states[layer] = state.float() if state.dtype == torch.bfloat16 else state
+        head = vocabulary_head(self.model, self.config.model_type) if self.needs.vocabulary_head else None
+        return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(batch, tokens, width): the embeddings, which are layer 0, without computing the layers."""
+        assert self.model is not None, "prepare() comes first"
+        return embed(self._backbone, batch)
+
+    def word_embeddings(self) -> Tensor:
+        """(vocabulary, width): the input embeddings of the tokens."""
+        assert self.model is not None, "prepare() comes first"
+        weight = self._embeddings.weight
+        if weight.shape[1] != self.info.width:
+            msg = (
+                f"word embeddings as wide as the hidden states ({self.info.width}) are needed, and those of "
+                f"'{self.source}' are {weight.shape[1]} wide. Choose another model."
+            )
+            raise UnsupportedError(msg)
+        return weight
+
+    def layer_shape(self) -> LayerShape:
+        """The shape of the model's layers, including its dropout."""
+        return layer_shape(self.config)
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The model's inputs: token ids, or embeddings and positions if there are extra tokens."""
+        inputs = {"input_ids": batch.input_ids}
+        if batch.extra is None:
+            return inputs
+        if self.extra.new is not None:
+            inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
+        positions = self.extra.position_ids(batch.input_ids, batch.extra)
+        if positions is not None:
+            inputs["position_ids"] = positions + first_position(self.config)
+        return inputs
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder (weights as safetensors), with adapters and extra tokens if there are any."""
+        model: Any = self.model
+        if self.tokenizer.is_fast:
+            # A fast tokenizer remembers truncation and padding of its last call, and would store them.
+            self.tokenizer.backend_tokenizer.no_truncation()
+            self.tokenizer.backend_tokenizer.no_padding()
+        state = save_adapters(model, folder) if self.lora.rank else None
+        with quiet():
+            model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
+        self.extra.save(folder)
+
+    @property
+    def _backbone(self) -> nn.Module:
+        """The model without its head."""
+        backbone: nn.Module = self.model.base_model if self.needs.vocabulary_head else self.model  # type: ignore
+        return backbone
+
+    @property
+    def _embeddings(self) -> nn.Embedding:
+        embeddings: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[union-attr, operator]
+        return embeddings
+
+    @cached_property
+    def _starts_special(self) -> bool:
+        """Whether the tokenizer starts a text with a [CLS]-like token."""
+        ids = self.tokenizer("a")["input_ids"]
+        return bool(ids) and ids[0] in self._special_ids
+
+    @property
+    def _special_ids(self) -> list[int]:
+        ordinary = {self.tokenizer.unk_token_id, self.tokenizer.mask_token_id}
+        return [token for token in self.tokenizer.all_special_ids if token not in ordinary]
+
+    def _check_loaded(self, model: Any, missing_keys: Iterable[str]) -> None:
+        """Refuse a model if some of its weights would be random."""
+        missing = sorted(name for name in missing_keys if not name.startswith("pooler."))
+        if self.needs.vocabulary_head:
+            of_head = weights_of_head(missing, model)
+            if of_head and not self.new_vocabulary_head:
+                msg = (
+                    f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it "
+                    f"('{of_head[0]}'): it would be random. Train one first (rkit pretrain --pretrainer mlm), choose a "
+                    f"model that has one, or start with a random one (--set encoder.new_vocabulary_head=true)."
+                )
+                raise InputError(msg)
+            missing = sorted(set(missing) - set(of_head))
+        if missing:
+            msg = (
+                f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
+                f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
+            )
+            raise InputError(msg)
+
+    def _check_needs(self) -> None:
+        """Refuse a pooler whose needs the tokenizer or the architecture cannot meet."""
+        limit = longest_input(self.config)
+        for side in SIDES:
+            if not (count := len(self.extra.ids[side])):
+                continue
+            room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
+            # At least one word beside the special tokens.
+            if room < 3:
+                msg = (
+                    f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
+                    f"'{self.source}'. Use fewer, or a longer --{side}-length."
+                )
+                raise UnsupportedError(msg)
+            position = self.needs.extra_tokens[side].position
+            if position is not None and "position_ids" not in self._arguments:
+                msg = (
+                    f"the extra tokens of a {side} are to share one position, and the architecture "
+                    f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
+                )
+                raise UnsupportedError(msg)
+            if position is not None and not 0 <= position < limit:
+                msg = (
+                    f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' has the "
+                    f"positions 0 to {limit - 1}. Set the pooler's position within these."
+                )
+                raise UnsupportedError(msg)
+        if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
+            msg = f"the pooler fills texts with mask tokens, and the tokenizer of '{self.source}' has none."
+            raise UnsupportedError(msg)
+
+    @cached_property
+    def _arguments(self) -> frozenset[str]:
+        """The names of the arguments of the architecture's forward."""
+        return frozenset(inspect.signature(self._backbone.forward).parameters)
+
+
+def _prefix_of_part(missing: Iterable[str], unexpected: Iterable[str]) -> str:
+    """The prefix of the weights' names in a checkpoint that holds the model as a part; "" if there is none."""
+    prefixes = {name.removesuffix(wanted) for wanted in missing for name in unexpected if name.endswith(f".{wanted}")}
+    return prefixes.pop() if len(prefixes) == 1 else ""
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """The vocabulary of a fast tokenizer of transformers."""
+    if not tokenizer.is_fast:
+        msg = (
+            f"pre-training needs a fast tokenizer, and the model has a slow one ({type(tokenizer).__name__}). "
+            f"Convert it: save a tokenizer.json beside the model."
+        )
+        raise UnsupportedError(msg)
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    probe: list[int] = tokenizer("a")["input_ids"]
+    text = [position for position, token in enumerate(probe) if token not in special]
+    before, after = probe[: text[0]], probe[text[-1] + 1 :]
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - special)
+    backend = tokenizer.backend_tokenizer
+
+    def split(texts: Sequence[str]) -> list[tuple[Pieces, list[int]]]:
+        backend.no_truncation()
+        backend.no_padding()
+        return [_pieces(one, special, backend) for one in backend.encode_batch(texts, add_special_tokens=False)]
+
+    return Vocabulary(split, before, after, tokenizer.mask_token_id, ordinary)
+
+
+def _pieces(encoding: Any, special: set[int], backend: Any) -> tuple[Pieces, list[int]]:
+    ids, words = encoding.ids, encoding.word_ids
+    if backend.pre_tokenizer is None:
+        starts = [token.startswith(_BEGINNINGS) for token in encoding.tokens]
+    else:
+        starts = [word != before for before, word in zip([-1, *words], words, strict=False)]
+    ends = [end for _, end in encoding.offsets]
+    if special.isdisjoint(ids):
+        return Pieces(ids, starts), ends
+    # Special tokens that are spelled out in the text, as in the documentation of tokenizers, are left out.
+    kept = [position for position, token in enumerate(ids) if token not in special]
+    return Pieces([ids[at] for at in kept], [starts[at] for at in kept]), [ends[at] for at in kept]

@@ -1,0 +1,52 @@
+"""The contrastive loss (InfoNCE): each query's positive against all other documents of the batch."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+from torch.nn import functional
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.scoring import scores
+
+
+class Contrastive(Loss):
+    """Cross entropy of each query's scores, divided by a temperature, with its positive as the target.
+
+        L = mean over queries q of  log sum over documents d of exp(score(q, d) / t)  -  score(q, positive of q) / t
+
+    The negatives of a query are all other documents of the batch: its own hard negatives, those of the other queries
+    and their positives, except what `ignore` masks. With documents of several vectors this is the multi-vector loss,
+    with weights the lexical one: the scoring rule decides. If a pooler keeps one of its vectors for the index, that
+    vector is trained.
+
+    Args:
+        temperature: Divides the scores: 1 suits plain inner products, about 0.05 cosines.
+    """
+
+    def __init__(self, *, temperature: PositiveFloat = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,  # noqa: ARG002 - required by the contract
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,  # noqa: ARG002 - required by the contract
+    ) -> LossValue:
+        """The loss of a batch, computed in float32 under autocast too."""
+        with torch.autocast(queries.device.type, enabled=False):
+            logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
+            total = cross_entropy_in_batch(logits, positives, ignore)
+        return LossValue(total, {"contrastive": total.detach()})
+
+
+def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
+    """The mean cross entropy of logits (Q, D) with positives (Q,) as targets; `ignore` (Q, D) masks negatives."""
+    if ignore is not None:
+        logits = logits.masked_fill(ignore, float("-inf"))
+    return functional.cross_entropy(logits, positives)

@@ -1,0 +1,160 @@
+"""The losses `distill_kl` and `margin_mse`: learning from a teacher's scores, with an optional contrastive term."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from torch import Tensor
+from torch.nn import functional
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.errors import DataError
+from retrievalkit.models.losses.contrastive import cross_entropy_in_batch
+from retrievalkit.scoring import scores
+
+
+class Distillation(Loss):
+    """Brings the student's scores close to a teacher's; a subclass defines the distance.
+
+    Only passages that the teacher scored for the query count: its own positive and hard negatives. What `ignore` masks
+    stays in this term, since the teacher says how relevant it is, and is masked in the contrastive term. Options mean
+    the same in each subclass.
+
+    Args:
+        temperature: The student's scores are divided by it, in the contrastive term too.
+        teacher_temperature: The teacher's scores are divided by it.
+        contrastive: Weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
+    """
+
+    needs_teacher = True
+    name: str
+    """The registered name, for the log and for error messages."""
+
+    def __init__(
+        self,
+        *,
+        temperature: PositiveFloat = 1.0,
+        teacher_temperature: PositiveFloat = 1.0,
+        contrastive: NonNegativeFloat = 0.0,
+    ) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.teacher_temperature = teacher_temperature
+        self.contrastive = contrastive
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,  # noqa: ARG002 - required by the contract
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> LossValue:
+        """The loss of a batch, computed in float32 under autocast too."""
+        if teacher is None or bool(teacher.isnan().all()):
+            msg = (
+                f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Give the "
+                "examples a re-ranker's (rkit rerank apply RERANKER --examples FILE --corpus CORPUS) or others as "
+                '"teacher": {document id: score}, or choose another --loss.'
+            )
+            raise DataError(msg)
+        with torch.autocast(queries.device.type, enabled=False):
+            logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
+            total = self.distance(logits, teacher.to(logits.dtype) / self.teacher_temperature, positives)
+            terms = {self.name: total.detach()}
+            if self.contrastive:
+                contrastive = cross_entropy_in_batch(logits, positives, ignore)
+                terms["contrastive"] = contrastive.detach()
+                total = total + self.contrastive * contrastive
+        return LossValue(total, terms)
+
+    @abstractmethod
+    def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
+        """How far the student's scores (Q, D) are from the teacher's (Q, D), NaN where the teacher has none."""
+
+
+class DistillKL(Distillation):
+    """Divergence of the student's distribution over a query's own passages from the teacher's.
+
+        L = mean over queries of  KL(softmax(teacher scores / T) || softmax(student scores / t))  +  c L_contrastive
+
+    or with the two distributions exchanged. They cover the passages of the query that the teacher scored. A query with
+    fewer than two of them counts as 0 in the mean. Used by CoT-MAE v2, LexMAE and many others, with a re-ranker as the
+    teacher.
+
+    Args:
+        temperature: t; the student's scores are divided by it, in the contrastive term too.
+        teacher_temperature: T; the teacher's scores are divided by it.
+        contrastive: c, the weight of the contrastive loss over all documents of the batch: 0 in CoT-MAE v2's paper, 1
+            by default in its code, 0.2 in LexMAE.
+        scale: Whether the divergence is multiplied by t squared, so that t leaves the size of its gradient as it is
+            (Hinton et al. 2015; LexMAE).
+        direction: "teacher_to_student" is KL(teacher || student), as in the code of CoT-MAE v2's authors and in LexMAE;
+            "student_to_teacher" is KL(student || teacher), as CoT-MAE v2's Eq. 16 is printed.
+    """
+
+    name = "distill_kl"
+
+    def __init__(
+        self,
+        *,
+        temperature: PositiveFloat = 1.0,
+        teacher_temperature: PositiveFloat = 1.0,
+        contrastive: NonNegativeFloat = 0.0,
+        scale: bool = False,
+        direction: Literal["teacher_to_student", "student_to_teacher"] = "teacher_to_student",
+    ) -> None:
+        super().__init__(temperature=temperature, teacher_temperature=teacher_temperature, contrastive=contrastive)
+        self.scale = scale
+        self.reverse = direction == "student_to_teacher"
+
+    def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:  # noqa: ARG002 - a passage like any
+        """The divergence, summed over passages, mean over all queries."""
+        scored = ~teacher.isnan()
+        rows = scored.sum(dim=1) >= 2  # (Q,)
+        unscored = ~scored[rows]
+        student, teacher = _log_softmax(student[rows], unscored), _log_softmax(teacher[rows], unscored)
+        # The divergence of the first from the second.
+        pair = (teacher, student) if self.reverse else (student, teacher)
+        divergence = functional.kl_div(*pair, reduction="sum", log_target=True) / len(rows)
+        return divergence * self.temperature**2 if self.scale else divergence
+
+
+def _log_softmax(scores: Tensor, unscored: Tensor) -> Tensor:
+    """The log-softmax over the scored passages; 0 at the others, where both distributions then agree."""
+    return scores.masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)
+
+
+class MarginMSE(Distillation):
+    """Mean squared error of the margins between a query's positive and its negatives (Hofstätter et al. 2020).
+
+        L = mean over pairs (q, d-) of  ((s(q, d+) - s(q, d-)) / t  -  (teacher(q, d+) - teacher(q, d-)) / T)^2
+            +  c L_contrastive
+
+    A pair is a query with one of its own negatives, if the teacher scored both that negative and the positive.
+
+    Args:
+        temperature: t; divides the student's scores, in the contrastive term too. Cosines, which differ by at most 2,
+            need a value below 1 to reach a re-ranker's margins of about 10.
+        teacher_temperature: T; the teacher's scores are divided by it.
+        contrastive: c, the weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
+    """
+
+    name = "margin_mse"
+
+    def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
+        """The mean squared error over all pairs of the batch."""
+        wanted = _margins(teacher, positives)
+        pairs = ~wanted.isnan().scatter(1, positives[:, None], True)  # (Q, D)
+        errors = functional.mse_loss(_margins(student, positives)[pairs], wanted[pairs], reduction="sum")
+        # A step may lack pairs if not all negatives were scored; its loss is then 0.
+        return errors / pairs.sum().clamp(min=1)
+
+
+def _margins(scores: Tensor, positives: Tensor) -> Tensor:
+    """(Q, D): how far the positive's score is above each document's."""
+    return scores.gather(1, positives[:, None]) - scores

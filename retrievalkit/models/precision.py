@@ -1,0 +1,74 @@
+"""The number format that models compute in: what "auto" means on this machine, and the context that applies it.
+
+Weights stay float32; in bf16 and fp16 only the matrix products are done in the lower precision (automatic mixed
+precision). A processor that encodes in bf16 also keeps hidden states in it. A bf16 number has 8 significant bits, so
+that a sum depends on the order in which it is added up, and with it a text's vector on what the text is batched with.
+Hence two defaults:
+
+    fp32   where the result is a score to be compared: queries of a search, pairs of a re-ranker
+    auto   where speed counts and errors average out: training, the encoding of a corpus
+
+int8 is for the encoding of texts on a processor, and never what "auto" means: its vectors differ in the third digit.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, cast
+
+import torch
+
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.scoring.bf16_filter import multiplies_bf16
+
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+
+AUTO = "RKIT_PRECISION"
+"""Environment variable: what "auto" means, fp32 or bf16, whatever the hardware."""
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """The format that a model computes in: never "auto"."""
+    if precision == "fp16" and device.type == "cpu":
+        msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
+        raise UnsupportedError(msg)
+    if precision == "int8" and device.type != "cpu":
+        msg = "precision int8 is for processors, and models run on a GPU here. Use auto, bf16 or fp16."
+        raise UnsupportedError(msg)
+    return auto_precision(device)[0] if precision == "auto" else precision
+
+
+def auto_precision(device: torch.device) -> tuple[Precision, str]:
+    """What "auto" means on a device, and the reason: bf16 if the hardware multiplies in it, else fp32."""
+    if wanted := os.environ.get(AUTO):
+        if wanted not in ("fp32", "bf16"):
+            msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
+            raise OptionError(msg)
+        return cast("Precision", wanted), f"set by {AUTO}"
+    if device.type == "cuda":
+        if torch.cuda.is_bf16_supported():
+            return "bf16", "the GPU multiplies in bf16"
+        return "fp32", "the GPU does not multiply in bf16"
+    if multiplies_bf16():
+        return "bf16", "the processor multiplies in bf16"
+    # Such processors emulate bf16, several times slower than fp32.
+    return "fp32", "the processor does not multiply in bf16"
+
+
+def check_for_pairs(precision: Precision) -> None:
+    """Refuse a format that only encoders of texts compute in, and re-rankers do not."""
+    if precision == "int8":
+        msg = "precision int8 is for the encoding of texts, and pairs are scored here. Use auto, bf16 or fp32."
+        raise UnsupportedError(msg)
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """The context in which a model computes in a precision; in int8 that of its encoder is needed too."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

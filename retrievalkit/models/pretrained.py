@@ -1,0 +1,298 @@
+"""Pretrained models: where they lie, how they are loaded, which they are, and the weights of any module.
+
+Everything that comes from the Hugging Face hub passes through here, so that a model which cannot be had is always the
+same error, within seconds, and no code that came with a model runs unless it was asked for.
+Imports nothing heavy at its top: recipes ask where a model lies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
+
+from retrievalkit import storage
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
+from retrievalkit.registry import trust
+from retrievalkit.registry.modules import large_imports, package_folder
+from retrievalkit.storage import NOT_WEIGHTS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_PROBE_SECONDS = 4.0
+_COPY = "Copy the model again."
+# The names of sizes in any architecture's configuration, with the least and the greatest that is taken.
+_BOUNDS = (
+    (re.compile(r"(num_|n_)(\w+_)?(heads?|layers?)|relative_attention_max_distance"), 1, 10_000),
+    (re.compile(r"hidden_size|d_model|dim|n_embd"), 1, 1 << 16),
+    (re.compile(r"\w*(_size|_dim|_width)|d_\w+|n_inner"), 0, 1 << 21),
+    (re.compile(r"\w+_token_id"), -1, 1 << 21),
+    (re.compile(r"n_positions|max_position_embeddings"), 0, 1 << 24),
+)
+
+
+def locate_model(model: str | Path) -> str:
+    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package."""
+    name = str(model)
+    if not name.startswith("package:"):
+        return name
+    package, _, inside = name.removeprefix("package:").partition("/")
+    if not package or os.path.isabs(inside) or ".." in Path(inside).parts:
+        msg = f"model '{name}' is not package:NAME/FOLDER: the name of a package, and a folder inside it."
+        raise InputError(msg)
+    home = package_folder(package)
+    if home is None:
+        msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
+        raise InputError(msg)
+    folder = home / inside
+    if not folder.is_dir():
+        msg = f"model '{name}': the package '{package}' has no folder '{inside}'."
+        raise InputError(msg)
+    return str(folder)
+
+
+def model_fingerprint(model: str) -> str:
+    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name."""
+    located = locate_model(model)
+    if not os.path.isdir(located):
+        return located
+    remedy = "Copy the model again, or pretrain it again."
+    return storage.checked_fingerprint(located, "model", skip=NOT_WEIGHTS, remedy=remedy)
+
+
+def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
+    """Call `kind.from_pretrained`, quietly.
+
+    Raises:
+        InputError: There is no such model, it is damaged, it needs a missing package or code of its own that the user
+            has not allowed, or the hub cannot be reached.
+    """
+    check_source(source)
+    whole = os.path.isfile(os.path.join(source, "config.json"))
+    if not whole and model_file(source, "adapter_config.json", revision=options.get("revision")):
+        # Transformers would load the model that this file names: any on the hub, or any folder of the user.
+        msg = f"'{source}' is an adapter of another model. Merge the two (PEFT: merge_and_unload), and give the result."
+        raise InputError(msg)
+    unreachable = None if os.path.isdir(source) else _hub_problem()
+    with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet(), large_imports():
+        # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
+        loaded = kind.from_pretrained(source, **options, trust_remote_code=trust.code_allowed())
+    check_attention(getattr(loaded, "_attn_implementation", None), source)
+    return loaded
+
+
+def check_source(source: str) -> None:
+    """Refuse folders of ours that are no model, and configurations with sizes that no model has."""
+    kind = storage.kind_of(source)
+    if kind == "checkpoint":
+        inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
+        msg = (
+            f"'{source}' is a checkpoint (rkit train), not a pretrained model. Its encoder alone is one: give "
+            f"'{os.path.join(source, inner)}'."
+        )
+        raise ArtifactError(msg)
+    if kind in ("vectors", "index"):
+        holds = "vectors" if kind == "vectors" else "an index"
+        msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a pretrained model, or a checkpoint."
+        raise ArtifactError(msg)
+    check_configuration(source)
+
+
+@dataclass(frozen=True)
+class _Tokenizer:
+    """The form of tokenizer_config.json."""
+
+    model_max_length: Annotated[float, Ge(3)] | None = None
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """The form of model.safetensors.index.json."""
+
+    weight_map: dict[str, str]
+
+
+def check_configuration(folder: str | Path) -> None:
+    """Refuse a folder that leads to files outside of it, or whose configuration names sizes that no model has.
+
+    A billion layers would take all memory before any weight is compared with them.
+    """
+    storage.check_own_files(folder)
+    named: dict[str, Path] = {}
+    tokenizer, path = Path(folder) / "tokenizer_config.json", Path(folder) / "config.json"
+    if tokenizer.is_file():
+        says = storage.read_json(tokenizer, _Tokenizer, do=_COPY, nan=True)
+        # Some versions of transformers open these as they stand, such as vocab_file, but for two.
+        ignored = ("special_tokens_map_file", "added_tokens_file")
+        named |= {str(says[name]): tokenizer for name in says if name.endswith("_file") and name not in ignored}
+    for listing in Path(folder).glob("*.index.json"):
+        shards = storage.read_document(listing, _Shards, do=_COPY).weight_map.values()
+        named |= dict.fromkeys(shards, listing)
+    for name, file in named.items():
+        if "/" in name and os.path.isfile(Path(folder) / name):
+            msg = f"'{file}' names the file '{name}', and should name files of its folder alone. {_COPY}"
+            raise ArtifactError(msg)
+    if not path.is_file():
+        return
+    values = storage.read_document(path, dict[str, Any], do=_COPY, nan=True)
+    for name, value in values.items():
+        for pattern, least, most in _BOUNDS:
+            if pattern.fullmatch(name) and isinstance(value, int | float) and not least <= value <= most:
+                msg = f"'{path}' is damaged: {name} is {value!r}, and should be from {least} to {most:,}. {_COPY}"
+                raise ArtifactError(msg)
+
+
+def check_attention(implementation: object, source: str) -> None:
+    """Refuse an implementation of attention that is code of the hub, "owner/name", unless the user allows code."""
+    if "/" in str(implementation) and not trust.code_allowed():
+        raise code_refused(source, f"code of the hub, the attention '{implementation}'")
+
+
+def code_refused(source: str, what: str = "Python code that came with it") -> InputError:
+    """The error about a model that needs code which the user has not allowed."""
+    msg = (
+        f"the model '{source}' needs {what}; none of it was run. If you have read and trust "
+        f"that code, set {trust.TRUST}=1 in the environment. No option and no file can allow it."
+    )
+    return InputError(msg)
+
+
+def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
+    """A file of a model, downloaded if the model is on the hub; None if it has no such file."""
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        return None  # the name may come from a file of the model
+    if os.path.isdir(source):
+        path = Path(source) / name
+        return path if path.is_file() else None
+    from transformers.utils import cached_file
+
+    try:
+        with _hub_as_allowed(offline=_hub_problem() is not None):
+            path_in_cache = cached_file(source, name, revision=revision)
+    except (OSError, ValueError):
+        return None
+    return Path(path_in_cache) if path_in_cache else None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences transformers but for errors; its settings are restored at the end."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a module's weights; tensors that it uses in two places are stored once."""
+    import safetensors.torch
+
+    safetensors.torch.save_model(model, str(path))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Read what `save_weights` wrote."""
+    import safetensors.torch
+
+    safetensors.torch.load_model(model, str(path))
+
+
+def check_finite(model: nn.Module, source: str) -> None:
+    """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN.
+
+    Raises:
+        ArtifactError: Names the file, if it is one of safetensors in a folder, and the tensor.
+    """
+    from safetensors.torch import load_file
+
+    broken = next((name for name, weight in model.named_parameters() if not _is_finite(weight)), None)
+    if broken is None:
+        return
+    place = f"'{source}': the tensor '{broken}'"
+    for path in Path(source).rglob("*.safetensors"):
+        for name, tensor in load_file(path).items():
+            if not _is_finite(tensor):
+                place = f"'{path}': the tensor '{name}'"
+    msg = f"{place} holds NaN or infinite numbers. Copy the model again, or train it again with a lower learning rate."
+    raise ArtifactError(msg)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # A sum is quicker than a look at each number, and may be infinite where these are not.
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+@cache
+def _hub_problem() -> str | None:
+    """Why the hub cannot be reached; None if it can, or if the user has chosen to work offline.
+
+    Asked once, without the library's retries: these take minutes for the several files of a model.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PROBE_SECONDS)
+    except Exception as error:  # noqa: BLE001 - the exceptions depend on the HTTP library of huggingface_hub's release
+        return f"{constants.ENDPOINT} cannot be reached ({_first_line(error)})"
+    return None
+
+
+@contextmanager
+def _hub_as_allowed(*, offline: bool) -> Iterator[None]:
+    """Lets the library look at its cache alone, or ask the hub without a token if a file named the model.
+
+    Its own options, `local_files_only` and `token`, do not reach every request.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
+    constants.HF_HUB_OFFLINE = before[0] or offline
+    constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = before[1] or trust.is_anonymous()
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = before
+
+
+@contextmanager
+def _explained(source: str, unreachable: str | None) -> Iterator[None]:
+    try:
+        yield
+    except RetrievalkitError:
+        raise
+    except Exception as error:  # at values of other types in its files, transformers raises anything
+        if "custom code" in str(error) and not trust.code_allowed():
+            raise code_refused(source) from error
+        if unreachable:
+            msg = (
+                f"cannot load the model '{source}': it is no local folder, the cache does not hold it, and "
+                f"{unreachable}. Check the name and the network, or give a folder or package:NAME/FOLDER."
+            )
+        else:
+            place = "the folder" if os.path.exists(source) else "the hub or a local folder"
+            msg = f"cannot load the model '{source}' from {place}: {_first_line(error)}"
+        raise InputError(msg) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # A validation error names the field in the first line, and the problem in the second.
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__

@@ -1,0 +1,49 @@
+"""Masked language modelling, the objective of BERT."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from torch import Tensor
+
+from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress
+from retrievalkit.data.masking import Masker, count_labels, pad_labels
+from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.scoring.lexical import token_loss
+
+Ratio = Annotated[float, Field(gt=0, lt=1)]
+
+
+class MaskedLanguageModel(Pretrainer):
+    """Predicts masked words from their context (BERT: Devlin et al. 2019).
+
+    It trains a vocabulary head for a model without one, and adapts a model to another domain.
+
+    Args:
+        mask_ratio: Fraction of a text's tokens that is masked.
+        whole_words: Whether all tokens of a word are masked together.
+    """
+
+    def __init__(self, encoder: Encoder, max_length: int, *, mask_ratio: Ratio = 0.3, whole_words: bool = True) -> None:
+        super().__init__(encoder, max_length)
+        self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
+
+    def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
+        """The masked texts and their labels."""
+        masked = [self.masker(pieces, draw) for pieces in samples]
+        return {
+            "texts": self.encoder.collate([ids for ids, _ in masked], "document"),
+            "labels": pad_labels([labels for _, labels in masked]),
+        }
+
+    def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The masked tokens."""
+        return {"mlm": count_labels(batch["labels"])}
+
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+        """The mean cross entropy of the masked tokens."""
+        states = self.encoder(batch["texts"], [self.encoder.info.layers])
+        return LossValue.weighted({"mlm": token_loss(states.last, states.head, batch["labels"])}, {})

@@ -1,0 +1,155 @@
+"""RetroMAE (Xiao et al. 2022): a text is reconstructed from its [CLS] vector and little else.
+
+MLR starts from models pre-trained this way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor, nn
+
+from retrievalkit.contracts import Batch, Encoder, LayerShape, LossValue, Pretrainer, Progress
+from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
+from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.scoring.lexical import token_loss
+
+Ratio = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+_DEVIATION = 0.02
+
+
+class RetroMAE(Pretrainer):
+    """Masked language modelling, and a decoder of one layer that predicts every token from the [CLS] vector.
+
+    With h the last state of [CLS] in the masked text, E the embeddings of the text unmasked and P positions:
+
+        queries = P + h;  keys and values = [h, E_1, ..., E_n]
+        loss = CE of the masked tokens by the encoder + CE of all tokens by the decoder
+
+    Each position attends to h and a random fraction of the other positions, drawn anew for each, never to itself. The
+    decoder uses the encoder's embeddings and vocabulary head and trains both. It has position embeddings of its own,
+    for encoders that have none (ModernBERT).
+
+    Args:
+        mask_ratio: Fraction of a text's tokens that is masked for the encoder.
+        decoder_mask_ratio: Fraction of the positions hidden from each position of the decoder.
+        whole_words: Whether all tokens of a word are masked together.
+        decoder_weight: Weight of the decoder's loss.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        max_length: int,
+        *,
+        mask_ratio: Ratio = 0.3,
+        decoder_mask_ratio: Share = 0.5,
+        whole_words: bool = True,
+        decoder_weight: NonNegativeFloat = 1.0,
+    ) -> None:
+        super().__init__(encoder, max_length)
+        if not self.vocabulary.before:
+            msg = (
+                "retromae needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another model."
+            )
+            raise UnsupportedError(msg)
+        self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
+        self.decoder_mask_ratio = decoder_mask_ratio
+        self.decoder_weight = decoder_weight
+        self.decoder = EnhancedDecoder(encoder.info.width, max_length, encoder.layer_shape())
+
+    def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
+        """The masked texts, their labels, and the unmasked texts."""
+        masked = [self.masker(pieces, draw) for pieces in samples]
+        return {
+            "masked": self.encoder.collate([ids for ids, _ in masked], "document"),
+            "labels": pad_labels([labels for _, labels in masked]),
+            "texts": self.encoder.collate([self.vocabulary.wrap(pieces.ids) for pieces in samples], "document"),
+        }
+
+    def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The masked tokens of the encoder, and all tokens that the decoder predicts."""
+        return {
+            "encoder_mlm": count_labels(batch["labels"]),
+            "decoder": count_labels(_decoder_labels(batch["texts"])),
+        }
+
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+        """The sum of the encoder's loss and the weighted loss of the decoder."""
+        texts: Batch = batch["texts"]
+        states = self.encoder(batch["masked"], [self.encoder.info.layers])
+        terms = {"encoder_mlm": token_loss(states.last, states.head, batch["labels"])}
+        decoded = self.decoder(states.last[:, :1], self.encoder.embed(texts), self._visible(texts.attention_mask))
+        terms["decoder"] = token_loss(decoded, states.head, _decoder_labels(texts))
+        return LossValue.weighted(terms, {"decoder": self.decoder_weight})
+
+    def _visible(self, attention_mask: Tensor) -> Tensor:
+        """(batch, tokens, tokens) bool: the positions (last axis) that each position attends to."""
+        texts, tokens = attention_mask.shape
+        visible = torch.rand(texts, tokens, tokens, device=attention_mask.device) >= self.decoder_mask_ratio
+        visible &= ~torch.eye(tokens, dtype=torch.bool, device=attention_mask.device)
+        # The first position holds the [CLS] vector, which is visible to all.
+        visible[:, :, 0] = True
+        return visible & attention_mask[:, None, :].bool()
+
+
+def _decoder_labels(texts: Batch) -> Tensor:
+    """(batch, tokens) long: every token of the text itself."""
+    return texts.input_ids.masked_fill(texts.special_mask | ~texts.attention_mask.bool(), UNLABELLED)
+
+
+class EnhancedDecoder(nn.Module):
+    """One transformer layer whose queries are positions plus the text's vector, and whose keys are its embeddings.
+
+    Args:
+        width: Hidden size.
+        positions: Maximum number of tokens per text.
+        shape: Sizes and activation, as in the encoder's layers.
+    """
+
+    def __init__(self, width: int, positions: int, shape: LayerShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.positions = nn.Embedding(positions, width)
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        self.inner, self.outer = nn.Linear(width, shape.inner), nn.Linear(shape.inner, width)
+        self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(shape.dropout)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=_DEVIATION)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, vector: Tensor, embeddings: Tensor, visible: Tensor) -> Tensor:
+        """The states from which the tokens are predicted.
+
+        Args:
+            vector: (batch, 1, width), the text's vector.
+            embeddings: (batch, tokens, width), the embeddings of its tokens.
+            visible: (batch, tokens, tokens) bool, the keys (last axis) that each query attends to.
+
+        Returns:
+            (batch, tokens, width).
+        """
+        queries = self.positions.weight[: embeddings.shape[1]] + vector  # (batch, tokens, width)
+        keys = torch.cat([vector, embeddings[:, 1:]], dim=1)
+        parts = (self._by_head(self.query(queries)), self._by_head(self.key(keys)), self._by_head(self.value(keys)))
+        dropped = self.shape.attention_dropout if self.training else 0.0
+        attended = nn.functional.scaled_dot_product_attention(*parts, attn_mask=visible[:, None], dropout_p=dropped)
+        attended = self.output(attended.transpose(1, 2).flatten(2))
+        states = self.attention_norm(queries + self.dropout(attended))
+        added = self.outer(self.shape.activation(self.inner(states)))
+        decoded: Tensor = self.norm(states + self.dropout(added))
+        return decoded
+
+    def _by_head(self, states: Tensor) -> Tensor:
+        """(batch, tokens, width) -> (batch, heads, tokens, width of a head)."""
+        texts, tokens, width = states.shape
+        return states.view(texts, tokens, self.shape.heads, width // self.shape.heads).transpose(1, 2)

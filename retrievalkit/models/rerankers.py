@@ -1,0 +1,64 @@
+"""Re-rankers by their addresses: a cross-encoder's name or folder, or `NAME:MODEL` with a registered name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit import registry
+from retrievalkit.contracts import Reranker
+from retrievalkit.errors import PluginError, UnknownNameError
+from retrievalkit.models.precision import Precision
+
+# At least two letters: a single one is a drive.
+_PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
+_OF_MODELS = "package"  # `locate_model` knows it
+
+
+def open_reranker(address: str | Path, *, max_length: int | None = None) -> Reranker:
+    """Load a re-ranker.
+
+    Raises:
+        UnknownNameError: Nobody registered the name before the colon.
+        InputError: There is no such model.
+        PluginError: It has no fingerprint.
+    """
+    match = _PREFIXED.fullmatch(str(address))
+    if match and match[1] in registry.names("reranker"):
+        name, source = match[1], match[2]
+    elif match and match[1] != _OF_MODELS and not os.path.exists(address):
+        hint = f"'{address}' is no folder. {registry.default_registry().hint('reranker', match[1])}".rstrip()
+        raise UnknownNameError("reranker", match[1], registry.names("reranker"), hint=hint)
+    else:
+        name, source = "cross_encoder", str(address)
+    found: Reranker = registry.get("reranker", name).load(source, max_length=max_length)  # type: ignore[attr-defined]
+    if not isinstance(getattr(found, "fingerprint", None), str):
+        msg = f"the re-ranker '{name}' has no fingerprint: a text that changes whenever its model does. Set it in load."
+        raise PluginError(msg)
+    return found
+
+
+def score_pairs(
+    reranker: Reranker,
+    pairs: Sequence[Any],
+    *,
+    batch_tokens: int | None = None,
+    precision: Precision = "fp32",
+    advance: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """(pairs,) float32: the scores of pairs that the re-ranker tokenised, checked; see `contracts.Reranker.score`."""
+    given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
+    scores = np.asarray(given, dtype=np.float32)
+    name = type(reranker).__name__
+    if scores.shape != (len(pairs),):
+        msg = f"the re-ranker {name} gives scores of shape {scores.shape} for {len(pairs)} pairs. Correct its plugin."
+        raise PluginError(msg)
+    if not np.isfinite(scores).all():
+        msg = f"the re-ranker {name} gives a pair a score that is not finite. Correct its plugin, or its model."
+        raise PluginError(msg)
+    return scores

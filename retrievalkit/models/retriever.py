@@ -1,0 +1,430 @@
+"""Two towers and a pooler: they turn queries and documents into representations that the scoring rule compares.
+
+A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so that none of it is
+ever an option again. Parts are stored by name, options and the version of their distribution, never by import path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from retrievalkit import registry, storage
+from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
+from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.checkpoint import (
+    CONFIGURATION,
+    DO,
+    LENGTHS,
+    POOLER_WEIGHTS,
+    UNTRAINED,
+    damage_explained,
+    is_checkpoint,
+    length_explained,
+    missing_plugins_explained,
+    read_checkpoint,
+    untrained_fingerprint,
+)
+from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
+from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
+from retrievalkit.models.published import WithoutEquivalentError, load_own_weights
+from retrievalkit.models.sentence_transformers import left_out, own_settings
+from retrievalkit.registry import describe
+from retrievalkit.reporting import notices
+
+# On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
+CPU_BATCH_TOKENS = 4_096
+GPU_BATCH_TOKENS = 65_536
+
+_DEFAULT_POOLER = "cls"
+_PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
+
+
+class Retriever(nn.Module):
+    """A query tower, a document tower (the same one where the towers are shared) and a pooler.
+
+    Attributes:
+        towers: {"shared": encoder} or {"query": encoder, "document": encoder}.
+        pooler: Turns token states of either side into a Representation.
+        description: Names, options and versions of the parts, as in `retrievalkit.json`. Of a retriever that was not
+            loaded from a checkpoint also "model", and "pooling" (a phrase for people) if no pooler was named.
+        fingerprint: Identifies the weights and the options.
+        changed: Options of the encoder that are not those which the fingerprint stands for, such as a length.
+        dimensions: How many numbers of each vector `encode` keeps; None = all. Vectors of length 1 keep that length.
+    """
+
+    def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
+        super().__init__()
+        self.towers = nn.ModuleDict(towers)
+        self.pooler = pooler
+        self.description = description
+        self.fingerprint = ""
+        self.changed: dict[str, Any] = {}
+        self.dimensions: int | None = None
+
+    @classmethod
+    def create(
+        cls,
+        model: str | Path,
+        *,
+        encoder: str = "transformer",
+        pooler: str | None = None,
+        encoder_options: Mapping[str, Any] | None = None,
+        pooler_options: Mapping[str, Any] | None = None,
+        separate_towers: bool = False,
+        seed: int = 0,
+        lean: bool = False,
+    ) -> Retriever:
+        """Make a retriever from a pretrained model.
+
+        Args:
+            model: Name or folder of a model that the encoder can load.
+            encoder: Registered name of the encoder.
+            pooler: Registered name of the pooler; None = the model's own pooling, prompts, lengths and titles if it is
+                a model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
+            encoder_options: Options of the encoder.
+            pooler_options: Options of the pooler.
+            separate_towers: Whether queries and documents get an encoder each (both start from `model`).
+            seed: Seed of the weights that are not pretrained, such as a pooler's projection.
+            lean: Only encode with it: it may start quicker, and can be neither trained nor saved.
+
+        Raises:
+            InputError: The model, a name or an option is wrong, or the parts do not fit together.
+        """
+        named, source = pooler is not None, model_fingerprint(str(model))
+        own = None
+        if encoder == "transformer":
+            try:
+                own = own_settings(model, revision=(encoder_options or {}).get("revision"))
+            except WithoutEquivalentError:
+                if not named:
+                    raise
+        if own is not None and not named:
+            pooler = own.pooler
+            encoder_options = {**own.encoder_options, **(encoder_options or {})}
+            pooler_options = {**own.pooler_options, **(pooler_options or {})}
+        pooler = pooler or _DEFAULT_POOLER
+        try:
+            described = describe("pooler", pooler, pooler_options or {})
+        except UnknownNameError as error:
+            if own is None or own.pooler != pooler or error.kind != "pooler":
+                raise
+            msg = (
+                f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed. Install its "
+                f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
+            )
+            raise UnsupportedError(msg) from error
+        description = {
+            "separate_towers": separate_towers,
+            "encoder": describe("encoder", encoder, encoder_options or {}),
+            "pooler": described,
+        }
+        folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
+        with _drawn_with(seed):
+            retriever = cls._assemble(folders, description, lean=lean)
+        if own is not None and own.pooler == pooler:
+            load_own_weights(own, retriever.pooler, named=named)
+        check_finite(retriever, locate_model(model))
+        # Before the model's path is added: a model that was moved is the same model.
+        retriever.fingerprint = storage.fingerprint_value([description, source])
+        # Absolute, so that the retriever can be made again from another working directory.
+        retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
+        if not named:
+            normalised = ", normalised" if described["options"].get("normalize") else ""
+            origin = "the default" if own is None else f"from {own.source}"
+            retriever.description["pooling"] = f"{described['name']} pooling{normalised}, {origin}"
+        return retriever
+
+    @classmethod
+    def _assemble(
+        cls, folders: Mapping[str, str | Path], description: dict[str, Any], *, lean: bool = False
+    ) -> Retriever:
+        encoder, pooler = description["encoder"], description["pooler"]
+        kind: Any = registry.get("encoder", encoder["name"])
+        options = registry.check_options(f"encoder '{encoder['name']}'", kind, encoder["options"])
+        make = kind.lean if lean else kind
+        towers = {tower: make(folder, **options) for tower, folder in folders.items()}
+        info = next(iter(towers.values())).info
+        made_pooler = registry.create("pooler", pooler["name"], info, **pooler["options"])
+        for tower in towers.values():
+            tower.prepare(made_pooler.needs)
+        made_pooler.bind(next(iter(towers.values())))
+        return cls(towers, made_pooler, description)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        device: torch.device | str | None = None,
+        *,
+        lean: bool = False,
+        encoder_options: Mapping[str, Any] | None = None,
+        separate_towers: bool = False,
+        seed: int = 0,
+    ) -> Retriever:
+        """Load a checkpoint folder, in eval mode.
+
+        Args:
+            folder: A folder that `save` wrote.
+            device: Where to put it; None = the GPU if there is one, else the CPU.
+            lean: As for `create`.
+            encoder_options: Options of the encoder that are to differ from those of the checkpoint.
+            separate_towers: Whether each side gets an encoder of its own where the checkpoint has one for both.
+            seed: As for `create`.
+
+        Raises:
+            ArtifactError: It is not a checkpoint folder, or a plugin that it needs is not installed.
+            OptionError: The encoder lacks such an option, or the value does not fit it.
+        """
+        folder = Path(folder)
+        stored, fingerprint = read_checkpoint(folder)
+        separate = stored["separate_towers"] or separate_towers
+        folders: dict[str, Path] = {
+            tower: folder / (tower if stored["separate_towers"] else "encoder")
+            for tower in (SIDES if separate else ("shared",))
+        }
+        description = {**stored, "separate_towers": separate}
+        with missing_plugins_explained(description, folder), _drawn_with(seed):
+            name, before = stored["encoder"]["name"], stored["encoder"]["options"]
+            given = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), encoder_options or {})
+            changed = {
+                option: value for option, value in given.items() if option not in before or before[option] != value
+            }
+            description["encoder"] = {**stored["encoder"], "options": {**before, **changed}}
+            try:
+                retriever = cls._assemble(folders, description, lean=lean)
+            except OptionError as error:
+                msg = f"'{folder / CONFIGURATION}' is damaged: {error} {DO}"
+                raise ArtifactError(msg) from error
+        with damage_explained(folder):
+            retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
+        check_finite(retriever, str(folder))
+        retriever.fingerprint, retriever.changed = fingerprint, changed
+        return retriever.to(device or default_device()).eval()
+
+    @classmethod
+    def from_description(
+        cls,
+        description: dict[str, Any],
+        device: torch.device | str | None = None,
+        *,
+        lean: bool = False,
+        encoder_options: Mapping[str, Any] | None = None,
+    ) -> Retriever:
+        """Make an untrained retriever again, from the `description` of the one that `create` made.
+
+        Args:
+            description: The description.
+            device: As for `load`.
+            lean: As for `create`.
+            encoder_options: Options of the encoder that are to differ from those described; the fingerprint stays.
+        """
+        encoder, pooler = description["encoder"], description["pooler"]
+        if encoder["name"] == "transformer":
+            lost = left_out(description["model"], pooler["name"], pooler["options"], encoder["options"], all_given=True)
+            notices.note(*lost)
+        with missing_plugins_explained(description, description["model"]):
+            retriever = cls.create(
+                description["model"],
+                encoder=encoder["name"],
+                pooler=pooler["name"],
+                encoder_options={**encoder["options"], **(encoder_options or {})},
+                pooler_options=pooler["options"],
+                separate_towers=description["separate_towers"],
+                lean=lean,
+            )
+            if encoder_options:
+                made = {**retriever.description, "encoder": describe("encoder", encoder["name"], encoder["options"])}
+                retriever.fingerprint = untrained_fingerprint(made, description["model"])
+        return retriever.to(device or default_device()).eval()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the encoders, the pooler and `retrievalkit.json` into a folder that exists."""
+        folder = Path(folder)
+        for side in SIDES if "query" in self.towers else SIDES[:1]:
+            target = folder / (side if "query" in self.towers else "encoder")
+            target.mkdir(exist_ok=True)
+            self.tower(side).save(target)
+        state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
+        save_file(state, folder / POOLER_WEIGHTS)
+        description = {key: value for key, value in self.description.items() if key not in UNTRAINED}
+        # A branch or tag names the model that training started from, not this folder.
+        description["encoder"] = dict(description["encoder"])
+        description["encoder"]["options"] = {
+            name: value for name, value in description["encoder"]["options"].items() if name != "revision"
+        }
+        storage.write_json(folder / CONFIGURATION, description)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def tower(self, side: Side) -> Encoder:
+        """The encoder of a side."""
+        encoder: Encoder = self.towers["shared" if "shared" in self.towers else side]  # type: ignore[assignment]
+        return encoder
+
+    def forward(self, batch: Batch, side: Side) -> Representation:
+        """The representation of a batch of tokenised texts of one side."""
+        encoder = self.tower(side)
+        states = encoder(batch, self.pooler.needs.layers_of(side, encoder.info))
+        representation: Representation = self.pooler(states, side)
+        return representation
+
+    def encode(
+        self,
+        texts: Sequence[Text],
+        side: Side,
+        *,
+        batch_tokens: int | None = None,
+        precision: Precision = "fp32",
+    ) -> Representation:
+        """The representation of texts as it is indexed: float32, on the CPU, in the order given.
+
+        In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
+        In bf16 the third digit of a score may differ with the batch; in int8 it is wrong.
+
+        Args:
+            texts: (title, text) pairs; queries have the title "".
+            side: "query" or "document".
+            batch_tokens: Most tokens of a batch, padding included; None = a size that suits the device.
+            precision: The number format to compute in.
+
+        Raises:
+            InputError: There are no texts.
+        """
+        if not texts:
+            msg = "there is no text to encode. Give at least one."
+            raise InputError(msg)
+        token_ids = self.tower(side).tokenize(texts, side)
+        parts, order = [], []
+        for positions, part in self.encode_tokens(token_ids, side, batch_tokens=batch_tokens, precision=precision):
+            parts.append(part)
+            order.extend(positions)
+        inverse = torch.empty(len(order), dtype=torch.long)
+        inverse[torch.tensor(order)] = torch.arange(len(order))
+        return Representation.concatenate(parts).rows(inverse)
+
+    def encode_tokens(
+        self,
+        token_ids: Sequence[Sequence[int] | np.ndarray],
+        side: Side,
+        *,
+        batch_tokens: int | None = None,
+        precision: Precision = "fp32",
+    ) -> Iterator[tuple[list[int], Representation]]:
+        """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
+        if batch_tokens is None:
+            batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        # Both walk through all modules, which takes a tenth of the time of a single query.
+        was_training = self.training
+        if was_training:
+            self.eval()
+        encoder, definite = self.tower(side), resolve_precision(precision, self.device)
+        try:
+            for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
+                batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
+                computing = encoder.in_int8() if definite == "int8" else autocast(definite, self.device)
+                with torch.inference_mode(), computing:
+                    representation = self(batch, side)
+                representation = representation.to("cpu").float()
+                if self.dimensions is not None:
+                    normalize = bool(getattr(self.pooler, "normalize", False))
+                    representation = representation.cut(self.dimensions, normalize=normalize)
+                yield positions, representation
+        finally:
+            if was_training:
+                self.train()
+
+
+@contextmanager
+def _drawn_with(seed: int) -> Iterator[None]:
+    """Weights that are drawn are equal for equal seeds, and the caller's random state is not touched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def open_retriever(
+    model: str | Path,
+    *,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+    lean: bool = False,
+) -> Retriever:
+    """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
+
+    Raises:
+        InputError: Parts or options other than lengths and attention were named for a checkpoint, which has its own;
+            or there is no such model.
+    """
+    if is_checkpoint(model):
+        given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
+        given += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
+        given += [f"--set pooler.{name}" for name in pooler_options or {}]
+        if given:
+            msg = (
+                f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}. "
+                f"Its lengths alone may differ from those in training: --set encoder.document_length=512"
+            )
+            raise InputError(msg)
+        with length_explained():
+            return Retriever.load(model, lean=lean, encoder_options=encoder_options)
+    if storage.kind_of(model) == "reranker":
+        msg = (
+            f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
+            f"train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
+        )
+        raise ArtifactError(msg)
+    if Path(model).name in ("encoder", *SIDES) and (Path(model).parent / CONFIGURATION).is_file():
+        notices.note(
+            f"'{model}' is the encoder of the checkpoint '{Path(model).parent}' without the pooler that it was trained "
+            f"with. Give the checkpoint to encode as it was trained."
+        )
+    note_left_out(model, encoder, pooler, encoder_options, pooler_options)
+    with length_explained():
+        retriever = Retriever.create(
+            model,
+            encoder=encoder or "transformer",
+            pooler=pooler,
+            encoder_options=encoder_options,
+            pooler_options=pooler_options,
+            lean=lean,
+        )
+    return retriever.to(default_device()).eval()
+
+
+def note_left_out(
+    model: str | Path,
+    encoder: str | None,
+    pooler: str | None,
+    encoder_options: Mapping[str, Any] | None,
+    pooler_options: Mapping[str, Any] | None,
+) -> None:
+    """Tell `oddities` what a named pooler leaves out of the settings that a model was trained with."""
+    if pooler is not None and (encoder or "transformer") == "transformer":
+        notices.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
+
+
+def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
+    """The manifest's entry for the model that encoded the texts; of an untrained one it holds all parts and options."""
+    entry: dict[str, Any] = storage.describe_input(model, retriever.fingerprint)
+    if "model" in retriever.description:
+        entry["description"] = retriever.description
+    if retriever.changed:
+        entry["encoder_options"] = retriever.changed
+    if retriever.dimensions is not None:
+        entry["dimensions"] = retriever.dimensions
+    return entry

@@ -1,0 +1,100 @@
+"""What the terminal shows while a recipe runs: a line for each step and one for its outcome, on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from retrievalkit.errors import shortlist
+from retrievalkit.recipes.job import Job
+from retrievalkit.recipes.log import StepLog
+from retrievalkit.reporting.terminal import printable
+
+_INDENT = " " * 6
+_WIDEST = 160  # characters of a step's last line
+
+
+class Display:
+    """Shows the steps of a run.
+
+    Args:
+        jobs: All steps.
+        folder: The run's folder, as the user named it.
+        verbose: Whether to show each command line.
+        together: Whether steps run side by side, so that each line names its step.
+    """
+
+    def __init__(self, jobs: Sequence[Job], folder: str, *, verbose: bool, together: bool = False) -> None:
+        self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}
+        self.folder = folder
+        self.verbose = verbose
+        self.together = together
+        self.kept: list[str] = []
+        self.done: list[str] = []
+
+    def keep(self, job: Job) -> None:
+        """A step is skipped; shown together with those before and after it."""
+        self.kept.append(job.step.name)
+        self.done.append(job.step.name)
+
+    def start(self, job: Job, *, resumed: bool, seconds: float) -> None:
+        """A step begins, or goes on after so many seconds of an earlier run."""
+        self.show_kept()
+        _say(f"{self._place(job)} {job.step.heading}")
+        if self.verbose:
+            _say(f"{_INDENT}{job.typed}", dim=True)
+        if resumed:
+            word = "Goes on where it was cut off" if job.resumes else "Starts again; it was cut off"
+            _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
+
+    def finish(self, job: Job, log: StepLog, seconds: float) -> None:
+        """A step has ended well: its time and what it says of its result."""
+        self.done.append(job.step.name)
+        start = f"{self._place(job)} done: " if self.together else _INDENT
+        _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
+
+    def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """Steps that ran side by side were interrupted: what is kept."""
+        steps = ", ".join(f"'{job.step.name}'" for job in jobs) or "none"
+        states = ", and the last saved states of steps that save them"
+        error.add_note(f"Interrupted; steps under way: {steps}. {self._kept(states)}")
+
+    def fail(self, job: Job, log: StepLog, error: BaseException, *, others: int = 0) -> None:
+        """A step failed or was interrupted: the end of its log, and what is kept or, of others, goes on."""
+        name, interrupted = job.step.name, isinstance(error, KeyboardInterrupt)
+        where = f"in step {self.places[name]} of {len(self.places)}, '{name}'."
+        if interrupted:
+            state = f", and the last saved state of '{name}'" if job.resumes else ""
+            error.add_note(f"Interrupted {where} {self._kept(state)}")
+            return
+        if self.together:
+            _say(f"{self._place(job)} failed")
+        for line in log.tail():
+            _say(f"{_INDENT}| {line}")
+        _say(f"{_INDENT}The whole log: {log.path}")
+        _say(f"{_INDENT}Steps that do not need it go on: {others}." if others else f"Stopped {where} {self._kept()}")
+
+    def show_kept(self) -> None:
+        """Show the steps skipped since the last one that ran."""
+        if self.kept:
+            first, last = self.places[self.kept[0]], self.places[self.kept[-1]]
+            span = str(last) if first == last else f"{first}-{last}"
+            _say(f"[{span}/{len(self.places)}] Unchanged, kept from the run before: {shortlist(self.kept, 6)}")
+        self.kept = []
+
+    def _place(self, job: Job) -> str:
+        return f"[{self.places[job.step.name]}/{len(self.places)}]"
+
+    def _kept(self, states: str = "") -> str:
+        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
+        return f"Kept in '{self.folder}': {kept}{states}. The same command goes on from there."
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _say(text: str, *, dim: bool = False) -> None:
+    text = printable(text)
+    click.echo(click.style(text, dim=True) if dim else text, err=True)

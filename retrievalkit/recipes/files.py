@@ -1,0 +1,109 @@
+"""Recipe files: where they are, and their content once joined with the recipes that they extend."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from retrievalkit import registry
+from retrievalkit.errors import DataError, PluginError, UnknownNameError, shortlist
+from retrievalkit.recipes.settings import Section, join, read_yaml
+
+LOGS = "logs"
+"""The folder of the steps' logs, in that of the run."""
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+_KEYS = (
+    "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "sets", "means",
+    "baseline", "seeds",
+)  # fmt: skip
+_STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
+
+
+_HERE = Path(__file__).parent
+FOLDER = _HERE / "bundled" if (_HERE / "bundled").is_dir() else _HERE.parents[1] / "recipes"
+"""The recipes that come with retrievalkit; in a checkout, those of the repository."""
+
+
+def find_recipe(source: str | Path) -> Path:
+    """The file of a recipe: a path, the name of one that comes with retrievalkit, or `PLUGIN/NAME`.
+
+    Raises:
+        UnknownNameError: There is none.
+        PluginError: A plugin's recipe has the name of one of ours, or its folder cannot be found.
+    """
+    path = Path(source)
+    if path.is_file():
+        return path
+    name = str(source).removesuffix(".yaml").removeprefix("recipes/")
+    known = bundled_recipes()
+    owner = name.partition("/")[0]
+    if owner in registry.names("recipe"):
+        folder: Path = registry.component("recipe", owner).load()
+        brought = {f"{owner}/{one}": file for one, file in _recipes_in(folder).items()}
+        if name in known and name in brought:
+            msg = f"recipe '{name}' comes with retrievalkit and with '{owner}' too. Give the path: {brought[name]}"
+            raise PluginError(msg)
+        known = brought if owner != "retrievalkit" else known | brought
+    if name not in known:
+        others = [f"{one}/NAME" for one in registry.names("recipe") if one not in (owner, "retrievalkit")]
+        hint = f"Or give the path of a recipe file{', or ' + shortlist(others) if others else ''}."
+        raise UnknownNameError("recipe", str(source), known, hint=hint)
+    return known[name]
+
+
+def bundled_recipes() -> dict[str, Path]:
+    """The recipes that come with retrievalkit: name -> file."""
+    return _recipes_in(FOLDER)
+
+
+def _recipes_in(folder: Path) -> dict[str, Path]:
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
+    """The content of a recipe file joined with the files that it extends, its steps by name.
+
+    Args:
+        path: The file.
+        opened: The files that extend it.
+
+    Raises:
+        DataError: One of them is not a recipe, or extends itself; names file and line.
+    """
+    root = read_yaml(path)
+    if not isinstance(root, Section):
+        msg = "a recipe is a mapping with the keys name, values and steps."
+        raise DataError(msg, file=path, line=1)
+    root.check_keys(_KEYS, "recipe")
+    if "steps" in root:
+        steps = Section(root.places["steps"])
+        for row in root.wanted("steps", list, "a list of steps"):
+            if not isinstance(row, Section):
+                root.fail("a step is a mapping.", "steps")
+            row.check_keys(_STEP_KEYS, "step")
+            name = row.wanted("name", str, "text")
+            if not NAME.fullmatch(name):
+                row.fail(f"the step name '{name}' has other characters than letters, digits, - and _.", "name")
+            if name in steps:
+                row.fail(f"step '{name}': another step has this name, in line {steps.places[name].line}. Rename one.")
+            steps[name], steps.places[name] = row, row.place
+        root["steps"] = steps
+    extended = root.pop("extends", [])
+    opened = (*opened, path.resolve())
+    joined: Section | None = None
+    for name in extended if isinstance(extended, list) else [extended]:
+        if not isinstance(name, str):
+            root.fail(f"'extends' is {name!r}, and should be the path or name of a recipe, or a list.", "extends")
+        beside = Path(os.path.normpath(Path(root.place.file).parent / name))
+        try:
+            other = beside if beside.is_file() else find_recipe(name)
+        except UnknownNameError as error:
+            root.fail(str(error), "extends")
+        if other.resolve() in opened:
+            root.fail(f"the recipe '{name}' extends this one, so this one cannot extend it.", "extends")
+        base = read_recipe(other, opened)
+        joined = base if joined is None else join(joined, base)
+    return root if joined is None else join(joined, root)

@@ -1,0 +1,256 @@
+"""A step that is ready to run: its command line, checked by the command's declaration before the first step starts.
+
+A misspelt option of the tenth training should not show a day later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from retrievalkit import __version__, registry, storage
+from retrievalkit.contracts.declarations import Command, Named, mark
+from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, nearest
+from retrievalkit.recipes.log import StepLog
+from retrievalkit.recipes.recipe import Recipe
+from retrievalkit.recipes.settings import flatten, parse_set
+from retrievalkit.recipes.step import Step
+from retrievalkit.registry.trust import recipe_step
+
+_NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve")
+
+
+class StepError(RetrievalkitError):
+    """A step of a recipe failed; its exit code is that of the command."""
+
+    def __init__(self, step: Step, reason: str, exit_code: int) -> None:
+        super().__init__(f"step '{step.name}' (rkit {step.command}) failed: {reason}")
+        self.reason = reason
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step and its command line.
+
+    Attributes:
+        step: The step.
+        command: Its command.
+        output: The file or folder that it writes, if any.
+        words: The command line, without "rkit".
+    """
+
+    step: Step
+    command: click.Command
+    output: Path | None
+    words: tuple[str, ...]
+
+    @classmethod
+    def plan(cls, recipe: Recipe, step: Step, folder: Path, cli: click.Group) -> Job:
+        """Build a step's command line and check it.
+
+        Raises:
+            InputError: The command line is wrong; names the line of the recipe.
+        """
+        known = commands(cli)
+        if step.command not in known:
+            raise step.error(str(UnknownNameError("command", step.command, known)))
+        command = known[step.command]
+        output = folder / step.output if step.output is not None else None
+        words = _words(step, command, recipe.options_in(step, str(folder)), output)
+        for word in filter(storage.is_address, words):
+            if not any(word == one or word.startswith(f"{one}/") for one in recipe.named) or "::" in word:
+                msg = f"'{word}' would get your credentials of that store. If you know it, name it yourself, by --set."
+                raise step.error(msg)
+        return cls(step, command, output, (*step.command.split(), *words))
+
+    @property
+    def prints(self) -> bool:
+        """Whether the output is what the command prints, because it has no parameter for one."""
+        return self.output is not None and not self._has("output")
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the command goes on where it was cut off."""
+        return self._has("resume")
+
+    def _has(self, name: str) -> bool:
+        return any(parameter.name == name for parameter in self.command.params)
+
+    @property
+    def typed(self) -> str:
+        """The line that one would type."""
+        line = shlex.join(["rkit", *self.words])
+        return f"{line} > {shlex.quote(str(self.output))}" if self.prints else line
+
+    def key(self, inputs: Mapping[str, str | None]) -> str:
+        """A fingerprint of the step and of its inputs."""
+        step = self.step
+        return storage.fingerprint_value([__version__, step.command, step.options, step.output, dict(inputs)])
+
+    def run(self, cli: click.Group, log: StepLog, *, resume: bool) -> None:
+        """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off.
+
+        Raises:
+            StepError: The command failed, or did not write its output.
+        """
+        words, resume = [*self.words], resume and self.resumes
+        # An output was a folder, too, if an earlier run was killed while replacing it.
+        replaces = self.output and (self.output.is_dir() or storage.replaced_folder(self.output).is_dir())
+        words += ["--overwrite"] if replaces and self._has("overwrite") else []
+        words += ["--resume"] if resume else []
+        with _as_step_errors(self.step), recipe_step(), contextlib.ExitStack() as stack:
+            stream = None
+            if self.output is not None and self.prints:
+                staging = stack.enter_context(storage.write_file(self.output))
+                stream = stack.enter_context(staging.open("w", encoding="utf-8"))
+            stack.enter_context(log.collecting(self.typed, resume=resume, stdout=stream))
+            code = cli.main(args=words, prog_name="rkit", standalone_mode=False)
+        if isinstance(code, int) and code:
+            raise StepError(self.step, f"it ended with exit code {code}.", code)
+        if self.output is not None and not self.output.exists():
+            raise StepError(self.step, f"it did not write '{self.output}'.", 1)
+
+
+@contextlib.contextmanager
+def _as_step_errors(step: Step) -> Iterator[None]:
+    """Name the step in every error that a user can meet; bugs keep their traceback."""
+    try:
+        yield
+    except RetrievalkitError as error:
+        raise StepError(step, str(error), error.exit_code) from error
+    except click.ClickException as error:
+        raise StepError(step, error.format_message(), error.exit_code) from error
+    except SystemExit as error:
+        if error.code:
+            raise StepError(step, f"it ended with {error.code}.", 1) from error
+    except click.Abort as error:  # what click makes of Ctrl-C
+        raise error.__cause__ or KeyboardInterrupt from error
+
+
+def commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
+    """The commands that a step may run, by name; those of a group as one would type them: "rerank train"."""
+    known: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        if before + name in _NOT_STEPS:
+            continue
+        if isinstance(command, click.Group):
+            known |= commands(command, f"{before}{name} ")
+        else:
+            known[before + name] = command
+    return known
+
+
+def _words(step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None) -> list[str]:
+    """The words that set a command's options, and its output if it has a parameter for it.
+
+    Raises:
+        DataError: The command lacks such an option, a required one is missing, or a value has the wrong type.
+    """
+    known: dict[str, tuple[click.Parameter, str]] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            known[str(parameter.name)] = parameter, ""
+        for word in (*parameter.opts, *parameter.secondary_opts):
+            if word.startswith("--"):
+                known[word.removeprefix("--").replace("-", "_")] = parameter, word
+    arguments: dict[str, list[str]] = {}
+    words: list[str] = []
+    for name, value in options.items():
+        if name == "output":
+            msg = "'output' belongs next to 'with', not under it."
+            raise step.error(msg, name)
+        if name not in known or name in ("overwrite", "resume"):
+            close = nearest(name, known)
+            offer = f"did you mean '{close}'?" if close else f"it has {', '.join(sorted(known))}."
+            msg = f"rkit {step.command} has no option '{name}' in a recipe; {offer}"
+            raise step.error(msg, name)
+        if value is None:
+            continue
+        parameter, word = known[name]
+        if name == "set":
+            if not isinstance(value, Mapping):
+                msg = f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}."
+                raise step.error(msg, name)
+            words += [part for key, inner in flatten(value).items() for part in (word, f"{key}={_typed(inner)}")]
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            if not isinstance(value, bool):
+                msg = f"'{name}' is {value!r}, and should be true or false."
+                raise step.error(msg, name)
+            opposite = parameter.secondary_opts if word in parameter.opts else parameter.opts
+            words += [word] if value else opposite[:1] if parameter.secondary_opts else []
+        else:
+            several = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+            texts = [_typed(one) for one in (value if several and isinstance(value, list) else [value])]
+            if word:
+                words += [part for text in texts for part in (word, text)]
+                continue
+            arguments[name] = texts
+            # It could be an --output outside of the run's folder.
+            if option := next((text for text in texts if text.startswith("-")), None):
+                msg = f"'{name}' is '{option}', which the command would read as an option. Put ./ before a file's name."
+                raise step.error(msg, name)
+    if output is not None and "output" in known:
+        if known["output"][1]:
+            words += ["--output", str(output)]
+        else:
+            arguments["output"] = [str(output)]
+    words = [*(word for one in command.params for word in arguments.get(str(one.name), [])), *words]
+    try:
+        with command.make_context(f"rkit {step.command}", [*words]) as context:
+            _check_settings(step, command, context.params)
+    except click.UsageError as error:
+        name = next((name for name, (one, _) in known.items() if one is getattr(error, "param", None)), "")
+        if not isinstance(error, click.MissingParameter):
+            msg = f"'{name}': {error.message}"
+            raise step.error(msg, name) from None
+        where = "next to" if name == "output" else "under"
+        msg = f"rkit {step.command} needs '{name}'. Add it {where} 'with'."
+        raise step.error(msg) from None
+    return words
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_typed, value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
+def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]) -> None:
+    """Refuse unknown settings, unknown components, and options that these do not have."""
+    settings = parse_set(given.get("settings", ()))
+    declared: Command[..., Any, Any] | None = getattr(command, "declared", None)
+    option = "set"
+    try:
+        if declared is None:
+            return
+        fields = registry.options(declared.declaration)
+        values = {**given, **declared.settings(settings)}
+        for name, field in fields.items():
+            named = mark(field.annotation, Named)
+            if named is None or f"{name}_options" not in fields:
+                continue
+            option = name if name in step.places else "set"
+            component, own = values.get(name) or named.usual, values.get(f"{name}_options") or {}
+            if named.kind == "loss":
+                from retrievalkit.training.objective import options_by_loss
+
+                pooler: Any = registry.get("pooler", values.get("pooler") or "cls")
+                component = component or pooler.default_loss
+                # Of some poolers, their options decide.
+                components = options_by_loss(component, own) if isinstance(component, str) else {}
+            else:
+                components = {component: own} if component else {}
+            for one, options in components.items():
+                registry.check_options(f"{named.kind} '{one}'", registry.get(named.kind, one), options)
+    except InputError as error:
+        raise step.error(str(error), option) from None

@@ -1,0 +1,537 @@
+"""A recipe: the steps of an experiment as data, each of them a command as one would type it.
+
+    name: layers
+    description: One sentence about the result.
+    requires: {retrievalkit-mlr: pooler self_contrastive}    # distributions to have installed, and what they bring
+    values:                      # changed by `--set corpus=...`; null = has to be given
+      corpus: null
+      examples: ${corpus}/train.jsonl
+      layers: [4, 6]
+      dev: null                  # used as ${dev?} below, so it may be missing
+      seed: 42
+    defaults:                    # options that all steps of a command share
+      train: {batch_size: 32, seed: "${seed}"}
+    steps:
+      - name: model
+        title: "Train on layers ${layers}: the last one is indexed"    # what: why; the summary leaves out the reason
+        command: train
+        with: {corpus: "${corpus}", examples: "${examples}", dev: "${dev?}", set: {pooler.layers: "${layers}"}}
+        output: model            # in the run's own folder
+      - {name: vectors, command: encode, with: {model: "${steps.model}", texts: "${corpus}"}, output: vectors}
+      - {name: index, command: index, with: {source: "${steps.vectors}"}, output: index}
+      - {name: search, command: search, with: {indexes: "${steps.index}", queries: test.jsonl}, output: run.trec}
+      - name: figures
+        command: evaluate
+        with: {run: "${steps.search}", qrels: test.tsv, per-query: true, json: true}    # by query: to test significance
+        output: figures.json     # of a command without --output: what it prints
+
+    table: [figures]             # the steps whose figures are the table's columns; only what they build on is run
+    variants:                    # its rows: what differs in each, and reference figures
+      near: {title: "Layers ${layers}", expected: {source: "Table 2", nDCG@10: 0.41}}
+      far: {title: "Layers ${layers}", values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
+    baseline: near               # the row that the others are compared with
+    seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
+
+The keys under `with` are the command's options and arguments, with dashes or underscores; `set` contains the settings
+of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
+variants, `--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds.
+Titles may contain values too, and follow them. Reference figures may also be given as `expected` at a step; in a
+variant those of a second step in the table are STEP.FIGURE.
+
+    sets:                                                  # of data, say
+      nq: {title: Natural Questions, values: {data: nq}}
+      web: {values: {data: web}}
+    means:
+      both: {title: Mean, of: [nq, web]}                   # sets, patterns, means before it
+    variants:
+      near: {expected: {source: Table 5, nq.RR@10: 0.3, both.RR@10: 0.4}}      # without a set: of the first one
+      far: {values: {layers: [2, 6]}}
+    baseline: near                                         # of the same set
+
+Without `sets` a variant is a row. With them it has a row for each, here near-nq, near-web, near-both, far-nq ...; sets
+alone are rows by themselves. The rows of `means` are not run: they average the figures of others, of variants where
+there are no sets. `--variants` and `--set NAME.VALUE=...` take the name of a variant, of a set or of a row.
+
+A step that is the same in all variants that need it is run once, in the run's own folder. Any other goes into the
+folder of the first variant that has it in this form and, if the seed makes a difference to it, into `seed-N` in there.
+All variants count in this, selected or not, so that a run of some of them, or of more seeds, finds the outputs of
+another run.
+
+`extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
+joined key by key, steps and variants by name; `null` removes a variant or a figure.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.recipes.files import LOGS, NAME, find_recipe, read_recipe
+from retrievalkit.recipes.settings import Place, Section, join
+from retrievalkit.recipes.step import Step, Values, closure, fill, in_order, joined_path, merged, texts
+
+_SEED = "seed"
+
+Cells = Mapping[tuple[str, str], Any]
+"""(Step of the table, figure) -> reference."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a variant, and the steps whose figures are its cells.
+
+    Attributes:
+        name: The variant's name.
+        title: Its label, with values filled in.
+        cells: Seed (None = the recipe's only one) -> step of the table -> step that was run.
+        expected: (step of the table, figure) -> reference.
+        source: Where the references were published.
+        baseline: The row that it is compared with; "" = the recipe's.
+        of: The rows that it averages; () = it is run.
+    """
+
+    name: str
+    title: str
+    cells: Mapping[int | None, Mapping[str, str]]
+    expected: Cells = field(default_factory=dict)
+    source: str = ""
+    baseline: str = ""
+    of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe with its values filled in.
+
+    Attributes:
+        name: Its name.
+        description: One sentence about the result.
+        values: Name -> value, overrides applied; those of variants are not among them.
+        steps: In the order they run, those of all variants.
+        file: The file it was read from.
+        table: The steps whose figures are the columns; () = there is no table.
+        rows: The table's rows.
+        baseline: The row that the others are compared with; "" = none.
+        requires: Distributions to have installed -> what they bring.
+        named: The texts that the user gave by `--set`: stores are read only at addresses among them.
+    """
+
+    name: str
+    description: str
+    values: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    file: str
+    table: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    baseline: str = ""
+    requires: Mapping[str, str] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
+
+    def options_in(self, step: Step, folder: str) -> dict[str, Any]:
+        """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
+        outputs = {f"steps.{one.name}": one.output for one in self.steps if one.output}
+        filled: dict[str, Any] = fill(dict(step.options), lambda name: joined_path(folder, outputs[name]))
+        return filled
+
+
+def load_recipe(
+    source: str | Path, overrides: Mapping[str, Any] | None = None, variants: Sequence[str] | None = None
+) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        source: A file, or the name of a recipe that comes with retrievalkit ("quickstart").
+        overrides: The settings of `--set`, as `parse_set` returns them: values, and options of steps.
+        variants: Which of its variants to run, by name or pattern; None = all.
+
+    Raises:
+        DataError: Something is wrong in the file; names file and line.
+        UnknownNameError: There is no such recipe or variant, or an override is neither a value nor a step.
+    """
+    return _Reader(read_recipe(find_recipe(source))).recipe(dict(overrides or {}), variants)
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A variant, a set, both together, or a mean `of` others; nameless where a recipe has none.
+
+    The title may contain `${values}`; `parts` are the names of the variant and the set that it is made of, and
+    `in_sets` has the references of its cells in sets and means.
+    """
+
+    name: str
+    title: str
+    place: Place
+    overrides: Section = field(default_factory=Section)
+    expected: Cells = field(default_factory=dict)
+    source: Any = None
+    parts: tuple[str, ...] = ()
+    in_sets: Mapping[str, Cells] = field(default_factory=dict)
+    of: tuple[str, ...] = ()
+
+
+class _Reader:
+    """Checks a recipe and fills its values in; every error names file and line."""
+
+    def __init__(self, root: Section) -> None:
+        self.root = root
+        self.name: str = root.wanted("name", str, "text")
+        self.values = root.section("values")
+        defaults = root.section("defaults")
+        self.steps: dict[str, Step] = {}
+        outputs: dict[str, str] = {}
+        for name, section in root.wanted("steps", Section, "a list of steps").items():
+            step = self.steps[name] = _step(section, defaults)
+            if step.output is not None and (other := outputs.setdefault(step.output, name)) != name:
+                msg = f"step '{other}' writes '{step.output}' already. Choose another output."
+                raise step.error(msg)
+        self.table = tuple(root.wanted("table", list, "a list of steps")) if root.get("table") is not None else ()
+        for name in self.table:
+            if name not in self.steps:
+                root.fail(str(UnknownNameError("step", str(name), self.steps)), "table")
+        self.row_names: set[str] = set()
+        sets, means = ([name for name, one in root.section(kind).items() if one is not None] for kind in _OVER)
+        self.in_sets = [*sets, *means] if sets else []
+        self.declared, self.sets = (list(self.read(kind)) for kind in ("variants", "sets"))
+        self.variants: dict[str, _Variant] = {}
+        for variant in self.crossed():
+            if variant.name in self.variants:
+                root.section("variants").fail(f"two rows have the name '{variant.name}'. Rename a variant or a set.")
+            self.variants[variant.name] = variant
+        self.means = list(self.read_means())
+        self.row_names = {*self.variants, *(part for one in self.variants.values() for part in one.parts)} - {""}
+        self.baseline = root.get("baseline") or ""
+        known = [variant.name for variant in self.declared or self.sets]
+        if self.baseline and self.baseline not in known:
+            root.fail(str(UnknownNameError("variant", str(self.baseline), known)), "baseline")
+
+    def recipe(self, overrides: dict[str, Any], wanted: Sequence[str] | None) -> Recipe:
+        seeds = self.seeds(overrides)
+        named = tuple(texts(overrides))
+        for name, value in overrides.items():
+            self.check_override(name, value)
+        selected = self.choose(wanted)
+        # A value may have the name of a variant; settings of the variant are a mapping.
+        of_rows = {name: overrides.pop(name) for name in self.row_names if isinstance(overrides.get(name), Mapping)}
+
+        def given(variant: _Variant) -> list[Mapping[str, Any]]:
+            names = dict.fromkeys((*variant.parts, variant.name))
+            return [variant.overrides, overrides, *(of_rows[name] for name in names if name in of_rows)]
+
+        def build(variant: _Variant, values: Mapping[str, Any]) -> Sequence[Step]:
+            return self.filled([*given(variant), values])
+
+        def label(variant: _Variant, title: str, place: Place) -> str:
+            return Values(self.overridden(given(variant))[0]).label(title, place)
+
+        steps, names = _arrange(list(self.variants.values()), selected, seeds, build)
+        if lacking := [(step, *one) for step in steps for one in step.lacks()]:
+            complete = [name for name, own in self.variants.items() if not any(one.lacks() for one in build(own, {}))]
+            hint = f" Without it: --variants {','.join(complete)}" if complete else ""
+            step, option, name = lacking[0]
+            problem = f"the recipe needs a value for '{name}'. Give it: --set {name}=...{hint}"
+            Section(step.places.get(option, step.place)).fail(problem)
+        return Recipe(
+            name=self.name,
+            description=self.root.get("description") or "",
+            values=Values(self.overridden([overrides])[0]).given(),
+            steps=tuple(steps),
+            file=self.root.place.file,
+            table=self.table,
+            rows=tuple(self.rows(selected, names, label)) if self.table else (),
+            baseline=self.baseline,
+            requires={name: str(brings) for name, brings in self.root.section("requires").items()},
+            named=named,
+        )
+
+    def filled(self, overrides: Iterable[Mapping[str, Any]]) -> list[Step]:
+        """The steps to be run, in order, with values in place of their names."""
+        values, of_steps = self.overridden(overrides)
+        lookup = Values(values)
+        steps = [
+            replace(step, options=merged(step.options, of_steps[name])) if name in of_steps else step
+            for name, step in self.steps.items()
+        ]
+        ordered = in_order(step.filled(lookup) for step in steps)
+        needed = closure({step.name: step.uses for step in ordered}, self.table or self.steps)
+        return [step for step in ordered if step.name in needed]
+
+    def overridden(self, overrides: Iterable[Mapping[str, Any]]) -> tuple[Section, dict[str, Any]]:
+        """The recipe's values and the options of steps, with these overrides; later ones win."""
+        values = self.values
+        of_steps: dict[str, Any] = {}
+        for given in overrides:
+            for name, value in given.items():
+                # A mapping may be that of a step's options.
+                mapping = isinstance(value, Mapping)
+                if name in values and not (mapping and name in self.steps and not isinstance(values[name], Section)):
+                    values = join(values, {name: value})
+                else:
+                    of_steps[name] = merged(of_steps.get(name, {}), value)
+        return values, of_steps
+
+    def check_override(self, name: str, value: Any) -> None:
+        """Refuse an override of something that the recipe does not have."""
+        nested = isinstance(value, Mapping)
+        if nested and name in self.row_names:
+            for inner, override in value.items():
+                self.check_override(inner, override)
+            return
+        if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
+            return
+        if name in self.values:
+            msg = f"the value '{name}' has no options, it is {self.values[name]!r}. Give it one value."
+            raise InputError(msg)
+        hint = "What can be set is a value of the recipe, VARIANT.VALUE, or STEP.OPTION."
+        known = {*self.values, *self.steps, *self.row_names}
+        raise UnknownNameError("value of the recipe", name, known, hint=hint)
+
+    def choose(self, wanted: Sequence[str] | None) -> list[_Variant]:
+        """The variants with these names, or with a part of these names; `*` and `?` match other characters."""
+        if wanted is None:
+            return list(self.variants.values())
+        if list(self.variants) == [""]:
+            msg = f"the recipe '{self.name}' has no variants. Leave --variants out."
+            raise InputError(msg)
+        parts = list(dict.fromkeys(part for variant in self.variants.values() for part in variant.parts))
+        selected: set[str] = set()
+        for pattern in wanted or [""]:
+            matching = [name for name, one in self.variants.items() if fnmatch.filter({name, *one.parts}, pattern)]
+            if not matching:
+                raise UnknownNameError("variant of the recipe", pattern, parts)
+            selected.update(matching)
+        return [variant for name, variant in self.variants.items() if name in selected]
+
+    def seeds(self, overrides: dict[str, Any]) -> list[int]:
+        """The seeds; removes those of `--set seeds=...` from the overrides."""
+        is_set = "seeds" in overrides and "seeds" not in self.values
+        given = overrides.pop("seeds") if is_set else self.root.get("seeds")
+        if isinstance(given, str):
+            given = [int(part) if part.strip().isdigit() else part for part in given.split(",")]
+        seeds: list[int] = given if isinstance(given, list) else [] if given is None else [given]
+        problem = ""
+        if any(not isinstance(seed, int) or isinstance(seed, bool) or seed < 0 for seed in seeds):
+            problem = f"'seeds' is {given!r}, and should be a list of whole numbers, such as [42, 43, 44]."
+        elif len(set(seeds)) < len(seeds):
+            problem = f"'seeds' is {given!r}, and should name each seed once."
+        if problem and not is_set:
+            self.root.fail(problem, "seeds")
+        if not problem and seeds and _SEED not in self.values:
+            problem = "'seeds' are assigned to the value 'seed', which the recipe lacks. Add it under 'values'."
+        elif not problem and seeds and _SEED in overrides:
+            problem = f"the recipe has 'seeds', which are assigned to 'seed'. Set them: --set seeds={overrides[_SEED]}"
+        if problem:
+            raise OptionError(problem)
+        return seeds
+
+    def crossed(self) -> Iterator[_Variant]:
+        """Each variant with each set."""
+        if not self.sets and not self.declared:
+            yield _Variant("", self.name, self.root.place)
+        if not self.sets or not self.declared:
+            yield from self.sets or self.declared
+            return
+        for variant in self.declared:
+            for one in self.sets:
+                yield replace(
+                    variant,
+                    name=f"{variant.name}-{one.name}",
+                    title=f"{variant.title} · {one.title}",
+                    overrides=join(variant.overrides, one.overrides),
+                    expected={**one.expected, **variant.in_sets.get(one.name, {})},
+                    source=variant.source or one.source,
+                    parts=(variant.name, one.name),
+                )
+
+    def read(self, kind: str) -> Iterator[_Variant]:
+        """The variants, or the sets."""
+        for name, section in self.sections(kind, ("title", "values", "expected")):
+            overrides = section.section("values")
+            for key, value in overrides.items():
+                try:
+                    self.check_override(key, value)
+                except InputError as error:
+                    overrides.fail(f"{kind.removesuffix('s')} '{name}': {error}", key)
+            figures = section.section("expected")
+            in_sets = self.references(figures, self.in_sets if kind == "variants" else ())
+            title, place = str(section.get("title", name)), section.places.get("title", section.place)
+            expected = in_sets.pop("", {})
+            yield _Variant(name, title, place, overrides, expected, figures.get("source"), (name,), in_sets)
+
+    def read_means(self) -> Iterator[_Variant]:
+        """The means, after those that they average."""
+        known = [variant.name for variant in self.sets or self.declared]
+        for name, section in self.sections("means", ("title", "of", "expected")):
+            members: dict[str, None] = {}
+            for pattern in section.wanted("of", list, "a list of sets, or of variants where there are no sets"):
+                matching = fnmatch.filter(known, str(pattern))
+                if not matching:
+                    section.fail(str(UnknownNameError("set or variant", str(pattern), known)), "of")
+                members.update(dict.fromkeys(matching))
+            figures = section.section("expected")
+            expected = self.references(figures, ()).get("", {})
+            title, place = str(section.get("title", name)), section.places.get("title", section.place)
+            yield _Variant(name, title, place, expected=expected, source=figures.get("source"), of=tuple(members))
+            known.append(name)
+
+    def sections(self, kind: str, keys: Sequence[str]) -> Iterator[tuple[str, Section]]:
+        """The named sections under a key; null removes one of a recipe that is extended."""
+        sections, singular = self.root.section(kind), kind.removesuffix("s")
+        if any(section is not None for section in sections.values()) and not self.table:
+            self.root.fail(f"{kind} need 'table': the steps whose figures are its columns.", kind)
+        others = [self.root.section(other) for other in ("variants", *_OVER) if other != kind]
+        taken = {
+            "a step": self.steps,
+            "a value": [name for name, value in self.values.items() if isinstance(value, Section)],
+            "a folder that a step writes": [one.output.partition("/")[0] for one in self.steps.values() if one.output],
+            "a folder of seeds": [name for name in sections if name.startswith("seed-")],
+            "the folder of logs": [LOGS],
+            "another row": [name for other in others for name, section in other.items() if section is not None],
+        }
+        for name, section in sections.items():
+            if section is None:
+                continue
+            if not NAME.fullmatch(name):
+                sections.fail(f"the {singular} name '{name}' has other characters than letters, digits, - and _.", name)
+            for what in (what for what, names in taken.items() if name in names):
+                sections.fail(f"the {singular} '{name}' has the name of {what}. Rename it.", name)
+            section = sections.section(name)
+            section.check_keys(keys, singular)
+            yield name, section
+
+    def references(self, figures: Section, sets: Sequence[str]) -> dict[str, dict[tuple[str, str], Any]]:
+        """Set -> the references of its cells; "" where there are none. FIGURE is of the first set.
+
+        FIGURE is of the table's first step, and STEP.FIGURE of another.
+        """
+        cells: dict[str, dict[tuple[str, str], Any]] = {}
+        for key, value in figures.items():
+            if key == "source":
+                continue
+            inside, name = next(iter(sets), ""), key
+            if "." in key and key.partition(".")[0] in sets:
+                inside, _, name = key.partition(".")
+            step, dot, figure = name.partition(".")
+            if step not in self.steps and dot and NAME.fullmatch(step):
+                known = {*self.steps, *self.in_sets}
+                figures.fail(str(UnknownNameError("set or step" if self.in_sets else "step", step, known)), key)
+            cells.setdefault(inside, {})[(step, figure) if step in self.steps else (self.table[0], name)] = value
+        return cells
+
+    def rows(
+        self,
+        selected: Sequence[_Variant],
+        names: Mapping[str, Mapping[int | None, Mapping[str, str]]],
+        label: Callable[[_Variant, str, Place], str],
+    ) -> Iterable[Row]:
+        """The rows of the selected variants, and of the means whose rows are all among them."""
+        rows: dict[str, Row] = {}
+        of_steps = {(name, key): value for name in self.table for key, value in self.steps[name].expected.items()}
+        sources = [of_steps.pop((name, "source"), None) for name in self.table]
+
+        def known(expected: Cells) -> Cells:
+            return {key: value for key, value in expected.items() if value is not None and key[0] in self.table}
+
+        for group in self.declared if self.sets and self.declared else [None]:
+            for variant in selected:
+                if group is not None and variant.parts[0] != group.name:
+                    continue
+                rows[variant.name] = Row(
+                    variant.name,
+                    label(variant, variant.title, variant.place),
+                    {seed: {step: own[step] for step in self.table} for seed, own in names[variant.name].items()},
+                    known({**of_steps, **variant.expected}),
+                    next((str(one) for one in (variant.source, *sources) if one is not None), ""),
+                    "-".join((self.baseline, *variant.parts[1:])) if self.baseline else "",
+                )
+            for mean in self.means:
+                name, *members = (f"{group.name}-{one}" if group else one for one in (mean.name, *mean.of))
+                if not rows.keys() >= set(members):
+                    continue
+                whole = group or mean
+                rows[name] = Row(
+                    name,
+                    label(whole, f"{group.title} · {mean.title}" if group else mean.title, mean.place),
+                    {},
+                    known({**mean.expected, **whole.in_sets.get(mean.name, {})}),
+                    str(whole.source or mean.source or ""),
+                    f"{self.baseline}-{mean.name}" if self.baseline and group else self.baseline,
+                    tuple(members),
+                )
+        return rows.values()
+
+
+_OVER = ("sets", "means")
+
+
+def _step(section: Section, defaults: Section) -> Step:
+    command = section.wanted("command", str, "the name of a command")
+    options, shared = section.section("with"), defaults.section(command)
+    output = None
+    if section.get("output") is not None:
+        path = PurePosixPath(section.wanted("output", str, "a path"))
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            section.fail(f"output '{path}' is not inside the run's folder. Give a relative path.", "output")
+        if path.parts[0] == LOGS:
+            section.fail(f"output '{path}' is in the folder of logs. Choose another output.", "output")
+        output = path.as_posix()
+    return Step(
+        name=section["name"],
+        command=command,
+        options=merged(shared, options),
+        output=output,
+        title=section.wanted("title", str, "text") if section.get("title") is not None else "",
+        expected=section.section("expected"),
+        place=section.place,
+        places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
+    )
+
+
+def _arrange(
+    variants: Sequence[_Variant],
+    selected: Sequence[_Variant],
+    seeds: Sequence[int],
+    build: Callable[[_Variant, Mapping[str, Any]], Sequence[Step]],
+) -> tuple[list[Step], dict[str, dict[int | None, dict[str, str]]]]:
+    """The steps of the selected variants, each once; and variant -> seed -> name in the recipe -> name of the step."""
+    # A missing seed differs from every seed given, so it marks the steps to which the seed makes a difference.
+    no_seed: dict[str, Any] = {_SEED: None} if seeds else {}
+    probes = {variant.name: _identities(build(variant, no_seed)) for variant in variants}
+
+    def owner(step: str, variant: str) -> str:
+        """The variant whose folder a step writes into; "" = the run's own folder."""
+        same = {name: probe[step] for name, probe in probes.items() if step in probe}
+        if len(same) > 1 and len(set(same.values())) == 1:
+            return ""
+        return next(name for name, identity in same.items() if identity == same[variant])
+
+    arranged: dict[str, Step] = {}
+    names: dict[str, dict[int | None, dict[str, str]]] = {}
+    for variant in selected:
+        for seed in seeds or (None,):
+            steps = build(variant, {_SEED: seed} if seeds else {})
+            folders = {}
+            for name, identity in _identities(steps).items():
+                own = f"seed-{seed}" if identity != probes[variant.name][name] else ""
+                folders[name] = "/".join(filter(None, (owner(name, variant.name), own)))
+            renamed = {name: joined_path(folder, name) for name, folder in folders.items()}
+            for step in steps:
+                arranged.setdefault(renamed[step.name], step.renamed(renamed, folders[step.name]))
+            names.setdefault(variant.name, {})[seed] = renamed
+    return list(arranged.values()), names
+
+
+def _identities(steps: Sequence[Step]) -> dict[str, str]:
+    """Step -> a fingerprint of its command and options, and of all steps that it uses."""
+    identities: dict[str, str] = {}
+    for step in steps:
+        uses = {name: identities[name] for name in step.uses}
+        text = json.dumps([step.command, step.options, step.output, uses], sort_keys=True, default=str)
+        identities[step.name] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return identities

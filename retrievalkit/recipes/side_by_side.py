@@ -1,0 +1,184 @@
+"""Steps of a recipe side by side: each as soon as those that it needs are done, in a process of its own.
+
+The outcome is that of one by one. A step that fails takes those with it that need it; the others go on, and the run
+fails at its end.
+
+The process gets the step on its standard input, which stays open as long as the step is wanted: when it is closed,
+because the run is interrupted or killed, the step ends as by SIGTERM. What the step prints is in its log; the last line
+of its standard output is how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from retrievalkit.errors import shortlist
+from retrievalkit.recipes.display import Display
+from retrievalkit.recipes.job import Job, StepError
+from retrievalkit.recipes.log import StepLog
+from retrievalkit.recipes.state import State
+from retrievalkit.reporting import notices
+
+PROGRAM = "retrievalkit.cli.step"
+"""The module that runs a step that it gets on its standard input."""
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_PATIENCE = 60.0
+"""Seconds that a step may take to end once it is not wanted any more."""
+
+
+class Ended(NamedTuple):
+    """How a step ended: after so many seconds, with the last line that it printed, or with a problem."""
+
+    seconds: float = 0.0
+    result: str = ""
+    problem: str = ""
+    code: int = 0
+
+
+def run_side_by_side(
+    jobs: Sequence[Job],
+    state: State,
+    display: Display,
+    *,
+    together: int,
+    force: bool,
+    done: Callable[[Job, bool], None],
+) -> None:
+    """Run the steps of a recipe, so many together, which share the processors.
+
+    Raises:
+        StepError: Some failed; the others that could are done.
+    """
+    needs = _needs(jobs)
+    threads = max(1, (os.cpu_count() or 1) // together)
+    wanted = threading.Event()
+    wanted.set()
+    waiting, ended = list(jobs), set[str]()
+    failed: dict[str, StepError] = {}
+    running: dict[Future[Ended], tuple[Job, float, float]] = {}
+    pool = ThreadPoolExecutor(together)
+
+    def start() -> bool:
+        """Start or skip the steps that nothing holds up; whether any was skipped, which may have held up others."""
+        skipped = False
+        for job in [job for job in waiting if needs[job.step.name] <= ended]:
+            if len(running) == together:
+                break
+            waiting.remove(job)
+            key = state.key(job)
+            if not force and state.is_done(job, key):
+                display.keep(job)
+                ended.add(job.step.name)
+                done(job, True)
+                skipped = True
+                continue
+            resumed, before = state.begin(job, key)
+            display.start(job, resumed=resumed, seconds=before)
+            run = partial(_run_apart, job, str(state.folder), resume=resumed, threads=threads, wanted=wanted.is_set)
+            running[pool.submit(run)] = job, time.perf_counter(), before
+        return skipped
+
+    try:
+        while start() or running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
+                (job, started, before), end = running.pop(future), future.result()
+                log = StepLog(state.folder, job.step.name)
+                seconds = before + (end.seconds or time.perf_counter() - started)
+                if not end.problem:
+                    log.result = end.result
+                    state.finish(job, seconds)
+                    display.finish(job, log, seconds)
+                    ended.add(job.step.name)
+                    done(job, False)
+                    continue
+                failed[job.step.name] = failure = StepError(job.step, end.problem, end.code)
+                state.interrupt(job, seconds)
+                held = set(failed)
+                for one in waiting:
+                    held |= {one.step.name} if needs[one.step.name] & held else set()
+                others = len(running) + sum(one.step.name not in held for one in waiting)
+                display.fail(job, log, failure, others=others)
+    except BaseException as error:
+        wanted.clear()
+        pool.shutdown(cancel_futures=True)
+        for job, started, before in running.values():
+            state.interrupt(job, before + time.perf_counter() - started)
+        display.interrupt([job for job, _, _ in running.values()], error)
+        raise
+    pool.shutdown()
+    display.show_kept()
+    if failed:
+        first, *rest = failed.values()
+        more = [f"Failed too: {shortlist(list(failed)[1:], 6)}."] if rest else []
+        if waiting:
+            more.append(f"Not run, since they need those: {shortlist([job.step.name for job in waiting], 6)}.")
+        first.args = (" ".join([*first.args, *more]),)
+        raise first
+
+
+def _needs(jobs: Sequence[Job]) -> dict[str, set[str]]:
+    """Step -> the steps that come before it: those that it uses, and earlier ones that write into the same folder."""
+    needs: dict[str, set[str]] = {}
+    for place, job in enumerate(jobs):
+        needs[job.step.name] = set(job.step.uses)
+        for earlier in jobs[:place]:
+            if job.output is None or earlier.output is None:
+                continue
+            if job.output.is_relative_to(earlier.output) or earlier.output.is_relative_to(job.output):
+                needs[job.step.name].add(earlier.step.name)
+    return needs
+
+
+def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Callable[[], bool]) -> Ended:
+    """Run a step in a process of its own, as long as it is wanted, and wait for its end."""
+    task = {
+        "name": job.step.name,
+        "command": job.step.command,
+        "words": job.words,
+        "output": None if job.output is None else str(job.output),
+        "folder": folder,
+        "resume": resume,
+        "strict": notices.strict(),
+    }
+    # -P: a folder of the user's that is called as a module of ours is not run.
+    command = [sys.executable, "-P", "-m", PROGRAM]
+    environment = os.environ | dict.fromkeys(_THREADS, str(threads))
+    with tempfile.TemporaryFile("w+") as printed:
+        # A session of its own: Ctrl-C reaches the run, which ends its steps once.
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=printed, start_new_session=True
+        )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(task).encode() + b"\n")
+            process.stdin.flush()
+        while wanted() and process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
+        with suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        code = process.wait()
+        printed.seek(0)
+        try:
+            return Ended(**json.loads(printed.readlines()[-1]))
+        except (IndexError, TypeError, ValueError):
+            how = (
+                f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
+            )
+            return Ended(problem=f"{how}. Is there enough memory?" if code == -9 else f"{how}.", code=1)

@@ -1,0 +1,151 @@
+"""What a run knows of its steps: DIR/run.json, by which a later run tells what it need not do again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import storage
+from retrievalkit.data import sources
+from retrievalkit.errors import ArtifactError
+from retrievalkit.models.pretrained import locate_model
+from retrievalkit.recipes.job import Job
+from retrievalkit.recipes.recipe import Recipe
+from retrievalkit.recipes.step import texts
+
+STATE = "run.json"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The form of a step's entry."""
+
+    key: str
+    done: bool
+    seconds: float
+    fingerprint: str = ""
+    sizes: str = ""
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The form of the state file."""
+
+    recipe: str
+    steps: dict[str, _Entry]
+
+
+class State:
+    """The state file of a run, written after each change.
+
+    Attributes:
+        folder: The run's folder.
+        recipe: The recipe that is run.
+        steps: Step -> its entry: key, done, seconds, and the fingerprint of its output.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        """Read the state of an earlier run of the same recipe, or start one in a new folder.
+
+        Raises:
+            ArtifactError: The folder belongs to something else, or its state cannot be read.
+        """
+        self.folder = folder
+        self.recipe = recipe
+        self.steps: dict[str, dict[str, Any]] = {}
+        self._input = cache(_input_fingerprint)
+        path = folder / STATE
+        if path.exists():
+            do = "Remove it and the outputs of the steps, or choose another --output."
+            content = storage.read_json(path, _Content, do=do)
+            self.steps = content["steps"]
+            if (name := content["recipe"]) != recipe.name:
+                msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
+                raise ArtifactError(msg)
+        elif folder.is_dir() and any(folder.iterdir()):
+            msg = f"output folder '{folder}' exists already, and holds no run of a recipe. Choose another --output."
+            raise ArtifactError(msg)
+        else:
+            storage.check_output(folder)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of the folder until this one ends, however it ends.
+
+        Raises:
+            ArtifactError: Another run is at work there.
+        """
+        # Within the folder, which may be all that can be written here.
+        with storage.held(self.folder, lock=storage.place_of(self.folder) / ".run.lock"):
+            yield
+
+    def key(self, job: Job) -> str:
+        """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""
+        inputs = {name: self.steps[name].get("fingerprint") for name in job.step.uses}
+        return job.key(inputs | {text: self._input(text) for text in texts(job.step.options)})
+
+    def is_done(self, job: Job, key: str) -> bool:
+        """Whether an earlier run did the same, and its output is still there."""
+        entry = self.steps.get(job.step.name, {})
+        if entry.get("key") != key or not entry.get("done"):
+            return False
+        return job.output is None or (job.output.exists() and _sizes(job.output) == entry.get("sizes"))
+
+    def begin(self, job: Job, key: str) -> tuple[bool, float]:
+        """Note that a step runs; returns whether it was cut off before, and how many seconds it had run."""
+        entry = self.steps.get(job.step.name, {})
+        resumed = entry.get("key") == key and not entry.get("done")
+        seconds: float = entry["seconds"] if resumed else 0.0
+        self._write(job, {"key": key, "done": False, "seconds": seconds})
+        return resumed, seconds
+
+    def interrupt(self, job: Job, seconds: float) -> None:
+        """Note how long a step ran that was cut off."""
+        with contextlib.suppress(OSError):  # a full disk must not hide why the step ended
+            self._write(job, self.steps[job.step.name] | {"seconds": seconds})
+
+    def finish(self, job: Job, seconds: float) -> None:
+        """Note that a step is done."""
+        entry = {"key": self.steps[job.step.name]["key"], "done": True, "seconds": seconds, "command": job.typed}
+        if job.output is not None:
+            entry |= {"fingerprint": _content(job.output), "sizes": _sizes(job.output)}
+        self._write(job, entry)
+
+    def _write(self, job: Job, entry: dict[str, Any]) -> None:
+        self.steps[job.step.name] = entry
+        # Those of other runs first, then in the order of the recipe, in whatever order they ended.
+        order = {step.name: place for place, step in enumerate(self.recipe.steps)}
+        self.steps = dict(sorted(self.steps.items(), key=lambda one: order.get(one[0], -1)))
+        content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
+        storage.write_json(self.folder / STATE, content)
+
+
+def _input_fingerprint(value: str) -> str | None:
+    """The fingerprint of a file, a folder or a source; None for any other text."""
+    if sources.split_prefix(value)[0]:
+        return sources.fingerprint(value)
+    path = Path(locate_model(value) if value.startswith("package:") else value)
+    try:
+        return _content(path) if path.is_file() or path.is_dir() else None
+    except OSError:  # a text too long for a path
+        return None
+
+
+def _content(path: Path) -> str:
+    """A fingerprint of the content of a file or folder."""
+    if not path.is_dir():
+        return storage.fingerprint_file(path)
+    # Of a checkpoint that of the weights alone: the log of a training contains times.
+    return storage.recorded_fingerprint(path, "checkpoint") or storage.fingerprint_folder(path)
+
+
+def _sizes(path: Path) -> str:
+    """A quick check that a file or folder is still what a step left."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return storage.fingerprint_value(
+        [(file.relative_to(path).as_posix(), file.stat().st_size) for file in files if file.is_file()]
+    )

@@ -1,0 +1,245 @@
+"""A step of a recipe: a command and its options, with values filled in.
+
+`${name}` is a value of the recipe, `${name?}` one that may be missing (then null), `${steps.NAME}` the output of a
+step. References to steps, and to values that were not given, stay in the options until it is clear which steps are run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.errors import DataError, UnknownNameError
+from retrievalkit.recipes.settings import NOWHERE, Place, Section, flatten
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_STEP = "steps."
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a recipe.
+
+    Attributes:
+        name: Its name for other steps; starts with the variant's name and the seed if it belongs to them alone.
+        command: The name of an rkit command.
+        options: Its options and arguments, which may still contain `${steps.NAME}`.
+        output: The file or folder that it writes, relative to the run's folder; None = it only prints.
+        title: What it does and why, in words; "" = only the command is known.
+        expected: Figures to compare with, and their "source".
+        place: Where it is in the file.
+        places: Option -> where it is.
+    """
+
+    name: str
+    command: str
+    options: Mapping[str, Any]
+    output: str | None = None
+    title: str = ""
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    place: Place = NOWHERE
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def heading(self) -> str:
+        """The title, after the variant and seed that the step belongs to; a step without one shows its command."""
+        folder, _, _ = self.name.rpartition("/")
+        text = self.title or " → ".join(filter(None, (self.command, self.output)))
+        return f"{folder} · {text}" if folder and self.title else text
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The steps whose outputs it reads."""
+        return tuple(dict.fromkeys(name for _, name in self.mentioned()))
+
+    def mentioned(self) -> Iterator[tuple[str, str]]:
+        """The steps that its options refer to: (option, step)."""
+        names = ((option, name) for option, value in self.options.items() for name in variables(value))
+        return ((option, name.removeprefix(_STEP)) for option, name in names if name.startswith(_STEP))
+
+    def lacks(self) -> list[tuple[str, str]]:
+        """The values that were not given: (option, name)."""
+        names = ((option, name) for option, value in self.options.items() for name in variables(value))
+        return [(option, name) for option, name in names if not name.startswith(_STEP)]
+
+    def error(self, problem: str, option: str = "") -> DataError:
+        """An error about this step, or one of its options."""
+        return DataError(f"step '{self.name}': {problem}", **self.places.get(option, self.place)._asdict())
+
+    def filled(self, values: Values) -> Step:
+        """The step with values in place of their names."""
+        options = {
+            name: fill(value, partial(values.look_up, place=self.places.get(name, self.place)))
+            for name, value in self.options.items()
+        }
+        return replace(self, options=options, title=values.label(self.title, self.place))
+
+    def renamed(self, names: Mapping[str, str], folder: str) -> Step:
+        """The step under its new name, using other steps by their new names, and writing into a folder."""
+
+        def rename(inner: str) -> str:
+            return f"${{{_STEP}{names[inner.removeprefix(_STEP)]}}}" if inner.startswith(_STEP) else f"${{{inner}}}"
+
+        options = {name: fill(value, rename) for name, value in self.options.items()}
+        output = self.output and joined_path(folder, self.output)
+        return replace(self, name=names[self.name], options=options, output=output)
+
+
+class Values:
+    """The values of a recipe, which may refer to each other and to steps."""
+
+    def __init__(self, values: Section) -> None:
+        self.values = values
+        self._open: list[str] = []
+
+    def given(self) -> dict[str, Any]:
+        """All values, filled in; None for those that were not given, or that refer to such a value."""
+        filled = {name: self.look_up(name, self.values.place) for name in self.values}
+        return {
+            name: None if any(not inner.startswith(_STEP) for inner in variables(value)) else value
+            for name, value in filled.items()
+        }
+
+    def look_up(self, name: str, place: Place) -> Any:
+        """A value; a step, and a value that was not given, stay `${name}`.
+
+        Args:
+            name: Ends with a question mark if the value may be missing; it is null then.
+            place: Where it is used.
+
+        Raises:
+            DataError: There is no such value, or it refers to itself.
+        """
+        if name.startswith(_STEP):
+            return f"${{{name}}}"
+        optional = name.endswith("?")
+        name = name.removesuffix("?").rstrip()
+        if name not in self.values:
+            where = self.values.places.get(self._open[-1], place) if self._open else place
+            raise DataError(str(UnknownNameError("value", name, self.values)), **where._asdict())
+        if name in self._open:
+            circle = " -> ".join([*self._open, name])
+            self.values.fail(f"the value '{name}' refers to itself ({circle}).", name)
+        value = self.values[name]
+        if value is None:
+            return None if optional else f"${{{name}}}"
+        self._open.append(name)
+        try:
+            return fill(value, partial(self.look_up, place=place))
+        finally:
+            self._open.pop()
+
+    def label(self, template: str, place: Place) -> str:
+        """A title with values in place of `${name}`; an output of a step is shown by the step's name."""
+        text = _as_text(fill(template, partial(self.look_up, place=place)))
+        return _as_text(fill(text, lambda name: name.removeprefix(_STEP)))
+
+
+def fill(value: Any, variable: Callable[[str], Any]) -> Any:
+    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value."""
+    if isinstance(value, str):
+        if whole := _VARIABLE.fullmatch(value):
+            return variable(whole[1].strip())
+        return _VARIABLE.sub(lambda match: _as_text(variable(match[1].strip())), value)
+    if isinstance(value, list):
+        return [fill(one, variable) for one in value]
+    if isinstance(value, Mapping):
+        return {key: fill(one, variable) for key, one in value.items()}
+    return value
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return ",".join(map(_as_text, value)) if isinstance(value, list) else str(value)
+
+
+def variables(value: Any) -> Iterator[str]:
+    """The names of all variables in a value."""
+    for text in texts(value):
+        yield from (match[1].strip() for match in _VARIABLE.finditer(text))
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text among the values of options."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(one)
+
+
+def in_order(steps: Iterable[Step]) -> list[Step]:
+    """The steps, each after those that it uses and otherwise in their order.
+
+    Raises:
+        DataError: A step uses an unknown one, one without an output, or itself by way of others.
+    """
+    known = {step.name: step for step in steps}
+    ordered: dict[str, Step] = {}
+    opened: list[str] = []
+
+    def visit(step: Step) -> None:
+        opened.append(step.name)
+        for option, name in step.mentioned():
+            if name not in known:
+                raise step.error(str(UnknownNameError("step", name, known)), option)
+            if known[name].output is None:
+                msg = f"step '{name}' has no output. Give it one."
+                raise step.error(msg, option)
+            if name in opened:
+                circle = " -> ".join([*opened[opened.index(name) :], name])
+                msg = f"it reads its own output ({circle})."
+                raise step.error(msg, option)
+            if name not in ordered:
+                visit(known[name])
+        ordered[opened.pop()] = step
+
+    for step in known.values():
+        if step.name not in ordered:
+            visit(step)
+    return list(ordered.values())
+
+
+def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]:
+    """The goals and all that they build on, directly or not.
+
+    Args:
+        uses: Step -> the steps whose outputs it reads.
+        goals: Names of steps.
+    """
+    reached: set[str] = set()
+    waiting = list(goals)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting.extend(uses[name])
+    return reached
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both as one, with dashes turned to underscores; settings under `set` are joined key by key, and the second wins.
+
+    Where the second names another component (loss, pooler ...), the settings of the first's are dropped.
+    """
+    options: dict[str, Any] = {}
+    for given in (first, second):
+        named = {name.replace("-", "_"): value for name, value in given.items()}
+        if isinstance(options.get("set"), Mapping):
+            changed = [name for name in named if name in options and named[name] != options[name]]
+            options["set"] = {key: value for key, value in options["set"].items() if key.split(".")[0] not in changed}
+        for name, value in named.items():
+            if name == "set" and isinstance(value, Mapping):
+                value = options.get("set", {}) | flatten(value)
+            options[name] = value
+    return options
+
+
+def joined_path(folder: str, output: str) -> str:
+    """A path in a folder; "" is the run's own folder."""
+    return str(Path(folder) / output) if folder else output

@@ -1,0 +1,459 @@
+"""Finds plugins, resolves a kind and a name to a class, lists all components, and isolates broken plugins.
+
+Plugins come from three places, with equal rights: the built-in shelves, installed distributions with an entry point in
+the group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits which
+installed plugins are loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import pluggy
+
+from retrievalkit import __version__, hookspecs
+from retrievalkit.errors import (
+    MissingDependencyError,
+    PluginError,
+    RetrievalkitError,
+    UnknownNameError,
+    check_choice,
+    nearest,
+)
+from retrievalkit.registry.component_options import Option, check_options, convert, options, read_call
+from retrievalkit.registry.modules import large_imports
+
+__all__ = [
+    "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
+    "describe", "missing", "PluginError", "Option", "options", "check_options", "convert", "read_call",
+]  # fmt: skip
+
+ENTRY_POINT_GROUP = "retrievalkit.plugins"
+LOCAL_FILE = "local file"
+"""In place of a version, where a component is of a file and not of a distribution."""
+
+HOOKS = {
+    "encoder": "register_encoders",
+    "pooler": "register_poolers",
+    "loss": "register_losses",
+    "indexer": "register_indexers",
+    "pretrainer": "register_pretrainers",
+    "command": "register_commands",
+    "check": "register_checks",
+    "source": "register_sources",
+    "filter": "register_filters",
+    "fusion": "register_fusions",
+    "metric": "register_metrics",
+    "reranker": "register_rerankers",
+    "recipe": "register_recipes",
+    "workers": "register_workers",
+}
+
+DISTRIBUTIONS = {
+    "analyse-views": "retrievalkit-mvr",
+    "export": "retrievalkit-export",
+    "serve": "retrievalkit-serve",
+}
+"""Commands of distributions of ours -> the distribution to install."""
+
+_DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
+_NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
+_BASES = {
+    "filter": "Filter",
+    "fusion": "FusionMethod",
+    "metric": "Metric",
+    "reranker": "Reranker",
+    "workers": "Workers",
+}
+"""The class of `retrievalkit.contracts` that a component has to extend, for kinds whose methods have defaults."""
+_SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
+
+_loaded_files: list[str] = []
+
+
+@dataclass(frozen=True)
+class Component:
+    """One registered name.
+
+    Attributes:
+        kind: A key of `HOOKS`.
+        name: The name users type.
+        target: The import string of its class, command or function.
+        plugin: Name of the plugin that registered it.
+        distribution: Name of that plugin's distribution; for a local file its path.
+        version: Version of that distribution.
+        help: One sentence about it, "" where the plugin leaves it to the docstring.
+        group: The group of `rkit --help` that lists it; for commands.
+    """
+
+    kind: str
+    name: str
+    target: str
+    plugin: str
+    distribution: str
+    version: str
+    help: str = ""
+    group: str = ""
+
+    def load(self) -> Any:
+        """Import the class; for a command the click or declared command, for a check the function, for recipes a Path.
+
+        Raises:
+            PluginError: It cannot be imported, or is not of its kind.
+        """
+        module_name, _, attribute = self.target.partition(":")
+        try:
+            with large_imports():
+                loaded = getattr(importlib.import_module(module_name), attribute)
+        except RetrievalkitError:
+            raise
+        except (Exception, SystemExit) as error:
+            msg = f"{self._described()} cannot be imported from '{self.target}': {_reason(error)}"
+            raise PluginError(msg) from error
+        if problem := _not_of_kind(self.kind, loaded):
+            msg = f"{self._described()}: '{self.target}' is {problem}"
+            raise PluginError(msg)
+        return loaded
+
+    def _described(self) -> str:
+        return f"{self.kind} '{self.name}' of plugin '{self.plugin}' ({self.distribution} {self.version})"
+
+
+def _not_of_kind(kind: str, loaded: object) -> str:
+    """Says why an imported object cannot be a component of that kind; "" if it can."""
+    if kind == "command":
+        import click
+
+        fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
+        problem = "no command. Decorate it with @click.command() or @retrievalkit.contracts.declarations.command."
+    elif kind == "check":
+        fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
+    elif kind == "recipe":
+        fits, problem = isinstance(loaded, Path), "no Path. Register the folder of the recipes as a pathlib.Path."
+    else:
+        fits, problem = isinstance(loaded, type), "no class. Register the class of the component."
+        if isinstance(loaded, type) and kind in _BASES:
+            base = getattr(importlib.import_module("retrievalkit.contracts"), _BASES[kind])
+            fits = issubclass(loaded, base)
+            problem = f"no {base.__name__}. Extend retrievalkit.contracts.{base.__name__}."
+    return "" if fits else problem
+
+
+@dataclass
+class Plugin:
+    """One plugin: its origin, its components, and if it is broken the reason."""
+
+    name: str
+    distribution: str
+    version: str
+    components: list[Component] = field(default_factory=list)
+    error: str | None = None
+
+
+@contextlib.contextmanager
+def _staying() -> Iterator[None]:
+    """Turn `os._exit` in the code of a plugin into an error; a process that it forked ends."""
+    end, here = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != here:
+            end(status)
+        msg = f"os._exit({status})"
+        raise SystemExit(msg)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = end
+
+
+class Registry:
+    """All plugins, and their components by kind and name."""
+
+    def __init__(self) -> None:
+        self.plugins: list[Plugin] = []
+        self._components: dict[str, dict[str, list[Component]]] = {kind: {} for kind in HOOKS}
+
+    def add(self, plugin: Plugin, load: Callable[[], ModuleType]) -> None:
+        """Import a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
+        self.plugins.append(plugin)
+        manager = pluggy.PluginManager("retrievalkit")
+        manager.add_hookspecs(hookspecs)
+        try:
+            # What it prints would begin the output of every command.
+            with contextlib.redirect_stdout(sys.stderr), _staying():
+                module = load()
+                _check_contract(module)
+                manager.register(module)
+                manager.check_pending()
+                for kind, hook in HOOKS.items():
+                    getattr(manager.hook, hook)(register=partial(_register, plugin, kind))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop others
+            plugin.error = _reason(error)
+            plugin.components.clear()
+        for component in plugin.components:
+            self._components[component.kind].setdefault(component.name, []).append(component)
+
+    def names(self, kind: str) -> list[str]:
+        """The registered names of a kind, sorted."""
+        return sorted(self._kind(kind))
+
+    def component(self, kind: str, name: str) -> Component:
+        """The component of that kind and name.
+
+        Raises:
+            UnknownNameError: Nobody registered it; says which plugins could not be loaded.
+            MissingDependencyError: It is a command of a distribution of ours that is not installed.
+            PluginError: Two distributions registered it.
+        """
+        candidates = self.candidates(kind, name)
+        if not candidates:
+            if kind == "command" and name in DISTRIBUTIONS:
+                raise MissingDependencyError(DISTRIBUTIONS[name], f"the command '{name}'")
+            raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
+        if len(candidates) > 1:
+            owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)
+            msg = f"{kind} '{name}' is registered by both {owners}. Uninstall one, or choose with RKIT_PLUGINS."
+            raise PluginError(msg)
+        return candidates[0]
+
+    def candidates(self, kind: str, name: str) -> list[Component]:
+        """Every component of that kind and name: more than one is a clash."""
+        return self._kind(kind).get(name, [])
+
+    def hint(self, kind: str, name: str) -> str:
+        """What to say of an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
+        near = self._kind(kind).get(nearest(name, self._kind(kind)) or "", [])
+        owners = [one for one in near if one.distribution != "retrievalkit"]
+        brought = [f"'{one.name}' comes with {one.distribution} {one.version}." for one in owners]
+        return " ".join(filter(None, [*brought, self.broken_plugins()]))
+
+    def _kind(self, kind: str) -> dict[str, list[Component]]:
+        check_choice("kind of component", kind, self._components)
+        return self._components[kind]
+
+    def broken_plugins(self) -> str:
+        """A sentence that names the plugins that could not be loaded, with their reasons; "" if there are none."""
+        broken = [f"{one.name} ({one.error})" for one in self.plugins if one.error]
+        return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
+
+
+def _check_contract(module: ModuleType) -> None:
+    """Refuse a plugin that was written for another contract than ours, or for one that is newer."""
+    declared = getattr(module, "retrievalkit_contract", None)
+    if declared is None:
+        return
+    if not isinstance(declared, str) or not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,2}", declared):
+        msg = f'its retrievalkit_contract is {declared!r}, and should be the text of a version, such as "1"'
+        raise PluginError(msg)
+    wanted, ours = (tuple(map(int, text.split("."))) for text in (declared, hookspecs.VERSION))
+    if wanted[0] == ours[0] and wanted[:2] <= ours[:2]:
+        return
+    other = "a newer retrievalkit" if wanted > ours else f"a version of the plugin for contract {ours[0]}"
+    msg = (
+        f"it was written for contract {declared}, and retrievalkit {__version__} has contract {hookspecs.VERSION}. "
+        f"Install {other}."
+    )
+    raise PluginError(msg)
+
+
+def _register(
+    plugin: Plugin,
+    kind: str,
+    name: object,
+    target: object,
+    *,
+    help: str = "",  # noqa: A002 - of the contract
+    group: str = "plugins",
+) -> None:
+    """Check what a plugin registers, and note it."""
+    pattern, style = _NAMES.get(kind, _SNAKE_CASE)
+    if not isinstance(name, str) or not re.fullmatch(pattern, name):
+        msg = f"the {kind} name {name!r} is not {style}"
+        raise PluginError(msg)
+    if not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
+        msg = f"the target {target!r} of {kind} '{name}' is not an import string like 'package.module:Class'"
+        raise PluginError(msg)
+    if any((one.kind, one.name) == (kind, name) for one in plugin.components):
+        msg = f"it registers the {kind} '{name}' twice"
+        raise PluginError(msg)
+    if kind == "command":
+        if name in hookspecs.BUILT_IN_COMMANDS:
+            msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
+            raise PluginError(msg)
+        if not help:
+            msg = f"the command '{name}' has no help text: register(..., help=\"One sentence.\")"
+            raise PluginError(msg)
+        if group not in hookspecs.COMMAND_GROUPS:
+            hint = f"It is the group of the command '{name}'."
+            raise UnknownNameError("command group", group, hookspecs.COMMAND_GROUPS, hint=hint)
+    owner = plugin.name, plugin.distribution, plugin.version
+    plugin.components.append(Component(kind, name, target, *owner, help, group))
+
+
+@cache
+def default_registry() -> Registry:
+    """The registry of this process, with every plugin that can be found."""
+    registry = Registry()
+    built_in = partial(importlib.import_module, "retrievalkit.registry.registrations")
+    registry.add(Plugin("built-in", "retrievalkit", __version__), built_in)
+    for entry_point, distribution, version in _entry_points():
+        registry.add(Plugin(entry_point.name, distribution, version), entry_point.load)
+    while _loaded_files:  # loaded by an earlier registry of this process
+        sys.modules.pop(_loaded_files.pop(), None)
+    for path in _plugin_files():
+        registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
+    return registry
+
+
+def read_file(path: Path) -> Plugin:
+    """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
+    registry, before = Registry(), sys.modules.get(path.stem)
+    registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
+    if before is None:
+        sys.modules.pop(path.stem, None)
+    else:
+        sys.modules[path.stem] = before
+    return registry.plugins[0]
+
+
+def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
+    """Each that is wanted, with name and version of its distribution."""
+    # A distribution appears once for each folder on the path that holds its metadata; the first is imported.
+    owned = ((one, *_owner(one)) for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))))
+    found = {(one.name, owner): (one, owner, version) for one, owner, version in owned}
+    known = {name for name, _ in found}
+    wanted = os.environ.get("RKIT_PLUGINS")
+    names = known if wanted is None else {part.strip() for part in wanted.split(",")} - {""}
+    for name in sorted(names - known):
+        raise UnknownNameError("plugin", name, known, hint="RKIT_PLUGINS names plugins that are installed.")
+    return [found[key] for key in sorted(found) if key[0] in names]
+
+
+def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Name and version of its distribution: two lines of a file that takes long to read as the e-mail that it is."""
+    if entry_point.dist is None:
+        return "unknown", "unknown"
+    text = entry_point.dist.read_text("METADATA") or ""
+    found = [re.search(rf"^{key}: *(\S+) *$", text, re.MULTILINE) for key in ("Name", "Version")]
+    if found[0] is None or found[1] is None:
+        return entry_point.dist.name, entry_point.dist.version
+    return found[0][1], found[1][1]
+
+
+def _plugin_files() -> list[Path]:
+    parts = re.split(rf"[,{re.escape(os.pathsep)}]", os.environ.get("RKIT_PLUGIN_FILES", ""))
+    return [Path(part) for part in dict.fromkeys(part.strip() for part in parts) if part]
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a file."
+        raise PluginError(msg)
+    if not path.stem.isidentifier():
+        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is no name of a Python module. Rename the file."
+        raise PluginError(msg)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a Python file."
+        raise PluginError(msg)
+    if other := _other_module(path):
+        msg = f"RKIT_PLUGIN_FILES names '{path}', and {other} has the module name '{path.stem}' too. Rename the file."
+        raise PluginError(msg)
+    module = importlib.util.module_from_spec(spec)
+    # Under its stem, so that the file's import strings ("my_pooler:MyPooler") find it.
+    sys.modules[path.stem] = module
+    _loaded_files.append(path.stem)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _other_module(path: Path) -> str | None:
+    """Where another module of the same name is, which the file would hide; None if there is none."""
+    try:
+        spec = sys.modules[path.stem].__spec__ if path.stem in sys.modules else importlib.util.find_spec(path.stem)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or (spec.origin and Path(spec.origin).resolve() == path.resolve()):
+        return None
+    return f"'{spec.origin}'" if spec.has_location else "Python itself"
+
+
+def _reason(error: BaseException) -> str:
+    """The error on one line; its type too, unless it is one of ours, whose message is complete."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {text}"
+
+
+def names(kind: str) -> list[str]:
+    """The registered names of a kind (a key of `HOOKS`: "encoder", "pooler", "loss", ...)."""
+    return default_registry().names(kind)
+
+
+def component(kind: str, name: str) -> Component:
+    """The component registered under that kind and name; nothing is imported."""
+    return default_registry().component(kind, name)
+
+
+def plugins() -> list[Plugin]:
+    """Every plugin, broken ones too."""
+    return default_registry().plugins
+
+
+def get(kind: str, name: str) -> type:
+    """The class registered under that kind and name."""
+    loaded: type = component(kind, name).load()
+    return loaded
+
+
+def missing(made_by: Mapping[str, Any]) -> str:
+    """Where a component is from that is not registered here, and how to have it, for messages."""
+    distribution, version = made_by["distribution"], made_by["version"]
+    if version == LOCAL_FILE:
+        import shlex
+
+        named = f"export RKIT_PLUGIN_FILES={shlex.quote(distribution)}"
+        return f"of the file '{distribution}', which is no plugin here. Name it: {named}"
+    return f"of {distribution} {version}, which is not installed. Install it: pip install {distribution}=={version}"
+
+
+def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
+    """Make a component; the options are checked against the types of its constructor.
+
+    Raises:
+        UnknownNameError: Nobody registered the name.
+        OptionError: An option that the component lacks, or a value of the wrong type.
+    """
+    component_class = get(kind, name)
+    return component_class(*args, **check_options(f"{kind} '{name}'", component_class, options))
+
+
+def describe(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Name, every option's value (defaults too, since a later version may change them), and who brought it."""
+    found = component(kind, name)
+    component_class = found.load()
+    defaults = {one.name: one.default for one in options(component_class).values() if not one.required}
+    checked = check_options(f"{kind} '{name}'", component_class, given)
+    return {
+        "name": name,
+        "options": defaults | checked,
+        "distribution": found.distribution,
+        "version": found.version,
+    }

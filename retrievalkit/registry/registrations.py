@@ -1,0 +1,113 @@
+"""What retrievalkit itself brings, through the same hooks as any plugin's.
+
+Sources, filters, fusion methods, metrics and re-rankers are defined beside the programs that use them.
+"""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+METRICS = {
+    "AP": "Average precision.",
+    "Bpref": "Binary preference: judged non-relevant documents before relevant ones.",
+    "ERR": "Expected reciprocal rank.",
+    "IPrec": "Interpolated precision at a recall: IPrec@0.1.",
+    "Judged": "The share of judged documents.",
+    "P": "Precision.",
+    "R": "Recall.",
+    "RR": "Reciprocal rank of the first relevant document.",
+    "Rprec": "Precision at as many documents as are relevant.",
+    "SetP": "Precision of all that was found.",
+    "Success": "Whether a relevant document was found.",
+    "nDCG": "Normalised discounted cumulative gain; the gain is the grade.",
+}
+"""The usual ones of ir-measures, all of which are read."""
+
+
+@hookimpl
+def register_encoders(register: Register) -> None:
+    """The built-in encoder."""
+    register("transformer", "retrievalkit.models.encoders.transformer:Transformer")
+
+
+@hookimpl
+def register_poolers(register: Register) -> None:
+    """The built-in poolers."""
+    for name in ("cls", "mean", "max", "last"):
+        register(name, f"retrievalkit.models.poolers.single_vector:{name.capitalize()}")
+    register("projected", "retrievalkit.models.poolers.single_vector:Projected")
+    register("colbert", "retrievalkit.models.poolers.colbert:ColBERT")
+
+
+@hookimpl
+def register_losses(register: Register) -> None:
+    """The built-in losses."""
+    register("contrastive", "retrievalkit.models.losses.contrastive:Contrastive")
+    register("distill_kl", "retrievalkit.models.losses.distillation:DistillKL")
+    register("margin_mse", "retrievalkit.models.losses.distillation:MarginMSE")
+    register("matryoshka", "retrievalkit.models.losses.matryoshka:Matryoshka")
+
+
+@hookimpl
+def register_indexers(register: Register) -> None:
+    """The built-in indexers."""
+    for name in ("flat", "faiss", "sparse", "small"):
+        register(name, f"retrievalkit.indexing.indexers.{name}:{name.capitalize()}")
+    register("dense_sparse", "retrievalkit.indexing.indexers.dense_sparse:DenseSparse")
+
+
+@hookimpl
+def register_pretrainers(register: Register) -> None:
+    """The built-in pretrainers."""
+    register("mlm", "retrievalkit.models.pretrainers.mlm:MaskedLanguageModel")
+    register("retromae", "retrievalkit.models.pretrainers.retromae:RetroMAE")
+
+
+@hookimpl
+def register_sources(register: Register) -> None:
+    """The built-in sources."""
+    register("documents", "retrievalkit.data.sources.documents:Documents")
+    register("hf", "retrievalkit.data.sources.remote:HuggingFace")
+    register("irds", "retrievalkit.data.sources.remote:IrDatasets")
+    register("pydoc", "retrievalkit.data.sources.pydoc:PythonDocumentation")
+    register("parquet", "retrievalkit.data.sources.parquet:Parquet")
+    for ending in ("jsonl", "json", "tsv", "csv"):
+        register(ending, "retrievalkit.data.sources.local:Local")
+
+
+@hookimpl
+def register_filters(register: Register) -> None:
+    """The built-in filters."""
+    for name in (
+        "known_positive", "positive_copy", "same_document", "like_positive", "answer", "rank", "absolute_margin",
+        "relative_margin", "like_better", "reranked",
+    ):  # fmt: skip
+        register(name, f"retrievalkit.mining.filters:{name.title().replace('_', '')}")
+
+
+@hookimpl
+def register_fusions(register: Register) -> None:
+    """The built-in fusion methods."""
+    register("rrf", "retrievalkit.search.fusion:ReciprocalRanks")
+    register("sum", "retrievalkit.search.fusion:Sum")
+    register("linear", "retrievalkit.search.fusion:Linear")
+
+
+@hookimpl
+def register_metrics(register: Register) -> None:
+    """The built-in metrics."""
+    for name, text in METRICS.items():
+        register(name, "retrievalkit.evaluation.measures:IrMeasure", help=text)
+
+
+@hookimpl
+def register_rerankers(register: Register) -> None:
+    """The built-in re-ranker."""
+    register("cross_encoder", "retrievalkit.models.cross_encoder:CrossEncoder")
+
+
+@hookimpl
+def register_recipes(register: Register) -> None:
+    """The recipes of this repository, which `rkit run` finds without the prefix too."""
+    register("retrievalkit", "retrievalkit.recipes.files:FOLDER", help="The recipes that come with retrievalkit.")

@@ -1,0 +1,216 @@
+"""Oddities: what looks wrong but does not stop a command. They are told once, at its end; `--strict` makes them errors.
+
+Any part of a program calls `note`, or `cut` and `empty` for texts that were too long or are empty; a command collects
+them by `collected`. Outside of a command, notes are shown at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from retrievalkit.errors import InputError
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import printable, say
+
+_DISTINCT = 1 << 17
+_SHOWN = 3
+
+
+@dataclass(eq=False)
+class Oddities:
+    """What a command, or a worker of it on another machine, has met."""
+
+    strict: bool = False
+    sentences: dict[str, None] = field(default_factory=dict)
+    # (kind of text, limit) -> how many, and the most tokens that one lost
+    cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    # Hashes of the first texts that were cut: epochs, indexes and explanations tokenise the same text again.
+    texts: set[int] = field(default_factory=set)
+
+    def told(self) -> list[str]:
+        """What to say of them."""
+        lengths = [
+            f"{counted(count, kind)} had more than {counted(limit, 'tokens')} and {'was' if count == 1 else 'were'} "
+            f"cut, by {'up to ' * (count > 1)}{counted(most, 'tokens')}. Raise the maximum length if the model takes "
+            f"more, or split {'it' if count == 1 else 'them'}."
+            for (kind, limit), (count, most) in self.cut.items()
+        ]
+        return [*self.sentences, *lengths]
+
+
+# Commands, of which a recipe's step is an inner one.
+_commands: list[Oddities] = []
+
+
+def strict() -> bool:
+    """Whether a command under way takes oddities for errors."""
+    return any(command.strict for command in _commands)
+
+
+@contextmanager
+def collected(*, strict: bool = False) -> Iterator[None]:
+    """Collect the oddities of a command, and show them on standard error when it ends without an error.
+
+    Args:
+        strict: Raise the first as an error instead; the steps of a strict recipe are strict too.
+    """
+    oddities = Oddities(strict or any(outer.strict for outer in _commands))
+    _commands.append(oddities)
+    try:
+        yield
+    finally:
+        _commands.remove(oddities)
+    # Of several processes that train together, one tells.
+    if os.environ.get("RANK", "0") == "0":
+        for sentence in oddities.told():
+            show(sentence)
+
+
+@contextmanager
+def gathered() -> Iterator[Oddities]:
+    """Gather oddities without a word, for a command in another process to `join`."""
+    oddities = Oddities()
+    _commands.append(oddities)
+    try:
+        yield oddities
+    finally:
+        _commands.remove(oddities)
+
+
+def join(met: Oddities) -> None:
+    """Take over what another process has met.
+
+    Raises:
+        InputError: The command is strict, and there is something.
+    """
+    check(*met.told())
+    if met.sentences:
+        note(*met.sentences)
+    if not _commands:
+        return
+    counts = _commands[-1].cut
+    for key, (count, most) in met.cut.items():
+        before, longest = counts.get(key, (0, 0))
+        counts[key] = before + count, max(longest, most)
+
+
+def note(*sentences: str) -> None:
+    """Tell of oddities, each a whole sentence; the same sentence is shown once.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    check(*sentences)
+    for sentence in sentences:
+        if _commands:
+            _commands[-1].sentences[sentence] = None
+        else:
+            show(sentence)
+
+
+def check(*sentences: str) -> None:
+    """Refuse oddities if the command is strict; for programs that show them by themselves.
+
+    Raises:
+        InputError: There are some.
+    """
+    if sentences and _commands and _commands[-1].strict:
+        msg = f"{' '.join(sentences)} (An error because of --strict.)"
+        raise InputError(msg)
+
+
+def cut(parts: Sequence[str], kind: str, limit: int, lost: int) -> None:
+    """Count a text that was cut because it has too many tokens, once however often it is tokenised.
+
+    Args:
+        parts: The text, or the first and the second of a pair.
+        kind: What it is, in the plural.
+        limit: How many tokens are allowed.
+        lost: How many tokens it lost.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if not _commands:
+        return
+    check(f"one of the {kind} has more than {counted(limit, 'tokens')} and would be cut, by {counted(lost, 'tokens')}.")
+    command, text = _commands[-1], hash((kind, limit, *parts))
+    if text in command.texts:
+        return
+    if len(command.texts) < _DISTINCT:
+        command.texts.add(text)
+    count, most = command.cut.get((kind, limit), (0, 0))
+    command.cut[kind, limit] = count + 1, max(most, lost)
+
+
+def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) -> None:
+    """Note that texts are empty.
+
+    Args:
+        kind: What they are, in the plural.
+        source: Where they come from.
+        among: How many texts it has.
+        count: How many of these are empty.
+        first: The ids of the first of them.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if not count:
+        return
+    rest = f" and {count - len(first):,} more" if count > len(first) else ""
+    verb = "is" if count == 1 else "are"
+    note(
+        f"{count:,} of the {counted(among, kind)} of '{source}' {verb} empty: {', '.join(first)}{rest}. "
+        f"{'Fill it, or leave it' if count == 1 else 'Fill them, or leave them'} out."
+    )
+
+
+class Blanks:
+    """Counts the empty texts of a source.
+
+    Args:
+        kind: The kind of text, in the plural.
+        source: Where the texts come from.
+    """
+
+    def __init__(self, kind: str, source: str) -> None:
+        self.kind = kind
+        self.source = source
+        self._seen = self._empty = 0
+        self._first: list[str] = []
+
+    def see(self, identifier: str, *parts: str) -> None:
+        """Count a text, which may have several parts, such as a title."""
+        self._seen += 1
+        if any(part and not part.isspace() for part in parts):
+            return
+        self._empty += 1
+        if len(self._first) < _SHOWN:
+            self._first.append(identifier)
+
+    def report(self) -> None:
+        """Note how many of the texts were empty.
+
+        Raises:
+            InputError: There are some, and the command is strict.
+        """
+        empty(self.kind, self.source, self._seen, self._empty, self._first)
+
+
+def at_once(sentence: str) -> None:
+    """Show an oddity now: for commands that go on for long.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    check(sentence)
+    show(sentence)
+
+
+def show(sentence: str) -> None:
+    """Show the user a note, with values as in an error."""
+    say(f"Note: {printable(str(InputError(sentence)))}", err=True)

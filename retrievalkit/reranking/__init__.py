@@ -1,1 +1,0 @@
-"""Re-ranking: a cross-encoder applied to runs and to training examples."""

@@ -1,0 +1,274 @@
+"""Searching by the scoring rule: exact top-k over blocks of texts, and the scores of given candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.errors import OptionError
+from retrievalkit.scoring.rule import check_sizes
+from retrievalkit.scoring.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, Workers, is_single, query_parts
+from retrievalkit.scoring.topk import Best
+
+# Vectors read at once when the scores of given texts are computed.
+TAKEN = 1 << 16
+
+
+def top_k(
+    queries: Representation,
+    documents: Representation | Iterable[VectorBlock],
+    k: int,
+    *,
+    width: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """The k best documents of each query, exactly: what sorting all of `scores` would give.
+
+    Documents of equal score come in their order. Where there are only weights, a document that shares no term with a
+    query is not found by it.
+
+    Args:
+        queries: Q texts; the computation is done where they are.
+        documents: Texts, or blocks of texts in ascending order.
+        k: How many documents to find.
+        width: Vectors that blocks are padded to. Matrix products of one shape round alike, so that equal documents get
+            equal scores wherever they stand.
+        dtype: Number format of the inner products; any but float32 makes the search approximate.
+
+    Returns:
+        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 where fewer were
+        found.
+
+    Raises:
+        OptionError: k is less than 1.
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
+    """
+    check_k(k)
+    if not len(queries):
+        return torch.empty((0, k), device=queries.device), torch.empty((0, k), dtype=torch.long, device=queries.device)
+    queries, width = _without_empty_mask(queries), max(width, LEAST_ROWS)
+    blocks = [_as_block(documents)] if isinstance(documents, Representation) else documents
+    least = 0.0 if queries.vectors is None else float("-inf")
+    parts: list[tuple[QueryPart, Best]] = []
+    scratch = Scratch()
+
+    def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
+        part, best = searched
+        if part.side is not None and documents.side is not None:
+            offer_rough(documents, part, best)
+        elif part.single and documents.weights is None:
+            # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
+            rows, block = part.row_scores(documents, scratch), documents.block
+            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
+        else:
+            best.offer(part.document_scores(documents, scratch), documents.block.first)
+
+    def offer_rough(documents: Documents, part: QueryPart, best: Best) -> None:
+        rows, lexical, slack = part.rough_scores(documents, scratch)
+        block = documents.block
+
+        def exact(rows: Tensor, columns: Tensor) -> Tensor:
+            return part.scores_of_pairs(documents, rows, columns, lexical)
+
+        texts, most = documents.texts_of_rows(), block.most_vectors
+        best.offer(rows, block.first, texts, most, slack=slack, exact=exact)
+
+    with torch.no_grad(), Workers(len(queries), queries.device) as working:
+        for block in blocks:
+            check_block(queries, block)
+            if not parts:
+                found = query_parts(queries, max(width, block.rows), dtype)
+                parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
+            grouped = block.weights is not None or not is_single(queries)
+            ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
+            working.start(partial(score_block, ready), parts)
+        results = working.finish(lambda one: one[1].result(), parts)
+    return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
+
+
+def _without_empty_mask(queries: Representation) -> Representation:
+    """The same queries; a mask that masks nothing is removed."""
+    if queries.vector_mask is None or not bool(queries.vector_mask.all()):
+        return queries
+    return replace(queries, vector_mask=None)
+
+
+class TextReader(Protocol):
+    """Reads given texts, as `VectorStore` does; lets a plugin keep its texts elsewhere."""
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of vectors that a text has."""
+
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """The texts of these rows, in their order."""
+
+
+def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The scores of given texts of a folder, each query with its own: the numbers that `scores` would give.
+
+    Args:
+        queries: Q texts, on the CPU.
+        store: The folder, or another reader of its texts.
+        texts: For each query the rows of texts in the folder; -1 for a text that is not there.
+
+    Returns:
+        For each query (texts,) float32 scores, NaN for -1.
+
+    Raises:
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
+    """
+    queries = _without_empty_mask(queries)
+    found = []
+    with torch.no_grad():
+        for group in _in_groups([len(rows) for rows in texts], TAKEN // max(1, store.most_vectors)):
+            wanted = np.unique(np.concatenate([texts[query] for query in group]))
+            wanted = wanted[wanted >= 0]
+            taken = store.take(wanted)
+            check_block(queries, taken)
+            for query in group:
+                there = texts[query] >= 0
+                scores = np.full(len(there), np.nan, dtype=np.float32)
+                if there.any():
+                    block = taken.take(np.searchsorted(wanted, texts[query][there]))
+                    one = queries.rows(slice(query, query + 1))
+                    ready = Documents.ready(block, one, torch.float32)
+                    scores[there] = QueryPart(one, torch.float32).document_scores(ready, Scratch())[0].numpy()
+                found.append(scores)
+    return found
+
+
+def lexical_scores_of(
+    queries: Representation, blocks: Iterable[VectorBlock], texts: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """As `scores_of`, for weights alone, given block by block; reads every text that shares a term with a query."""
+    found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
+    scratch = Scratch()
+    for block in blocks:
+        check_block(queries, block)
+        ready = Documents.ready(block, queries, torch.float32)
+        first = 0
+        for part in query_parts(queries, block.rows, torch.float32):
+            scores = part.document_scores(ready, scratch).numpy()
+            for row, query in enumerate(range(first, first + part.count)):
+                here = (texts[query] >= block.first) & (texts[query] < block.first + block.texts)
+                found[query][here] = scores[row, texts[query][here] - block.first]
+            first += part.count
+    return found
+
+
+def best_of_candidates(
+    queries: Representation, store: TextReader, candidates: Sequence[np.ndarray], k: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The k best of the texts that an approximate search proposes, by the scoring rule.
+
+    Args:
+        queries: Q texts, on the CPU.
+        store: The folder, or another reader of its texts.
+        candidates: For each query, rows of texts in the folder, ascending.
+        k: How many to keep.
+
+    Returns:
+        For each query rows and scores of the texts, best first; equal scores in the order of the folder.
+    """
+    found = []
+    for texts, values in zip(candidates, scores_of(queries, store, candidates), strict=True):
+        # Candidates ascend, which the stable sort keeps among equals.
+        order = np.argsort(-values, kind="stable")[:k]
+        found.append((texts[order], values[order]))
+    return found
+
+
+def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Group consecutive numbers so that the sizes of a group add up to at most `most`, or it has one member."""
+    group: list[int] = []
+    total = 0
+    for number, size in enumerate(sizes):
+        if group and total + size > most:
+            yield group
+            group, total = [], 0
+        group.append(number)
+        total += size
+    if group:
+        yield group
+
+
+def check_k(k: int) -> None:
+    """Refuse a k below 1.
+
+    Raises:
+        OptionError: k is less than 1.
+    """
+    if k < 1:
+        msg = f"k is {k}, and at least one document must be asked for. Give --k 1 or more."
+        raise OptionError(msg)
+
+
+def documents_of_vectors(
+    vector_rows: np.ndarray, vector_scores: np.ndarray, k: int, *, m: int = 1, offsets: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Turn the best vectors of a query into its best documents: each document counts by its first vector.
+
+    The k*m best vectors always cover k documents if none has more than m vectors, so the result is exact.
+
+    Args:
+        vector_rows: (n,) rows of vectors, best first; -1 where there is none.
+        vector_scores: (n,) their scores, descending.
+        k: How many documents to keep.
+        m: Vectors of each document, if all have the same number.
+        offsets: (documents + 1,) the first row of each document, if the number varies.
+
+    Returns:
+        Rows and scores of the documents, best first, at most k; equal scores in the order of the documents.
+    """
+    found = vector_rows >= 0
+    rows, scores = vector_rows[found], vector_scores[found]
+    documents = rows // m if offsets is None else np.searchsorted(offsets, rows, side="right") - 1
+    _, first = np.unique(documents, return_index=True)
+    # `first` is in the order of the documents, which the stable sort keeps among equals.
+    order = first[np.argsort(-scores[first], kind="stable")][:k]
+    return documents[order], scores[order]
+
+
+def _as_block(documents: Representation) -> VectorBlock:
+    vectors, starts, weights = None, None, None
+    if documents.vectors is not None:
+        rows = documents.vectors.reshape(-1, documents.vectors.shape[2])
+        if documents.vector_mask is not None:
+            rows = rows[documents.vector_mask.reshape(-1)]
+            counts = documents.vector_mask.sum(dim=1).cpu().numpy()
+            starts = np.concatenate([[0], np.cumsum(counts)])
+        vectors = rows.detach().cpu().numpy()
+    if documents.weights is not None:
+        import scipy.sparse
+
+        weights = scipy.sparse.csr_matrix(documents.weights.detach().cpu().numpy())
+    return VectorBlock(0, len(documents), vectors, starts, weights)
+
+
+def check_block(queries: Representation, block: VectorBlock) -> None:
+    """Refuse texts that the queries cannot be compared with.
+
+    Raises:
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
+    """
+    sizes = {
+        "vectors": (
+            0 if queries.vectors is None else queries.vectors.shape[2],
+            0 if block.vectors is None else block.vectors.shape[1],
+        ),
+        "weights": (
+            0 if queries.weights is None else queries.weights.shape[1],
+            0 if block.weights is None else block.weights.shape[1],
+        ),
+    }
+    for what, (query, document) in sizes.items():
+        check_sizes(what, query, document)

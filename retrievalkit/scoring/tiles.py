@@ -1,0 +1,323 @@
+"""Scores of some queries with some documents, in tiles that stay in the processor's cache.
+
+The engine of the scoring rule: documents arrive block by block and are prepared once for all queries; queries are split
+into parts so that the scores of a part with a block form one tile, and each thread owns some of the parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.scoring import bf16_filter
+
+# Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
+CPU_TILE = 1 << 22
+GPU_TILE = 1 << 28
+# Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU
+# only the product of the two matters.
+CPU_ROWS, CPU_COLUMNS = 256, 1024
+# Matrix products with fewer rows than this round differently from those with more.
+LEAST_ROWS = 16
+# Fewest queries that justify a thread.
+LEAST_PART = 16
+# Blocks that may be unfinished while the next one is prepared.
+AHEAD = 2
+
+
+class Scratch(threading.local):
+    """A thread's reusable memory for one tile of scores; allocating each tile afresh takes a good part of the time."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
+        """(rows, columns) of the type and device of `like`; overwrites the tile taken before."""
+        if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
+            self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
+        return self._memory[: rows * columns].view(rows, columns)
+
+
+@dataclass
+class Documents:
+    """A block of documents, prepared once for all queries.
+
+    Attributes:
+        block: The block.
+        side: Its vectors for rough products, where these are used; or None.
+        vectors: (rows, dim) its vectors on the device of the queries, padded with zeros if needed; or None.
+        groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
+            numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
+        weights: scipy CSC (texts, vocabulary), which gives the texts of a term; or None.
+    """
+
+    block: VectorBlock
+    side: bf16_filter.Side | None
+    vectors: Tensor | None
+    groups: list[tuple[Tensor, Tensor]]
+    weights: Any
+
+    @classmethod
+    def ready(
+        cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
+    ) -> Documents:
+        """Prepare a block for queries like these, padded to `width` vectors; `grouped` to score texts, not vectors."""
+        side = None
+        if (
+            block.vectors is not None
+            and is_filtered(queries, dtype)
+            and (block.weights is None or has_one_vector(block))
+        ):
+            side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
+        vectors = None
+        if side is None and block.vectors is not None:
+            vectors = torch.from_numpy(block.vectors)
+            if len(vectors) < width:
+                padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
+                padded[: len(vectors)] = vectors
+                vectors = padded
+            vectors = vectors.to(queries.device).to(dtype)
+        groups: list[tuple[Tensor, Tensor]] = []
+        if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
+            rows = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
+            groups = list(_groups_of_texts(block, vectors, rows))
+        return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc())
+
+    def texts_of_rows(self) -> Tensor | None:
+        """(rows,) which of the block's texts each vector belongs to; None if each text has one vector."""
+        if self.block.vectors is None or self.block.most_vectors == 1:
+            return None
+        texts = torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts))
+        return texts if self.vectors is None else texts.to(self.vectors.device)
+
+
+def is_single(queries: Representation) -> bool:
+    """Whether each query has exactly one vector."""
+    if queries.vectors is None or queries.vectors.shape[1] != 1:
+        return False
+    return queries.vector_mask is None or bool(queries.vector_mask.all())
+
+
+def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
+    """Whether rough products filter the documents: on a processor, exactly, for queries of one vector."""
+    return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
+
+
+def has_one_vector(block: VectorBlock) -> bool:
+    """Whether every text of the block's folder has one vector."""
+    return block.starts is None and block.most_vectors == 1
+
+
+def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split texts into groups of about `rows` vectors; a group's texts have similar numbers of vectors."""
+    if block.starts is None:
+        m = block.most_vectors
+        texts = torch.arange(block.texts, device=vectors.device)
+        shaped = vectors[: block.texts * m].view(block.texts, m, -1)
+        size = max(1, rows // m)
+        for first in range(0, block.texts, size):
+            yield texts[first : first + size], _enough(shaped[first : first + size])
+        return
+    counts = block.counts
+    order = np.argsort(counts, kind="stable")
+    while len(order):
+        # A group occupies its number of texts times the vectors of its last, longest text.
+        fits = int((counts[order] * np.arange(1, len(order) + 1) <= rows).sum())
+        some, order = order[: max(1, fits)], order[max(1, fits) :]
+        places = np.minimum(np.arange(counts[some[-1]]), counts[some][:, None] - 1) + block.starts[some][:, None]
+        yield torch.from_numpy(some).to(vectors.device), _enough(vectors[torch.from_numpy(places).to(vectors.device)])
+
+
+def _enough(vectors: Tensor) -> Tensor:
+    """Pad with texts of zeros, so that the product has enough rows to round as every other one does."""
+    texts, m, _ = vectors.shape
+    lacking = -(-LEAST_ROWS // m) - texts
+    return vectors if lacking <= 0 else torch.nn.functional.pad(vectors, (0, 0, 0, 0, 0, lacking))
+
+
+class QueryPart:
+    """A part of the queries, small enough that its scores with a block form one tile."""
+
+    def __init__(self, queries: Representation, dtype: torch.dtype, *, in_bf16: bool = False) -> None:
+        self.count = len(queries)
+        self.single = is_single(queries)
+        self.mask = queries.vector_mask
+        self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
+        self.device = queries.device
+        self.side: bf16_filter.Side | None = None
+        if is_filtered(queries, dtype):
+            assert queries.vectors is not None
+            self.side = bf16_filter.Side.of(queries.vectors[:, 0].float().numpy(), in_bf16=in_bf16)
+        if queries.vectors is not None:
+            self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
+            if len(self.vectors) == 1:
+                # A product with one row becomes a matrix-vector product, whose rounding depends on the position.
+                self.vectors = self.vectors.expand(2, -1).contiguous()
+        self.terms = None if queries.weights is None else _terms(queries.weights)
+
+    def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
+        """Rough scores (count, rows) of a block's vectors, valid until the next call; and how wrong they may be.
+
+        Between them what the weights add, (count, texts), which is exact; None without weights.
+        """
+        assert self.side is not None
+        assert documents.side is not None
+        tile = scratch.take(self.count, len(documents.side.rough), documents.side.rough)
+        bf16_filter.products(self.side, documents.side, tile)
+        if self.terms is None:
+            return tile, None, bf16_filter.slack(self.side, documents.side)
+        slack = bf16_filter.slack(self.side, documents.side, added_to=tile)
+        lexical = _lexical(self.terms, documents.weights)
+        return tile.float().add_(lexical), lexical, slack
+
+    def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
+        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is what `rough_scores` gave."""
+        assert self.side is not None
+        assert documents.side is not None
+        pairs = bf16_filter.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
+        found = torch.from_numpy(pairs)
+        return found if lexical is None else found + lexical[rows, columns]
+
+    def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
+        """(count, rows): the scores of a block's vectors with queries of one vector; valid until the next call."""
+        assert documents.vectors is not None
+        tile = scratch.take(len(self.vectors), len(documents.vectors), documents.vectors)
+        torch.mm(self.vectors, documents.vectors.T, out=tile)
+        return tile[: self.count, : documents.block.rows].float()
+
+    def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
+        """(count, texts): the scores of a block's documents; valid until the next call."""
+        if self.terms is not None and documents.block.vectors is None:
+            return _lexical(self.terms, documents.weights).to(self.device)
+        if documents.side is not None:
+            total = self._exact_scores(documents)
+        elif documents.vectors is not None and not documents.groups:
+            total = self.row_scores(documents, scratch)
+        else:
+            total = torch.zeros(self.count, documents.block.texts, device=self.device)
+            for numbers, vectors in documents.groups:
+                total[:, numbers] = self._best_of_texts(vectors, scratch)[: len(numbers)].T
+        if self.terms is not None:
+            total += _lexical(self.terms, documents.weights).to(self.device)
+        return total
+
+    def _exact_scores(self, documents: Documents) -> Tensor:
+        """(count, texts): of queries of one vector, pair by pair."""
+        assert documents.side is not None
+        rows = len(documents.side.exact)
+        asked, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
+        found = self.scores_of_pairs(documents, asked, vectors, None).view(self.count, rows).numpy()
+        block = documents.block
+        starts = np.arange(0, rows, block.most_vectors) if block.starts is None else block.starts[:-1]
+        return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
+
+    def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
+        """(texts, count): for each query vector the best of each text's (texts, m, dim), summed over a query's."""
+        texts, m, dim = vectors.shape
+        tile = scratch.take(texts * m, len(self.vectors), vectors)
+        torch.mm(vectors.reshape(-1, dim), self.vectors.T, out=tile)
+        best = tile.view(texts, m, -1).amax(dim=1)[:, : self.count * self.m].float()
+        best = best.view(texts, self.count, self.m)
+        return (best if self.mask is None else best.masked_fill(~self.mask, 0.0)).sum(dim=2)
+
+
+def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iterator[QueryPart]:
+    """Split the queries: each part fits a tile with blocks of `width` rows, and every thread gets a part."""
+    on_cpu = queries.device.type == "cpu"
+    m = 1 if queries.vectors is None else queries.vectors.shape[1]
+    size = (CPU_TILE if on_cpu else GPU_TILE) // max(1, width)
+    if m > 1:
+        size = (CPU_COLUMNS if on_cpu else CPU_COLUMNS * 8) // m
+    if on_cpu:
+        size = min(size, -(-len(queries) // torch.get_num_threads()))
+    size = max(size, 1 if m > 1 else LEAST_PART)
+    for start in range(0, len(queries), size):
+        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=bf16_filter.pays(len(queries)))
+
+
+def _terms(weights: Tensor) -> Any:
+    """The weights as scipy CSR (queries, vocabulary), so that only the terms of a query cost time."""
+    import scipy.sparse
+
+    values = weights.float().cpu().numpy()
+    # Several times faster than scipy's constructor, which searches for non-zeros among floats instead of booleans.
+    rows, terms = np.divmod(np.flatnonzero(values != 0), values.shape[1])
+    starts = np.searchsorted(rows, np.arange(len(values) + 1))
+    return scipy.sparse.csr_matrix((values[rows, terms], terms, starts), shape=values.shape)
+
+
+def _lexical(terms: Any, weights: Any) -> Tensor:
+    """(queries, texts): the products of the queries' weights, CSR, with those of the texts, CSC."""
+    # scipy's own routine for a matrix-vector product, given one column at a time: its public form would have to copy
+    # the columns of a query's terms into a matrix first, which takes several times longer than the product.
+    from scipy.sparse._sparsetools import csc_matvec
+
+    texts = weights.shape[0]
+    total = np.zeros((terms.shape[0], texts), dtype=np.float32)
+    starts, postings, values = weights.indptr, np.asarray(weights.indices), np.asarray(weights.data)
+    for row, (first, last) in enumerate(itertools.pairwise(terms.indptr.tolist())):
+        scores = total[row]
+        for place, term in enumerate(terms.indices[first:last].tolist(), first):
+            weight = terms.data[place : place + 1]
+            csc_matvec(texts, 1, starts[term : term + 2], postings, values, weight, scores)
+    return torch.from_numpy(total)
+
+
+class Workers:
+    """Threads that score parts of the queries block by block; a part always stays with the same thread.
+
+    As many as torch may use, each with single-threaded products; few queries are scored in the caller's thread. A
+    thread that has finished a block starts on the next one without waiting for the others.
+    """
+
+    def __init__(self, queries: int, device: torch.device) -> None:
+        self._allowed = torch.get_num_threads()
+        useful = min(self._allowed, queries // LEAST_PART)
+        count = useful if device.type == "cpu" and useful > 1 else 0
+        self._pools = [ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) for _ in range(count)]
+        self._running: deque[list[Future[Any]]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+        # Threads that start later would inherit the setting of the last worker.
+        torch.set_num_threads(self._allowed)
+
+    def start(self, function: Callable[[Any], Any], values: Sequence[Any]) -> None:
+        """Score a block; returns once at most `AHEAD` blocks are unfinished, so that memory stays bounded."""
+        if not self._pools:
+            for value in values:
+                function(value)
+            return
+        self._running.append(self._submit(function, values))
+        if len(self._running) > AHEAD:
+            _wait(self._running.popleft())
+
+    def finish(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+        """Wait for all blocks, then return the function's value for each part."""
+        if not self._pools:
+            return [function(value) for value in values]
+        while self._running:
+            _wait(self._running.popleft())
+        return _wait(self._submit(function, values))
+
+    def _submit(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Future[Any]]:
+        return [self._pools[place % len(self._pools)].submit(function, one) for place, one in enumerate(values)]
+
+
+def _wait(started: list[Future[Any]]) -> list[Any]:
+    return [one.result() for one in started]

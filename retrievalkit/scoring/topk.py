@@ -1,0 +1,196 @@
+"""The k best documents of each query, from scores that arrive tile by tile.
+
+Only scores above a query's current k-th best are examined, and after a few tiles these are rare. They are buffered, and
+merged when the buffer is full. Score and document number are packed into one integer key, so that ties need no special
+case: of two equal scores, the earlier document has the greater key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retrievalkit.scoring.bf16_filter import Slack
+
+EXACT = Slack(0.0, 0.0)
+_EMPTY = torch.iinfo(torch.int64).min
+_LAST = (1 << 32) - 1
+_SIGN = 0x7FFFFFFF
+_SAMPLE = 2048
+
+
+class Best:
+    """The k best documents seen so far, for each of a group of queries."""
+
+    def __init__(self, queries: int, k: int, device: torch.device, least: float) -> None:
+        self.k = k
+        self.least = least
+        self._floor = torch.full((queries, 1), least, device=device)
+        self._keys = torch.full((queries, k), _EMPTY, device=device)
+        self._hits = torch.empty(0, dtype=torch.bool, device=device)
+        self._buffered: list[tuple[Tensor, Tensor]] = []
+        self._counts = torch.zeros(queries, dtype=torch.long, device=device)
+
+    def offer(
+        self,
+        tile: Tensor,
+        first: int,
+        documents: Tensor | None = None,
+        most: int = 1,
+        *,
+        slack: Slack = EXACT,
+        exact: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        """Add the scores of all queries with a range of documents that follows those added before.
+
+        Args:
+            tile: (queries, columns) scores.
+            first: Number of the document in the first column.
+            documents: (columns,) the document of each column, counted from `first`, ascending; None = its own number.
+            most: Greatest number of columns of one document.
+            slack: By how much the scores may be wrong.
+            exact: The exact scores of these (rows, columns), if they may be.
+        """
+        enough = self.k * most
+        floor = self._floor
+        if tile.shape[1] > enough and bool((floor == self.least).any()):
+            # Some query has no k-th document yet, so its floor would let every score through.
+            floor = _sharper(floor, tile, enough, slack)
+        words = self._sieve(tile, slack.below(floor))
+        if tile.shape[1] > enough and len(words) > 4 * enough * len(tile):
+            floor = _sharper(floor, tile, enough, slack)
+            words = self._sieve(tile, slack.below(floor))
+        word, byte = self._hits.view(-1, 8)[words].nonzero(as_tuple=True)
+        flat = words[word] * 8 + byte
+        rows = flat // tile.shape[1]
+        columns = flat - rows * tile.shape[1]
+        if exact is None:
+            scores = tile[rows, columns].float()
+        else:
+            if len(rows) > enough * len(tile):
+                rows, columns = _sharpened(rows, columns, tile[rows, columns].float(), enough, slack)
+            scores = exact(rows, columns)
+            kept = scores > self._floor[rows, 0]
+            rows, columns, scores = rows[kept], columns[kept], scores[kept]
+        if documents is not None:
+            rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
+        # Rows ascend, as `_merge` expects.
+        self._buffered.append((rows, _keys(scores, columns + first)))
+        self._counts += torch.bincount(rows, minlength=len(self._counts))
+        if 2 * sum(len(one) for one, _ in self._buffered) > self._keys.numel():
+            self._merge()
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last one."""
+        self._merge()
+        keys = torch.sort(self._keys, dim=1, descending=True).values
+        empty = keys == _EMPTY
+        return _scores(keys).masked_fill(empty, float("-inf")), (_LAST - (keys & _LAST)).masked_fill(empty, -1)
+
+    def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
+        """Mark the scores above their row's floor in `_hits`; returns which groups of eight contain a mark."""
+        size = -(-tile.numel() // 8) * 8
+        if self._hits.numel() != size:
+            self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
+        self._hits[tile.numel() :] = False
+        hits = self._hits[: tile.numel()].view(tile.shape)
+        if tile.dtype == torch.bfloat16 and bool((floor > 0).all()):
+            # Above zero the bits of numbers sort as they do, and those of a bf16 are the first half of a float32's.
+            np.greater(
+                tile.view(torch.int16).numpy(),
+                (floor.view(torch.int32) >> 16).to(torch.int16).numpy(),
+                out=hits.numpy(),
+            )
+        elif tile.device.type == "cpu":
+            # Several times faster than torch.gt, which is not vectorised for this broadcast.
+            np.greater(tile.float().numpy(), floor.numpy(), out=hits.numpy())
+        else:
+            torch.gt(tile, floor, out=hits)
+        words = self._hits.view(torch.int64)
+        if tile.device.type == "cpu":
+            # Several times faster than torch's.
+            return torch.from_numpy(np.flatnonzero(words.numpy()))
+        return words.nonzero().squeeze(1)
+
+    def _merge(self) -> None:
+        """Merge the buffered keys into the k best."""
+        if not self._buffered:
+            return
+        width = self.k + int(self._counts.max())
+        keys = torch.full((len(self._keys), width), _EMPTY, device=self._keys.device)
+        keys[:, : self.k] = self._keys
+        used = torch.full_like(self._counts, self.k)
+        for rows, new in self._buffered:
+            counts = torch.bincount(rows, minlength=len(used))
+            # Column within the row: entries written earlier, plus preceding entries of the same row.
+            keys[rows, (used - counts.cumsum(0) + counts)[rows] + torch.arange(len(rows), device=rows.device)] = new
+            used += counts
+        self._keys = _largest(keys, self.k)
+        last = self._keys.amin(dim=1, keepdim=True)
+        self._floor = _scores(last).clamp(min=self.least).masked_fill(last == _EMPTY, self.least)
+        self._buffered.clear()
+        self._counts.zero_()
+
+
+def _keys(scores: Tensor, documents: Tensor) -> Tensor:
+    """Integers that sort like the scores; equal scores sort by descending document number."""
+    bits = (scores + 0.0).view(torch.int32)  # + 0.0, because -0.0 has other bits
+    # As integers, the bits of negative floats sort in reverse.
+    ordered = bits ^ ((bits >> 31) & _SIGN)
+    return (ordered.long() << 32) + (_LAST - documents)
+
+
+def _scores(keys: Tensor) -> Tensor:
+    ordered = (keys >> 32).int()
+    return (ordered ^ ((ordered >> 31) & _SIGN)).view(torch.float32)
+
+
+def _largest(keys: Tensor, k: int) -> Tensor:
+    """(rows, k): the k greatest of each row, in any order."""
+    if keys.device.type != "cpu":
+        return keys.topk(k, dim=1, sorted=False).values
+    # numpy's partition is vectorised, torch's topk on a CPU is not.
+    partitioned: np.ndarray[Any, Any] = np.partition(keys.numpy(), keys.shape[1] - k, axis=1)
+    return torch.from_numpy(np.ascontiguousarray(partitioned[:, -k:]))
+
+
+def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
+    """A higher floor that still lets at least `enough` of each row's best columns through."""
+    if tile.shape[1] > 8 * max(enough, _SAMPLE):
+        # A sample has `enough` columns above the floor only if all columns together do too.
+        tile = tile[:, :: tile.shape[1] // (4 * max(enough, _SAMPLE))]
+    tile = tile.float()
+    if tile.device.type == "cpu":
+        place = tile.shape[1] - enough
+        least = torch.from_numpy(np.partition(tile.numpy(), place, axis=1)[:, place : place + 1])
+    else:
+        least = tile.topk(enough, dim=1).values[:, -1:]
+    least = slack.below(least)
+    return torch.maximum(floor, torch.nextafter(least, torch.full_like(least, float("-inf"))))
+
+
+def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack) -> tuple[Tensor, Tensor]:
+    """The entries that may be among the `enough` best of their row; `rows` ascends."""
+    counts = torch.bincount(rows)
+    wide = torch.full((len(counts), max(enough, int(counts.max()))), float("-inf"))
+    wide[rows, torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]] = scores
+    place = wide.shape[1] - enough
+    least = torch.from_numpy(np.partition(wide.numpy(), place, axis=1)[:, place].copy())
+    kept = scores >= slack.below(slack.below(least))[rows]
+    return rows[kept], columns[kept]
+
+
+def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Reduce to one entry for each row and document, the greatest; entries of a document are adjacent."""
+    if not len(rows):
+        return rows, documents, scores
+    new = torch.ones_like(rows, dtype=torch.bool)
+    new[1:] = (rows[1:] != rows[:-1]) | (documents[1:] != documents[:-1])
+    group = new.cumsum(0) - 1
+    greatest = torch.full((int(group[-1]) + 1,), float("-inf"), device=scores.device)
+    greatest.scatter_reduce_(0, group, scores, "amax")
+    return rows[new], documents[new], greatest

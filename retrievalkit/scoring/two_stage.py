@@ -1,0 +1,246 @@
+"""Exact search of a folder of vectors in two steps: the best by rough products, then their exact products.
+
+Computing the exact products of what looks good block by block would look at several times as many vectors, because a
+query's best are known only at the end. That nothing is missed is checked query by query: a vector that was left out has
+a rough product below the last one kept, so its exact product is below a bound. Queries for which the k-th best is not
+above that bound (many texts almost alike) are searched again, block by block.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retrievalkit.contracts import Representation
+from retrievalkit.scoring import bf16_filter
+from retrievalkit.scoring.bf16_filter import Slack
+from retrievalkit.scoring.ranking import check_block, check_k, top_k
+from retrievalkit.scoring.tiles import Documents, QueryPart, Scratch, Workers, is_filtered, query_parts
+from retrievalkit.scoring.topk import Best
+
+if TYPE_CHECKING:
+    from retrievalkit.data.vectors import VectorStore
+    from retrievalkit.data.vectors.postings import Postings
+    from retrievalkit.data.vectors.rounded import Rounded
+
+# Numbers of the vectors that are read at once for their exact products.
+_READ = 1 << 22
+# How many times k vectors are kept, and how many more.
+_TIMES, _MORE = 2, 64
+
+
+def top_k_of_store(
+    queries: Representation, store: VectorStore, k: int, *, block: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """The k best texts of a folder for each query: what `top_k` finds among its blocks.
+
+    Args:
+        queries: Q texts.
+        store: The folder.
+        k: How many texts to find.
+        block: Vectors compared at once.
+        dtype: Number format of the inner products; any but float32 makes the search approximate.
+
+    Returns:
+        As `top_k`.
+    """
+    check_k(k)
+    width = store.block_rows(block)
+    if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:
+        return top_k(queries, store.blocks(block), k, width=width, dtype=dtype)
+
+    def documents() -> Iterator[Documents]:
+        for some in store.blocks(block):
+            check_block(queries, some)
+            yield Documents.ready(some, queries, torch.float32)
+
+    found = _refined(queries, queries, documents(), store, k)
+    return _where_uncertain(found, queries, lambda some: top_k(some, store.blocks(block), k, width=width))
+
+
+def top_k_of_rounded(
+    queries: Representation,
+    store: VectorStore,
+    postings: Postings,
+    rounded: Rounded,
+    k: int,
+    search: Callable[[Representation], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """The k best texts by vector and weights together, each text of the folder having one vector.
+
+    Vectors and the weights of frequent terms are compared in one rough product, the other weights term by term.
+
+    Args:
+        queries: Q texts.
+        store: The folder.
+        postings: Its weights by term.
+        rounded: Its vectors and the weights of frequent terms, rounded.
+        k: How many texts to find.
+        search: Finds the k best texts without what is rounded, where it does not pay or leaves them uncertain.
+
+    Returns:
+        As `top_k`.
+    """
+    check_k(k)
+    check_block(queries, store.take(np.zeros(1, dtype=np.int64)))
+    if not is_filtered(queries, torch.float32) or not bf16_filter.pays(len(queries)):
+        return search(queries)
+    assert queries.vectors is not None
+    assert queries.weights is not None
+    terms = torch.from_numpy(rounded.terms)
+    rare = queries.weights.float().clone()
+    rare[:, terms] = 0
+    joint = torch.cat([queries.vectors[:, 0].float(), queries.weights[:, terms].float()], dim=1)
+    asked = Representation(joint[:, None], None, rare)
+    longest = float(torch.linalg.vector_norm(queries.weights.float(), dim=1).max())
+    most = int((queries.weights != 0).sum(dim=1).max())
+
+    def documents() -> Iterator[Documents]:
+        for (part, bits), block in zip(rounded.blocks(), postings.blocks(), strict=True):
+            rows = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+            # Weights are added up in another order than the exact score has.
+            adding = bf16_filter.of_adding(most, longest * part.weights_norm)
+            side = bf16_filter.Side(np.empty((0, rows.shape[1]), np.float32), rows, part.norm, part.distance, adding)
+            yield Documents(block, side, None, [], block.weights)
+
+    return _where_uncertain(_refined(queries, asked, documents(), store, k), queries, search)
+
+
+Found = tuple[Tensor, Tensor, np.ndarray]
+"""Scores, texts, and for each query whether they are certain to be the best."""
+
+
+def _where_uncertain(
+    found: Found, queries: Representation, search: Callable[[Representation], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    scores, texts, certain = found
+    if not certain.all():
+        again = torch.from_numpy(np.flatnonzero(~certain))
+        vectors, weights = queries.vectors, queries.weights
+        # Without a mask, which masks nothing here.
+        some = Representation(
+            None if vectors is None else vectors[again], None, None if weights is None else weights[again]
+        )
+        scores[again], texts[again] = search(some)
+    return scores, texts
+
+
+def _refined(
+    queries: Representation, asked: Representation, blocks: Iterable[Documents], store: VectorStore, k: int
+) -> Found:
+    """The best by rough products of what is asked of the blocks, then by the exact scores of the queries."""
+    kept = min(_TIMES * k * min(store.most_vectors, _TIMES) + _MORE, store.rows)
+    parts: list[tuple[int, QueryPart, Best]] = []
+    slacks: list[Slack] = []
+    scratch = Scratch()
+
+    def look(documents: Documents, first: int, searched: tuple[int, QueryPart, Best]) -> None:
+        _, part, best = searched
+        tile, _, slack = part.rough_scores(documents, scratch)
+        slacks.append(slack)
+        best.offer(tile, first)
+
+    row = 0
+    with torch.no_grad(), Workers(len(queries), queries.device) as working:
+        for ready in blocks:
+            if not parts:
+                number = 0
+                for part in query_parts(asked, ready.block.rows, torch.float32):
+                    parts.append((number, part, Best(part.count, kept, queries.device, float("-inf"))))
+                    number += part.count
+            working.start(partial(look, ready, row), parts)
+            row += ready.block.rows
+        working.finish(lambda _: None, parts)
+        slack = Slack(max(one.fixed for one in slacks), max(one.relative for one in slacks))
+
+        def exactly(searched: tuple[int, QueryPart, Best]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            first, part, best = searched
+            return _exactly(queries.rows(slice(first, first + part.count)), best, store, k, slack)
+
+        results = working.finish(exactly, parts)
+    scores, texts, certain = (np.concatenate(some) for some in zip(*results, strict=True))
+    return torch.from_numpy(scores), torch.from_numpy(texts), certain
+
+
+def _exactly(
+    queries: Representation, best: Best, store: VectorStore, k: int, slack: Slack
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The best texts by the exact scores of the vectors that were kept."""
+    roughly, rows = best.result()
+    kept, most = rows.numpy(), slack.above(roughly).numpy()
+    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    texts = np.full((len(queries), k), -1, dtype=np.int64)
+    size = max(1, _READ // (kept.shape[1] * store.dim))
+    for start in range(0, len(queries), size):
+        some = slice(start, start + size)
+        found = _twice(queries.rows(some), store, kept[some], most[some], k)
+        for query, (wanted, exact) in enumerate(found, start):
+            ids = store.texts_of(wanted)
+            # Each text by its best vector; equal ones in their order.
+            order = np.lexsort((ids, -exact))
+            ids, values = ids[order], exact[order]
+            if len(ids) > 1:
+                once = np.sort(np.unique(ids, return_index=True)[1])
+                ids, values = ids[once], values[once]
+            count = min(k, len(ids))
+            scores[query, :count], texts[query, :count] = values[:k], ids[:k]
+    # The last one kept, or minus infinity where all were.
+    certain: np.ndarray = (scores[:, -1] > most[:, -1]) | (kept[:, -1] < 0) | (kept.shape[1] == store.rows)
+    return scores, texts, certain
+
+
+def _twice(
+    queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each query rows and exact scores: of the best by rough products, then of others that may be among them.
+
+    `kept` are (Q, kept) rows of vectors, the best by rough products first and -1 past the last; `most` their bounds.
+    """
+    few = k + _MORE // 4 if store.most_vectors == 1 else kept.shape[1]
+    first = list(_exact_scores(queries, store, kept[:, :few]))
+    least = np.array([np.partition(exact, -k)[-k] if len(exact) >= k else -np.inf for _, exact in first])
+    others = np.sort(np.where(most[:, few:] >= least[:, None], kept[:, few:], -1), axis=1)
+    others = others[:, (others >= 0).any(axis=0)]
+    if not others.size:
+        yield from first
+        return
+    for (rows, exact), (more_rows, more_exact) in zip(first, _exact_scores(queries, store, others), strict=True):
+        yield np.concatenate([rows, more_rows]), np.concatenate([exact, more_exact])
+
+
+def _exact_scores(
+    queries: Representation, store: VectorStore, kept: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each query the rows of vectors that were kept, without -1, and their exact scores."""
+    assert queries.vectors is not None
+    asked = queries.vectors[:, 0].float().numpy()
+    vectors = store.take_vectors(np.maximum(kept, 0).reshape(-1)).reshape(*kept.shape, -1)
+    there = kept >= 0
+    lexical = None if queries.weights is None else _lexical_scores(queries.weights, store, kept, there)
+    for query, (rows, some) in enumerate(zip(kept, vectors, strict=True)):
+        exact = bf16_filter.of_query(asked[query], some)
+        yield rows[there[query]], (exact if lexical is None else exact + lexical[query])[there[query]]
+
+
+def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """(queries, kept): the products of the queries' weights with those of the texts, 0 where there is no text."""
+    # scipy's own routine, given some of the rows: its public form would copy them.
+    from scipy.sparse._sparsetools import csr_matvec
+
+    found = store.take_weights(kept[there])
+    # Products are added up in the order of the terms, as `tiles` does.
+    found.sort_indices()
+    ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).tolist()
+    total = np.zeros(kept.shape, dtype=np.float32)
+    for query, (first, last) in enumerate(itertools.pairwise(ends)):
+        products = np.zeros(last - first, dtype=np.float32)
+        starts, asked = found.indptr[first : last + 1], weights[query].float().numpy()
+        csr_matvec(last - first, found.shape[1], starts, found.indices, found.data, asked, products)
+        total[query, there[query]] = products
+    return total

@@ -1,0 +1,194 @@
+"""Several indexes searched together."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from retrievalkit.contracts.declarations import Reads, method
+from retrievalkit.data import inputs as given
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.evaluation.run import Run
+from retrievalkit.indexing.open_indexes import OpenRun, Source
+from retrievalkit.indexing.query_encoders import JoinedEncoders
+from retrievalkit.reporting import notebook, notices
+from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.index import Index
+from retrievalkit.search.options import HybridOptions
+from retrievalkit.search.searchable import Searching
+from retrievalkit.search.searcher import HITS, Searcher
+from retrievalkit.search.tuning import METRIC, Tuned, tune, write_choice
+
+
+@dataclass(frozen=True)
+class FusedOptions(HybridOptions):
+    """Options of `Hybrid`.
+
+    Args:
+        indexes: Open indexes, or their folders; runs, or their files.
+        corpus: Where the texts of hits are; by default the corpus that was indexed.
+    """
+
+    indexes: Sequence[Any]
+    _: KW_ONLY
+    corpus: Annotated[Any, Reads(given.passages)] = None
+
+
+class Hybrid(Searching):
+    """Indexes and runs whose hits are fused. The indexes stay open, and may be searched alone meanwhile.
+
+    After `add`, `delete` or `compact` of one of the indexes, the hybrid searches what that became.
+
+    Attributes:
+        parts: What is searched.
+        tuned: The tuning that found the fusion, if `tune` did.
+
+    Raises:
+        InputError: One of them is neither an index nor a run, or an option does not fit.
+    """
+
+    @method(FusedOptions)
+    def __init__(self, options: FusedOptions) -> None:
+        """Open the indexes, and fuse them."""
+        if len(options.indexes) < 2:
+            msg = f"{len(options.indexes)} index given, and fusion takes two or more. Search a single one by itself."
+            raise InputError(msg)
+        self.parts = [_part(one) for one in options.indexes]
+        self.tuned: Tuned | None = None
+        self._options: HybridOptions = options
+        options.fused(len(self.parts))
+        self._joining, self._sources = threading.Lock(), self._open_now()
+        searcher = _joined(self.parts)
+        fusion = options.fused(len(self.parts), searcher.identities)
+        known = next((one.corpus for one in self.parts if isinstance(one, Index) and one.corpus is not None), None)
+        texts = known if options.corpus is None else options.corpus
+        name = "+".join(searcher.labels)
+        super().__init__(name, searcher, fusion=fusion, depth=options.depth, corpus=texts)
+
+    @property
+    def searcher(self) -> Searcher:
+        """The program's searcher of all of them, made anew once an index was changed.
+
+        Raises:
+            InputError: It was closed.
+        """
+        with self._joining:
+            searcher, now = super().searcher, self._open_now()
+            # What was open stays open here when an index is closed.
+            if now != self._sources and None not in now:
+                searcher = self._searcher = _joined(self.parts)
+                self._sources = now
+            return searcher
+
+    def _open_now(self) -> list[Searcher | None]:
+        return [one._searcher for one in self.parts if isinstance(one, Index)]
+
+    def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = HITS) -> Hybrid:
+        """The same indexes with the weights (and normalisation) that are best by judgements.
+
+        Args:
+            qrels: Judgements of questions that are not the test questions: a file, a dict, a table.
+            queries: Their texts; None = the queries of the runs, where only runs are fused.
+            metric: What to maximise.
+            k: How many hits per query it is computed on.
+
+        Raises:
+            InputError: No query is judged, or there is nothing to tune.
+        """
+        judged = read_qrels(given.judgements(qrels), "dev")
+        asked = self._queries(queries)
+        if self._options.weights is not None:
+            msg = "weights are given, but tuning searches for weights. Leave them out."
+            raise OptionError(msg)
+        fixed = replace(self._options, fusion=self._options.fusion or "linear").fused(len(self.parts))
+        assert fixed is not None
+        tuned = tune(self.searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
+        return self._with(tuned)
+
+    def _queries(self, queries: Any) -> list[Query]:
+        if queries is not None:
+            return read_queries(given.queries(queries))
+        if self.searcher.indexes:
+            msg = "the judgements have no texts. Give the queries to tune on: queries=..."
+            raise OptionError(msg)
+        runs = [one for one in self.parts if isinstance(one, Run)]
+        return [Query(name, "") for name in dict.fromkeys(name for run in runs for name in run)]
+
+    def _with(self, tuned: Tuned) -> Hybrid:
+        made = Hybrid.__new__(Hybrid)
+        made.parts, made.tuned, made._options = self.parts, tuned, self._options
+        searcher = self.searcher
+        made._joining, made._sources = threading.Lock(), self._sources
+        fusion = tuned.best.fusion
+        Searching.__init__(made, self.name, searcher, fusion=fusion, depth=self.depth, corpus=self.corpus)
+        return made
+
+    def save_weights(self, path: str | os.PathLike[str]) -> None:
+        """Write the tuned weights, for `rkit search --weights` and `Hybrid(..., weights=path)`.
+
+        Raises:
+            InputError: They were not tuned.
+        """
+        if self.tuned is None:
+            msg = "there are no tuned weights to write. Tune them first: hybrid.tune(qrels, queries)."
+            raise InputError(msg)
+        write_choice(os.fspath(path), self.tuned)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of its fusion."""
+        fusion = self.fusion or Fusion()
+        values: dict[str, Any] = {"fusion": fusion.method, "normalization": fusion.normalization}
+        values["weights"] = None if fusion.weights is None else list(fusion.weights)
+        values |= {"missing": fusion.missing, "rrf_k": fusion.rrf_k}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def mining_options(self) -> dict[str, Any]:
+        """The options of `rk.mine_negatives` that find what the hybrid finds."""
+        opened = self.options | {"source": self.parts}
+        for one in self.parts:
+            opened |= one.mining_options() if isinstance(one, Index) else {}
+        return opened
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Hybrid([{', '.join(map(repr, self.parts))}]{options})"
+
+    def _repr_html_(self) -> str:
+        options = ", ".join(f"{name} {value}" for name, value in self.options.items())
+        tuned = [] if self.tuned is None else [f"tuned: {self.tuned.metric} {self.tuned.best.value:.4f}"]
+        return notebook.lines(f"Hybrid {self.name}", [options, *map(repr, self.parts), *tuned])
+
+
+def _part(one: Any) -> Index | Run:
+    if isinstance(one, Index | Run):
+        return one
+    if not isinstance(one, str | os.PathLike):
+        msg = f"an index of the type {type(one).__name__} is unknown. Give open indexes, runs, or their places."
+        raise InputError(msg)
+    if not os.path.exists(one):
+        msg = f"'{os.fspath(one)}' does not exist. Give index folders and run files."
+        raise InputError(msg)
+    return Run.load(one) if os.path.isfile(one) else Index.open(one)
+
+
+def _joined(parts: Sequence[Index | Run]) -> Searcher:
+    """A searcher of all of them; those that share a name get their places as labels."""
+    names = [part.name for part in parts]
+    sources: list[Source] = []
+    for number, part in enumerate(parts, 1):
+        alone = names.count(part.name) == 1
+        if isinstance(part, Index):
+            (source,) = part.searcher.indexes
+            sources.append(replace(source, label=part.name if alone else str(part.folder)))
+        else:
+            place = part.path or (part.name if alone else f"{part.name} {number}")
+            sources.append(OpenRun(Path(place), part, part.name if alone else place))
+    encoders = JoinedEncoders([part.searcher.encoders for part in parts if isinstance(part, Index)])
+    return Searcher.of(sources, encoders, notices.note)

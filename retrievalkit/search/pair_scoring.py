@@ -1,0 +1,281 @@
+"""The program behind `rkit rerank apply`: scores pairs of queries and documents by a re-ranker.
+
+Pairs are scored window by window: memory does not grow with their number, and a killed command that is run again
+continues at the first incomplete window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit import storage
+from retrievalkit.contracts import Text
+from retrievalkit.contracts.cluster import check_same, spread_map
+from retrievalkit.data import files
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.examples import Example, against_corpus, note_dropped, read_examples, write_examples
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import Hits, open_run, write_run
+from retrievalkit.data.sources import InMemory, fingerprint
+from retrievalkit.errors import DataError, InputError, nearest
+from retrievalkit.evaluation.run import Run
+from retrievalkit.models.batches import prefetch
+from retrievalkit.models.precision import Precision, default_device, resolve_precision
+from retrievalkit.models.rerankers import open_reranker, score_pairs
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import say
+from retrievalkit.search.rerank import DEPTH, RerankOptions
+
+WINDOW = 4_096
+"""Pairs that are sorted by length and scored together: the unit of memory and of resuming."""
+_Window = list[tuple[str, Text]]
+_SCORES, _CHECKSUMS, _IDENTITY = "scores.f32", "checksums.txt", "identity.json"
+
+
+def rerank_run(options: RerankOptions) -> tuple[Run, dict[str, Any]]:
+    """Score the best documents of a run, and write them by score; equal scores stay in their order.
+
+    Returns:
+        The run, and counts.
+
+    Raises:
+        InputError: Something about the input is wrong; nothing was written.
+    """
+    output, run = Path(options.output or ""), options.run
+    _check_output(output, run)
+    first = {query: hits[: options.k or DEPTH] for query, hits in open_run(run).items()}
+    deepest = max(map(len, first.values()), default=0)
+    if not deepest:
+        msg = f"the run '{run}' is empty: there is nothing to re-rank."
+        raise InputError(msg)
+    if options.k is not None and options.k > deepest:
+        notices.note(
+            f"the run '{run}' has at most {counted(deepest, 'documents')} per query, so k={options.k:,} looks no "
+            "further."
+        )
+    texts = {query.id: query.text for query in read_queries(options.queries)}
+    if absent := [query for query in first if query not in texts]:
+        close = nearest(absent[0], texts)
+        hint = f"; did you mean '{close}'?" if close else "."
+        msg = (
+            f"{len(absent)} of its {len(first)} queries, such as '{absent[0]}', are not among the "
+            f"{counted(len(texts), 'queries')} of '{options.queries}'{hint} Give the queries that were searched."
+        )
+        raise DataError(msg, file=run)
+    corpus = open_corpus(options.corpus)
+    if missing := corpus.missing({document for hits in first.values() for document, _ in hits}):
+        unknown = next(document for hits in first.values() for document, _ in hits if document in missing)
+        place = None if isinstance(run, InMemory) else files.inside(files.existing(run), "run.trec", "results")
+        lines = () if place is None else files.filled_lines(place)
+        raise corpus.unknown(unknown, file=run, line=next((one.number for one in lines if unknown in one.text), None))
+    identity = {"run": fingerprint(run), "queries": fingerprint(options.queries), "k": options.k or DEPTH}
+    count = sum(map(len, first.values()))
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        return ((texts[query], document) for query, hits in first.items() for document, _ in hits)
+
+    with _Job(options, corpus).scores(pairs, count, output, identity) as scores:
+        # As text and back: the shortest decimals that stand for these 32-bit floats.
+        values = map(float, scores.astype(str))
+        ranked: dict[str, Hits] = {
+            # The sort is stable: equal scores stay in the order of the run.
+            query: sorted(((document, next(values)) for document, _ in hits), key=lambda hit: -hit[1])
+            for query, hits in first.items()
+        }
+        write_run(output, ranked)
+    name = f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked"
+    return Run.found(ranked.items(), name), {"output": str(output), "queries": len(first), "pairs": count}
+
+
+def score_examples(options: RerankOptions) -> dict[str, Any]:
+    """Write training examples with a score for each of their documents, for distillation.
+
+    Returns:
+        Counts.
+
+    Raises:
+        InputError: Something about the input is wrong; nothing was written.
+    """
+    output = Path(options.output or "")
+    _check_output(output, options.examples)
+    corpus = open_corpus(options.corpus)
+    read = against_corpus(read_examples(options.examples), corpus)
+    note_dropped(read)
+    without = sum(not row.negatives for row in read.rows)
+    if without == len(read):
+        msg = (
+            f"none of the {without} examples of '{read.source}' has negatives, and distillation compares a teacher's "
+            "scores of positives and negatives. Mine some: rkit mine-negatives --from bm25"
+        )
+        raise InputError(msg)
+    if without:
+        # The command's last line counts them.
+        notices.check(f"{without:,} of the {len(read):,} examples of '{read.source}' have no negatives.")
+    count = sum(len(_documents(row)) for row in read.rows)
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        return ((row.query, document) for row in read.rows for document in _documents(row))
+
+    with _Job(options, corpus).scores(pairs, count, output, {"examples": fingerprint(options.examples)}) as scores:
+        values = map(float, scores.astype(str))
+        write_examples(output, (replace(row, teacher=dict(zip(_documents(row), values))) for row in read.rows))  # noqa: B905
+    return {"output": str(output), "examples": len(read), "without_negatives": without, "pairs": count}
+
+
+def _check_output(output: str | Path, source: str | Path) -> None:
+    storage.check_output_file(output)
+    if (
+        not isinstance(source, InMemory)
+        and Path(output).exists()
+        and Path(source).exists()
+        and Path(output).samefile(source)
+    ):
+        msg = f"output '{output}' is the input too. Choose another output."
+        raise InputError(msg)
+
+
+def _documents(row: Example) -> list[str]:
+    return list(dict.fromkeys((*row.positives, *row.negatives)))
+
+
+class _Job:
+    """Scores pairs of a query's text and a document's id."""
+
+    def __init__(self, options: RerankOptions, corpus: Corpus) -> None:
+        self.settings = options.max_length, resolve_precision(options.precision, default_device()), options.batch_tokens
+        self.reranker = str(options.reranker)
+        self.scorer = _Scorer(self.reranker, *self.settings)
+        self.corpus = corpus
+        self.cluster = options.cluster
+
+    @contextmanager
+    def scores(
+        self, pairs: Callable[[], Iterator[tuple[str, str]]], count: int, output: Path, identity: Mapping[str, Any]
+    ) -> Iterator[np.ndarray]:
+        """The scores of all pairs, float32, mapped from a file; it is removed at the end of the block.
+
+        Args:
+            pairs: Gives the pairs, from the first one on at each call.
+            count: The number of pairs.
+            output: The final output; the scores are kept in a hidden folder beside it until it is complete.
+            identity: The inputs; scores that a killed command left are used only if theirs are the same.
+        """
+        identity = {
+            **identity,
+            "corpus": self.corpus.fingerprint(),
+            "reranker": [self.scorer.model.fingerprint, self.scorer.model.max_length],
+            "settings": [*self.settings, WINDOW],
+        }
+        with _work_folder(output, identity) as folder:
+            path, checksums = folder / _SCORES, folder / _CHECKSUMS
+            done = self._whole_windows(path, checksums)
+            with (
+                path.open("ab") as stream,
+                checksums.open("a", encoding="ascii") as sums,
+                ProgressBar("re-rank", count, unit="pairs", done=done) as bar,
+            ):
+                for scores in self._windows(partial(_texts, pairs, self.corpus, WINDOW, done), bar):
+                    data = scores.astype("<f4").tobytes()
+                    stream.write(data)
+                    stream.flush()
+                    # Last: it marks the window as complete.
+                    sums.write(f"{_checksum(data)}\n")
+                    sums.flush()
+            yield np.memmap(path, dtype="<f4", mode="r", shape=(count,))
+
+    def _whole_windows(self, scores: Path, checksums: Path) -> int:
+        """The number of pairs that an earlier, killed command scored, as far as they are what it wrote.
+
+        What comes after them, such as a window that was cut off, is removed.
+        """
+        size = 4 * WINDOW
+        expected = checksums.read_bytes().split(b"\n")[:-1] if checksums.exists() and scores.exists() else []
+        scores.touch()
+        whole = 0
+        with scores.open("r+b") as stream:
+            # A window at the end may be shorter, and is scored again.
+            while whole < len(expected) and len(data := stream.read(size)) == size:
+                if _checksum(data).encode() != expected[whole]:
+                    again = f"from pair {whole * WINDOW + 1:,} on they are scored again"
+                    say(f"scores in '{scores}' were changed after they were written: {again}", err=True)
+                    break
+                whole += 1
+            stream.truncate(whole * size)
+        checksums.write_bytes(b"".join(one + b"\n" for one in expected[:whole]))
+        return whole * WINDOW
+
+    def _windows(self, texts: Callable[[], Iterator[_Window]], bar: ProgressBar) -> Iterator[np.ndarray]:
+        """The scores of each window of pairs."""
+        scorer = self.scorer
+        if self.cluster is None:
+            for window in prefetch(map(scorer.tokenize, texts())):
+                yield scorer.score(window, bar.advance)
+            return
+        place, own = storage.absolute(self.reranker), scorer.model.fingerprint
+        for scores in spread_map(partial(_Scorer, place, *self.settings, own), texts, self.cluster):
+            bar.advance(len(scores))
+            yield scores
+
+
+class _Scorer:
+    """Scores windows of pairs, perhaps in a process of its own, which another machine may run."""
+
+    def __init__(
+        self,
+        reranker: str | Path,
+        max_length: int | None,
+        precision: Precision,
+        batch_tokens: int | None,
+        fingerprint: str | None = None,
+    ) -> None:
+        self.model = open_reranker(reranker, max_length=max_length)
+        self.options: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens}
+        if fingerprint is not None:
+            check_same("model", reranker, self.model.fingerprint, fingerprint)
+
+    def tokenize(self, window: _Window) -> Sequence[Any]:
+        return self.model.tokenize([query for query, _ in window], [passage for _, passage in window])
+
+    def score(self, window: Sequence[Any], advance: Callable[[int], None]) -> np.ndarray:
+        return score_pairs(self.model, window, **self.options, advance=advance)
+
+    def __call__(self, window: _Window) -> np.ndarray:
+        return self.score(self.tokenize(window), lambda _: None)
+
+
+def _texts(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, size: int, done: int) -> Iterator[_Window]:
+    """The texts of the pairs after the first `done`, window by window."""
+    rest = islice(pairs(), done, None)
+    while window := list(islice(rest, size)):
+        by_id = {document: corpus.get(document) for _, document in window}
+        yield [(query, (by_id[document].title, by_id[document].text)) for query, document in window]
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+@contextmanager
+def _work_folder(output: Path, identity: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder beside the output for the scores; it stays only if the command is interrupted or the disk is full."""
+    work = storage.partial_folder(output)
+    note, text = work / _IDENTITY, json.dumps(identity, sort_keys=True)
+    with storage.held(output):
+        if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != text):
+            shutil.rmtree(work)
+        with storage.work_folder(work):
+            note.write_text(text, encoding="utf-8")
+            yield work

@@ -1,0 +1,40 @@
+"""What a plugin that searches indexes may use besides the contract: open indexes, fusion, explanations, re-rankers.
+
+    searcher = opened(["dense", "bm25"], OpenOptions())
+    found = searcher.search(searcher.ask([Query("1", "eigenvalues")]), 10, Fusion("rrf"))
+
+Promised to plugins, as `retrievalkit.contracts` is; what Python programs use is `rk.Index` and `rk.Hybrid`. `opened`
+makes the `Searcher`; `explain` and `describe_hits` give hits their reasons and texts. Heavy to import. The
+options are in `retrievalkit.contracts.commands`.
+"""
+
+from __future__ import annotations
+
+from retrievalkit.indexing.open_indexes import OpenIndex
+from retrievalkit.indexing.query_encoders import QueryBatch
+from retrievalkit.models.rerankers import open_reranker, score_pairs
+from retrievalkit.search.explain import explain
+from retrievalkit.search.fusion import Fusion, as_hits, gather
+from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
+from retrievalkit.search.interactive import open_texts
+from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, hit_count, opened
+
+__all__ = [
+    "DescribedHit",
+    "FUSION_DEPTH",
+    "Fusion",
+    "HITS_TO_READ",
+    "OpenIndex",
+    "QueryBatch",
+    "Searcher",
+    "as_hits",
+    "describe_hits",
+    "explain",
+    "gather",
+    "hit_count",
+    "open_reranker",
+    "open_texts",
+    "opened",
+    "reasons_of",
+    "score_pairs",
+]

@@ -1,0 +1,288 @@
+"""What an index and a hybrid of several have in common: queries in, hits or a run out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
+
+from retrievalkit.contracts import Candidates
+from retrievalkit.data import inputs as given
+from retrievalkit.data.queries import Query, check_queries, read_queries
+from retrievalkit.errors import InputError
+from retrievalkit.evaluation.run import Run
+from retrievalkit.indexing.query_encoders import EncodedBatch
+from retrievalkit.reporting import notebook, notices
+from retrievalkit.reporting.table import Tabular
+from retrievalkit.search.fusion import Fusion, as_hits
+from retrievalkit.search.hits import DescribedHit, Found, reasons_of
+from retrievalkit.search.interactive import Reader, search_one
+from retrievalkit.search.searcher import HITS, HITS_TO_READ, Searcher, find, hit_count
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found.
+
+    Attributes:
+        id: The document's id.
+        score: Its score.
+        title: Its title; "" if it has none.
+        text: Its text; "" if the index does not know where its texts are.
+        why: The reasons for the score as sentences, one for each index that has something to report.
+        rank: 1 for the best.
+        snippet: The part of the text that fits the query best.
+        matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
+        found: The reasons as values: rank, score, terms, nearest vector, pairs of tokens of each index.
+    """
+
+    id: str
+    score: float
+    title: str
+    text: str
+    why: tuple[str, ...]
+    rank: int
+    snippet: str
+    matches: tuple[tuple[int, int], ...]
+    found: tuple[Found, ...]
+
+    @classmethod
+    def of(cls, hit: DescribedHit) -> Hit:
+        """A hit of the program."""
+        why = tuple(reasons_of(hit))
+        return cls(hit.id, hit.score, hit.title, hit.text, why, hit.rank, hit.snippet, hit.matches, hit.found)
+
+    def __repr__(self) -> str:
+        shown = {"title": self.title, "text": self.snippet, "why": "; ".join(self.why)}
+        fields = "".join(f", {name}={value!r}" for name, value in shown.items() if value)
+        return f"Hit(id={self.id!r}, score={self.score:.4f}{fields})"
+
+
+class Hits(Sequence[Hit], Tabular):
+    """The hits of one query, best first.
+
+    Attributes:
+        query: The text of the query; "" if it was a vector.
+    """
+
+    def __init__(self, query: str, hits: Iterable[Hit]) -> None:
+        self.query = query
+        self._hits = tuple(hits)
+
+    def __len__(self) -> int:
+        return len(self._hits)
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Hit | Hits:
+        return Hits(self.query, self._hits[place]) if isinstance(place, slice) else self._hits[place]
+
+    def to_pandas(self) -> DataFrame:
+        """A table with the columns rank, id, score, title, text and why."""
+        import pandas
+
+        rows = [(hit.rank, hit.id, hit.score, hit.title, hit.text, "; ".join(hit.why)) for hit in self]
+        return pandas.DataFrame(rows, columns=["rank", "id", "score", "title", "text", "why"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hits) and (self.query, self._hits) == (other.query, other._hits)
+
+    def __hash__(self) -> int:
+        return hash((self.query, tuple(hit.id for hit in self)))
+
+    def __repr__(self) -> str:
+        return "\n".join([f"Hits({self._title!r}):", *(f"  {hit!r}" for hit in self)])
+
+    def _repr_html_(self) -> str:
+        return notebook.hits(self._title, self)
+
+    @property
+    def _title(self) -> str:
+        return self.query or "(a vector)"
+
+
+class Searching:
+    """Something to search. Several threads may search at once.
+
+    Attributes:
+        name: Its display name, which its runs get.
+        fusion: How several indexes are fused; None for one.
+        depth: How many hits of each index are fused; None = 1,000, or k if that is more.
+        corpus: The address of the texts of hits; None = the corpus that was indexed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        searcher: Searcher,
+        *,
+        fusion: Fusion | None = None,
+        depth: int | None = None,
+        corpus: str | None = None,
+    ) -> None:
+        self.name = name
+        self.fusion = fusion
+        self.depth = depth
+        self.corpus = corpus
+        self._searcher: Searcher | None = searcher
+        self._reader: Reader | None = None
+        # Looking up texts builds an index of the corpus once.
+        self._reading = threading.Lock()
+
+    @property
+    def searcher(self) -> Searcher:
+        """The program's searcher.
+
+        Raises:
+            InputError: It was closed.
+        """
+        if self._searcher is None:
+            msg = f"'{self.name}' was closed. Open it again to search it."
+            raise InputError(msg)
+        return self._searcher
+
+    @overload
+    def search(self, query: str, k: int | None = None, *, explain: bool = True, strict: bool = False) -> Hits: ...
+    @overload
+    def search(
+        self, query: Any = None, k: int | None = None, *, split: str | None = None, strict: bool = False
+    ) -> Run: ...
+    def search(
+        self,
+        query: Any = None,
+        k: int | None = None,
+        *,
+        split: str | None = None,
+        explain: bool = True,
+        strict: bool = False,
+    ) -> Hits | Run:
+        """Search for a text, or for many queries.
+
+        Args:
+            query: A text gives its hits, with their texts and reasons. Many queries give a run: a list of texts
+                (numbered from 0), a dict id -> text, a table, a data set, or the `pathlib.Path` of a file or folder.
+                Vectors do too (`Vectors`, arrays, tensors); a single vector (dim,) gives hits.
+                None = all queries of the runs that are fused.
+            k: Hits per query; None = 10 for a text, 1,000 for many queries.
+            split: Only the queries that are judged in this split of a BEIR folder.
+            explain: Whether to find the reasons for the scores of a text's hits.
+            strict: Take what a note would tell (queries that were cut ...) for an error.
+
+        Raises:
+            InputError: A query is empty, or an option does not fit.
+        """
+        with notices.collected(strict=strict):
+            if isinstance(query, str):
+                return self._hits(query, hit_count(k, HITS_TO_READ), explain)
+            if given.are_vectors(query):
+                return self._by_vectors(query, k)
+            wanted = None if query is None else read_queries(given.queries(query), split)
+            if wanted is not None:
+                check_queries(wanted)
+            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
+            return Run.found(found, self.name)
+
+    def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
+        """The texts of hits that were found before, and the reasons for their scores.
+
+        Args:
+            query: The text of the query.
+            hits: `Hits`, or pairs of id and score as a run has them.
+            explain: Whether to find the reasons; False = only titles and texts.
+
+        Raises:
+            InputError: The indexes do not find one of them for this query.
+        """
+        pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in hits]
+        asked, reader = _query(query), self._open_reader()
+        candidates = None
+        if self.fusion is not None and pairs:
+            batch = reader.searcher.ask([asked])
+            candidates = reader.searcher.candidates(batch, len(pairs), self.fusion, self.depth)[0]
+            if unknown := [name for name, _ in pairs if name not in set(candidates.ids)]:
+                msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
+                raise InputError(msg)
+        return self._described(reader, asked, pairs, candidates, explain)
+
+    def warm(self) -> Self:
+        """Load what the first query would load: the models that encode queries, and the index of the texts."""
+        for index in self.searcher.indexes:
+            if index.needs_encoding:
+                self.searcher.encoders.of(index)
+        reader = self._open_reader()
+        with self._reading:
+            reader.warm()
+        return self
+
+    def close(self) -> None:
+        """Give models and indexes back; it cannot be searched any more."""
+        self._searcher = self._reader = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _by_vectors(self, data: Any, k: int | None) -> Hits | Run:
+        import torch
+
+        from retrievalkit.indexing.vectors import Vectors
+
+        vectors, alone = Vectors.of(data), getattr(data, "ndim", 0) == 1
+        rows = {name: number for number, name in enumerate(vectors.ids)}
+        encoded = vectors.representation
+        reader = self._open_reader() if alone else None
+        searcher = self.searcher if reader is None else reader.searcher
+
+        def ask(queries: Sequence[Query]) -> EncodedBatch:
+            wanted = torch.tensor([rows[query.id] for query in queries])
+            return EncodedBatch(queries, searcher.encoders, encoded=encoded.rows(wanted))
+
+        queries = [Query(name, "") for name in vectors.ids]
+        count = hit_count(k, HITS_TO_READ if alone else HITS)
+        if reader is None:
+            return Run.found(find(searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
+        found = searcher.search(ask(queries), count, self.fusion, self.depth)
+        candidates = None if found.candidates is None else found.candidates[0]
+        return self._described(reader, queries[0], as_hits(*found.rankings[0]), candidates, explain=False)
+
+    def _hits(self, text: str, k: int, explain: bool) -> Hits:
+        # Its searcher finds and explains the same, though the index may change in between.
+        asked, reader = _query(text), self._open_reader()
+        pairs, candidates = search_one(reader.searcher, asked, k, self.fusion, self.depth)
+        return self._described(reader, asked, pairs, candidates, explain)
+
+    def _described(
+        self,
+        reader: Reader,
+        query: Query,
+        pairs: list[tuple[str, float]],
+        candidates: Candidates | None,
+        explain: bool,
+    ) -> Hits:
+        with self._reading:
+            described = reader.described(query, pairs, candidates, explain)
+        return Hits(query.text, map(Hit.of, described))
+
+    def _open_reader(self) -> Reader:
+        with self._reading:
+            searcher = self.searcher
+            if self._reader is None or self._reader.searcher is not searcher:
+                self._reader = Reader(searcher, self.fusion, self.corpus, self.depth)
+            return self._reader
+
+
+def _query(text: str) -> Query:
+    query = Query("query", text)
+    check_queries([query])
+    return query

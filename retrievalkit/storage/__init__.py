@@ -1,0 +1,68 @@
+"""The folders and files that commands write: a manifest in each folder, and atomic writes.
+
+A folder appears whole or not at all: it is written beside its final place and renamed at the end. `manifest.json` says
+what made it: the command's options, the fingerprints of its inputs, counts and versions.
+"""
+
+from __future__ import annotations
+
+from retrievalkit.storage.documents import check_document, json_problem, loads_json, read_document, read_json
+from retrievalkit.storage.integrity import (
+    VERIFY,
+    check_files,
+    check_own_files,
+    check_unlisted,
+    checked_fingerprint,
+    describe_file,
+    describe_files,
+    fingerprint_file,
+    fingerprint_files,
+    fingerprint_folder,
+    fingerprint_value,
+    inside,
+    verifying,
+)
+from retrievalkit.storage.locks import held
+from retrievalkit.storage.manifest import (
+    FORMAT,
+    add_to_manifest,
+    describe_input,
+    kind_of,
+    read_manifest,
+    recorded_fingerprint,
+    write_manifest,
+)
+from retrievalkit.storage.object_cache import PARTIAL, VECTORS, local, sent, store_of
+from retrievalkit.storage.outputs import (
+    MANIFEST,
+    check_output,
+    discard,
+    full_disk_named,
+    partial_folder,
+    replaced_folder,
+    restore,
+    was_written,
+    work_folder,
+    write_file,
+    write_folder,
+    write_json,
+)
+from retrievalkit.storage.places import absolute, check_output_file, is_address, is_stream, named, place_of
+from retrievalkit.storage.scratch import scratch
+from retrievalkit.storage.stores import Store
+
+__all__ = [
+    "CURVES", "FORMAT", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY", "absolute",
+    "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file", "check_own_files",
+    "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input", "discard",
+    "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held",
+    "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named",
+    "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
+    "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
+    "write_file", "write_folder", "write_json", "write_manifest",
+]  # fmt: skip
+
+NEGATIVES = "negatives"
+CURVES = "training.html"
+NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", CURVES, "selection.json", "logs", NEGATIVES)
+"""Files and folders of a checkpoint that describe its training and are left out of its fingerprint."""

@@ -1,0 +1,112 @@
+"""One writer at a time for each output: a lock beside it, which ends with the process that holds it.
+
+`.NAME.lock` contains the number and the machine of that process. The operating system holds the lock, not the file: one
+that a killed process left blocks nobody, and the next writer removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from filelock import FileLock, Timeout
+
+from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.places import check_parents, is_stream, place_of
+
+_LACKING = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What file systems without locks answer, such as some of clusters."""
+
+_held: dict[Path, FileLock] = {}
+
+
+@contextmanager
+def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) -> Iterator[None]:
+    """Keep other processes from writing an output until the block ends, however it ends.
+
+    A process that holds an output may hold it again. Of the processes that torchrun starts, only the first one locks.
+
+    Args:
+        output: The file or folder; parents are created, and removed again if nothing is written there.
+        lock: The file to lock, if not one beside the output.
+        wait: Wait for another process instead of refusing.
+
+    Raises:
+        ArtifactError: Another process is writing there.
+    """
+    if os.environ.get("RANK", "0") != "0" or is_stream(output):
+        yield
+        return
+    place = place_of(output)
+    lock = lock or lock_of(place)
+    if lock in _held or is_internal(place):
+        yield
+        return
+    check_parents(lock.parent, output)
+    made = [one for one in (lock.parent, *lock.parent.parents) if not one.exists()]
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _locked(lock, output, wait=wait):
+            yield
+    finally:
+        for folder in made:
+            # Only where nothing was written.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def lock_of(place: Path) -> Path:
+    """The file beside an output that its writer locks."""
+    return place.with_name(f".{place.name}.lock")
+
+
+def is_internal(place: Path) -> bool:
+    """Whether a place lies in a hidden folder beside an output that this process holds."""
+    return any(
+        parent.parent == lock.parent and parent.name.startswith(lock.name.removesuffix("lock"))
+        for lock in _held
+        for parent in place.parents
+    )
+
+
+@contextmanager
+def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        writer = "another process"
+        with contextlib.suppress(OSError, ValueError):
+            number, host = path.read_text(encoding="utf-8").split()
+            writer += f" ({number}{'' if host == socket.gethostname() else f' on {host}'})"
+        msg = f"{writer} is writing to '{output}'. Wait until it ends, or choose another --output."
+        raise ArtifactError(msg) from None
+    except OSError as error:
+        if os.path.islink(path) or path.is_dir():
+            msg = f"'{path}' is in the way: the lock of '{output}' is a file of that name. Remove it."
+            raise ArtifactError(msg) from error
+        if error.errno not in _LACKING:
+            raise
+        path.unlink(missing_ok=True)
+        click.echo(
+            f"Note: the file system of '{output}' has no locks. Make sure that no other command writes there.", err=True
+        )
+        yield
+        return
+    _held[path] = lock
+    try:
+        with contextlib.suppress(OSError):  # on a full disk, only the message to the next one lacks it
+            path.write_text(f"{os.getpid()} {socket.gethostname()}\n", encoding="utf-8")
+        yield
+    finally:
+        del _held[path]
+        # Removed while it is held: whoever has opened it meanwhile notices, and makes a new one.
+        with contextlib.suppress(OSError):
+            path.unlink()
+        lock.release()

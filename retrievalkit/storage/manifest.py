@@ -1,0 +1,130 @@
+"""manifest.json: what made a folder. It holds no time stamp, so that the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.documents import check_document, read_json
+from retrievalkit.storage.outputs import MANIFEST, write_json
+from retrievalkit.storage.places import absolute
+
+FORMAT = 1
+
+_KIND = re.compile(r"[A-Za-z][\w-]{0,63}")
+_VERSIONED = ("retrievalkit", "torch", "transformers")
+_DO = "Copy the folder again, or make it anew."
+
+
+def write_manifest(
+    folder: str | Path,
+    kind: str,
+    *,
+    command: str,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    counts: Mapping[str, float] | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """Write `manifest.json` into a folder and return what it holds.
+
+    Args:
+        folder: The folder it describes.
+        kind: "checkpoint", "model" (a pretrained one), "vectors" or "index".
+        command: The command that made the folder, such as "encode".
+        options: The command's options, JSON-able.
+        inputs: A name -> {"path": ..., "fingerprint": ...} for each input.
+        counts: How many texts, vectors, examples ... the folder holds.
+        **extra: More entries of this kind of folder.
+    """
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "command": command,
+        "options": dict(options),
+        "inputs": dict(inputs or {}),
+        "counts": dict(counts or {}),
+        "versions": versions(),
+        **extra,
+    }
+    write_json(Path(folder) / MANIFEST, manifest)
+    return manifest
+
+
+def add_to_manifest(folder: str | Path, **entries: Any) -> None:
+    """Add entries to the manifest of an existing folder, or replace them."""
+    write_json(Path(folder) / MANIFEST, {**read_manifest(folder), **entries})
+
+
+def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
+    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`).
+
+    Raises:
+        ArtifactError: The folder does not exist, lacks a manifest, is of another kind, or its manifest is damaged.
+    """
+    folder = Path(folder)
+    wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
+    if not folder.exists():
+        msg = f"'{folder}' does not exist; {wanted} was expected."
+        raise ArtifactError(msg)
+    manifest = _opened(folder)
+    if manifest is None:
+        msg = f"'{folder}' is not {wanted}: it has no readable {MANIFEST}."
+        raise ArtifactError(msg)
+    found = manifest["kind"]
+    if kind is not None and found != kind:
+        msg = f"'{folder}' is {_article(found)} folder, and {_article(kind)} folder was expected."
+        raise ArtifactError(msg)
+    form = manifest.get("format", 0)
+    if isinstance(form, int) and form > FORMAT:
+        msg = f"'{folder}' was written by a newer retrievalkit (format {form}). Upgrade retrievalkit."
+        raise ArtifactError(msg)
+    from retrievalkit.storage import schemas
+
+    check_document(manifest, schemas.KINDS.get(found, schemas.Manifest), file=folder / MANIFEST, do=_DO)
+    return manifest
+
+
+def kind_of(folder: str | Path) -> str | None:
+    """The kind of a folder that rkit wrote ("checkpoint", "model", "vectors", "index"), else None."""
+    manifest = _opened(Path(folder))
+    return None if manifest is None else str(manifest["kind"])
+
+
+def _opened(folder: Path) -> dict[str, Any] | None:
+    """The content of a manifest, if it has a kind."""
+    try:
+        manifest = read_json(folder / MANIFEST, do=_DO)
+    except ArtifactError:
+        return None
+    kind = manifest.get("kind") if isinstance(manifest, dict) else None
+    return manifest if isinstance(kind, str) and _KIND.fullmatch(kind) else None
+
+
+def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
+    """The fingerprint in the manifest of a folder of this kind; None if it is of another kind, or has none."""
+    recorded = read_manifest(folder).get("fingerprint") if kind_of(folder) == kind else None
+    return recorded if isinstance(recorded, str) else None
+
+
+def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
+    """An entry for a manifest's `inputs`: where the input was, and what it was."""
+    return {"path": str(absolute(path)), "fingerprint": fingerprint}
+
+
+def versions() -> dict[str, str]:
+    """The versions of the installed packages on which the bytes of a folder depend."""
+    found = {}
+    for name in _VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

@@ -1,0 +1,239 @@
+"""Objects of a store on this machine: copies of what commands read, and what they write before it is sent there.
+
+    ~/.cache/retrievalkit/objects/ADDRESS/STATE/NAME   a file, or a folder without its vectors
+    ~/.cache/retrievalkit/outputs/ADDRESS/NAME         an output, until the store has it
+
+A folder with a manifest is copied as the manifest lists it, and again when the manifest has changed. The shards of
+vectors stay where they are and are read by range; `.store.json` in the copy says where that is. Whatever names a place
+here (messages, manifests) is written with the address instead (`places.named`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.integrity import Reading, describe_file, fingerprint_value, is_inner_name
+from retrievalkit.storage.manifest import kind_of, read_manifest
+from retrievalkit.storage.outputs import MANIFEST, discard, full_disk_named
+from retrievalkit.storage.places import ADDRESSES, is_address
+from retrievalkit.storage.stores import Store
+
+PARTIAL = ".partial"
+"""The folder in a store, within an output, of what an unfinished one needs to go on."""
+
+VECTORS = "vectors-*.npy"
+_ORIGIN = ".store.json"
+_A_DAY = 86_400
+
+
+def local(place: str | Path) -> str | Path:
+    """A place on this machine: the copy of an object or a folder in a store; other places as they are.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    if not isinstance(place, str) or not is_address(place):
+        return place
+    store = Store(place)
+    home = _cache("objects") / fingerprint_value(store.url)
+    if store.is_folder():
+        names = None
+        try:
+            state = store.read(MANIFEST).hex()
+        except ArtifactError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            names = store.names()
+            state = store.state()
+        copy = _copy_of(store, home, state)
+        with _held(copy):
+            _fetch_folder(store, copy, names)
+    else:
+        copy = _copy_of(store, home, store.state())
+        with _held(copy):
+            _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
+    for one in home.iterdir():  # what the object was before, unless that was used in the last day
+        if one != copy.parent and time.time() - one.stat().st_mtime > _A_DAY:
+            shutil.rmtree(one, ignore_errors=True)
+    return copy
+
+
+def store_of(place: str | Path) -> Store | None:
+    """The store that a place on this machine is a copy of, or an output for; None for any other place."""
+    if (url := ADDRESSES.get(str(place))) is not None:
+        return Store(url)
+    # Only in our own copies: a stranger's folder is not to send us anywhere.
+    if not Path(os.path.realpath(place)).is_relative_to(_cache("objects")):
+        return None
+    with suppress(OSError, ValueError, KeyError):
+        return Store(json.loads((Path(place) / _ORIGIN).read_text(encoding="utf-8"))["url"])
+    return None
+
+
+@contextmanager
+def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
+    """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last.
+
+    Raises:
+        ArtifactError: The output exists, or the store cannot be written to.
+    """
+    store = Store(url)
+    place = _cache("outputs") / fingerprint_value(store.url) / store.name
+    ADDRESSES[str(place)] = store.url
+    if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun starts, the first one writes
+        yield place
+        return
+    if "/" not in store.url.partition("://")[2]:
+        msg = f"output '{url}' is a whole bucket. Name a folder or an object in it."
+        raise ArtifactError(msg)
+    existing = store.names()
+    if MANIFEST in existing and not overwrite:
+        msg = f"output folder '{store.url}' exists already. Choose another --output, or replace it with --overwrite."
+        raise ArtifactError(msg)
+    if existing and MANIFEST not in existing and not any(name.startswith(f"{PARTIAL}/") for name in existing):
+        msg = f"'{store.url}' holds objects and no {MANIFEST}, so rkit leaves it alone. Choose another --output."
+        raise ArtifactError(msg)
+    if place.exists():
+        msg = f"an output for '{url}', which the store does not have, is in {_hidden(place)}. Move or remove it."
+        raise ArtifactError(msg)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # Find out now, rather than after hours, whether the store can be written to.
+        (probe := place.parent / ".probe").touch()
+        try:
+            store.parent().put(probe, name := f".{store.name}{PARTIAL}")
+            store.parent().remove([name])
+        finally:
+            probe.unlink()
+        yield place
+        if place.exists():
+            _send(store, place, existing)
+    finally:
+        with suppress(OSError):
+            place.parent.rmdir()
+
+
+def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
+    """Send a finished output, and remove what was there before; the copy here goes once the store has it."""
+    home = place.parent
+    files = [path for path in home.rglob("*") if path.is_file()]
+    names = [path.relative_to(home).as_posix() for path in files]
+    names = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+    whole = f"{place.name}/{MANIFEST}"
+    above = store.parent()
+    try:
+        if place.is_dir():
+            store.remove([MANIFEST])
+            (home / PARTIAL).touch()
+            store.put(home / PARTIAL, f"{PARTIAL}/sent")
+        parts = [name for name in names if name != whole]
+        reading = Reading(f"send '{store.url}'", sum((home / name).stat().st_size for name in parts))
+
+        def send(name: str) -> None:
+            above.put(home / name, name)
+            reading.count((home / name).stat().st_size)
+
+        reading.each(send, parts)
+        if whole in names:
+            above.put(home / whole, whole)
+    except ArtifactError as error:
+        msg = f"{error} The output is complete, in {_hidden(place)}: move it from there."
+        raise ArtifactError(msg) from error
+    kept = {name.partition("/")[2] for name in names if name.startswith(f"{place.name}/")}
+    if place.is_dir():
+        kept |= set(_manifest(place).get("files", ()))
+        store.remove([name for name in store.names() if name not in kept and (name in existing or name[0] == ".")])
+    for path in home.iterdir():
+        discard(path)
+
+
+def _hidden(place: Path) -> str:
+    """The name of a place on this machine that stays so in messages."""
+    return f"'{place.name}' of the folder '{place.parent}'"
+
+
+def _fetch_folder(store: Store, folder: Path, names: Mapping[str, int] | None) -> None:
+    """Copy a folder, but for the shards of vectors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed: Mapping[str, Any] = {}
+    if names is None:
+        (folder / MANIFEST).write_bytes(store.read(MANIFEST))
+        manifest = _manifest(folder)
+        listed = manifest.get("files") or {}
+        names = {name: entry["bytes"] for name, entry in listed.items()}
+        if not listed or "segments" in manifest:
+            names = store.names()
+        if manifest.get("kind") == "vectors":
+            names = {name: size for name, size in names.items() if not fnmatchcase(name, VECTORS)}
+    within = {name.removesuffix(f"/{MANIFEST}") for name in names if name.endswith(f"/{MANIFEST}")}
+    within = {one for one in within if not any(one.startswith(f"{other}/") for other in within)}
+    own = {name: size for name, size in names.items() if not any(name.startswith(f"{one}/") for one in within)}
+    _fetch(store, folder, {name: size for name, size in own.items() if name != MANIFEST or not listed}, listed)
+    for one in sorted(within):
+        _fetch_folder(store.below(one), folder / one, None)
+    (folder / _ORIGIN).write_text(json.dumps({"url": store.url}), encoding="utf-8")
+
+
+def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping[str, Any]) -> None:
+    """Copy the objects that lack, each whole or not at all, and compared with its checksum where there is one."""
+    for name in names:
+        if not is_inner_name(name):
+            msg = f"'{store.url}' holds an object {name!r:.200}, which cannot be the name of a file here. Remove it."
+            raise ArtifactError(msg)
+    there = {name: folder / name for name in names}
+    lacking = [name for name, path in there.items() if not path.exists() or path.stat().st_size != names[name]]
+    reading = Reading(f"fetch '{store.url}'", sum(names[name] for name in lacking))
+
+    def fetch(name: str) -> None:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = target.with_name(f".partial.{target.name}")
+        with full_disk_named(folder):
+            store.fetch(name, staging)
+        if name in listed and describe_file(staging) != listed[name]:
+            staging.unlink()
+            msg = f"'{store.url}/{name}' is not what its {MANIFEST} says: it is damaged, or is being replaced. Run the "
+            msg += "command again, or write it anew."
+            raise ArtifactError(msg)
+        staging.replace(target)
+        reading.count(names[name])
+
+    reading.each(fetch, lacking)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder; {} if it has none of ours."""
+    return read_manifest(folder) if kind_of(folder) else {}
+
+
+def _copy_of(store: Store, home: Path, state: str) -> Path:
+    copy = home / fingerprint_value(state) / store.name
+    ADDRESSES[str(copy)] = store.url
+    return copy
+
+
+@contextmanager
+def _held(copy: Path) -> Iterator[None]:
+    """Have one process at a time fetch a copy; what is used stays, see `_forget_others`."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(copy.parent / ".lock"):
+        os.utime(copy.parent)
+        yield
+
+
+def _cache(kind: str) -> Path:
+    place = os.environ.get("XDG_CACHE_HOME", "")
+    # All links followed, as in messages about files.
+    home = os.path.realpath(place if os.path.isabs(place) else os.path.expanduser("~/.cache"))
+    return Path(home) / "retrievalkit" / kind

@@ -1,0 +1,284 @@
+"""Writing folders and files whole or not at all: beside their final place, and renamed at the end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
+from retrievalkit.storage.locks import held, is_internal
+from retrievalkit.storage.places import check_output_file, check_parents, is_stream, named, place_of, pour
+
+MANIFEST = "manifest.json"
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk is full, the user's share of it is used up, or the file has reached a limit."""
+
+_NEXT_TO_NOTHING = 1 << 16
+_CUT_OFF = re.compile(r"requested and \d+ written|file write failed|failed writing|unexpected pos|write error")
+"""What numpy, torch and faiss say of a file that they could not write."""
+
+
+@contextmanager
+def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: bool = False) -> Iterator[Path]:
+    """Yield a staging folder that becomes `path` when the block ends, and is removed when the block fails.
+
+    Args:
+        path: The folder to make. Parents are created.
+        overwrite: Replace an existing folder, if rkit wrote it.
+        keep_partial: Keep the staging folder after a failure and start from an earlier one: for commands that resume.
+            After wrong input nothing is kept, since the same command would fail again.
+
+    Raises:
+        ArtifactError: `path` exists and may not be replaced, or another process is writing it.
+        OSError: The folder cannot be written; the error names the file.
+    """
+    check_output(path, overwrite=overwrite)
+    with held(path):
+        restore(path)
+        # Another process may have finished meanwhile.
+        check_output(path, overwrite=overwrite)
+        staging = partial_folder(path)
+        if staging.exists() and not keep_partial:
+            shutil.rmtree(staging)
+        staging.mkdir(parents=True, exist_ok=True)
+        try:
+            with full_disk_named(staging):
+                yield staging
+        except BaseException as error:
+            kept = keep_partial and not isinstance(error, InputError)
+            if not kept:
+                shutil.rmtree(staging, ignore_errors=True)
+            _note(error, path, staging if kept else None)
+            raise
+        with _naming(staging, path):
+            _replace_folder(place_of(path), staging)
+
+
+@contextmanager
+def work_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside an output for what a command needs meanwhile; for the holder of the output.
+
+    It stays unless the command fails in a way in which the same command would fail again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with full_disk_named(folder):
+            yield folder
+    except BaseException as error:
+        if isinstance(error, RetrievalkitError):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            _note(error, folder, folder)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def partial_folder(path: str | Path) -> Path:
+    """Where a folder is written before it is renamed to `path`."""
+    place = place_of(path)
+    return place.with_name(f".{place.name}.partial")
+
+
+def replaced_folder(path: str | Path) -> Path:
+    """Where an existing folder is while a new one gets its name."""
+    place = place_of(path)
+    return place.with_name(f".{place.name}.old")
+
+
+def restore(path: str | Path) -> bool:
+    """Give a folder its name back that lost it when a process was killed while replacing it; returns whether it did.
+
+    Only for the holder of the output: another process may be about to give the name to a new folder.
+    """
+    place, old = place_of(path), replaced_folder(path)
+    if place.exists() or not (old / MANIFEST).exists():
+        return False
+    old.rename(place)
+    return True
+
+
+def discard(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(staging: Path, path: str | Path) -> Iterator[None]:
+    """Say where a finished output is that cannot get its name."""
+    try:
+        yield
+    except OSError as error:
+        where = f"It is at '{staging}': move it from there" if staging.exists() else "Run the command again"
+        msg = (
+            f"'{path}' was complete, but could not get its name ({error.strerror or error}). {where} before any other "
+            f"command writes there, or choose another --output."
+        )
+        raise RetrievalkitError(msg) from error
+
+
+def _replace_folder(place: Path, new: Path) -> None:
+    """Rename `new` to `place`; the existing folder is renamed first, so that one of the two is always whole."""
+    if not place.exists():
+        new.rename(place)
+        return
+    old = replaced_folder(place)
+    shutil.rmtree(old, ignore_errors=True)
+    place.rename(old)
+    try:
+        new.rename(place)
+    except OSError:
+        old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_output(path: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse an existing output folder, unless it is empty or may be overwritten.
+
+    Raises:
+        ArtifactError: The folder's contents would be lost.
+    """
+    place = place_of(path)
+    check_parents(place.parent, path)
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return
+    if not place.is_dir():
+        msg = f"output '{path}' is a file, but a folder is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+    if not overwrite:
+        msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."
+        raise ArtifactError(msg)
+    if not (place / MANIFEST).exists():
+        msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite leaves it alone. Remove it."
+        raise ArtifactError(msg)
+
+
+@contextmanager
+def write_file(path: str | Path) -> Iterator[Path]:
+    """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails.
+
+    What is written to a pipe or a device, such as /dev/stdout, is copied there when the block ends. A link stays one.
+
+    Raises:
+        ArtifactError: `path` cannot become a file.
+        OSError: The file cannot be written; the error names it.
+    """
+    check_output_file(path, stream=True)
+    if is_stream(path):
+        with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
+            staging = Path(folder) / Path(path).name
+            with full_disk_named(staging):
+                yield staging
+            pour(staging, path)
+        return
+    # Several processes may fill a cache, and then each write is as good as the other.
+    with held(path, wait=True):
+        place = place_of(path)
+        check_parents(place.parent, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Keeps the suffix, by which writers choose a compression.
+        staging = place.with_name(f".partial.{place.name}")
+        try:
+            with full_disk_named(staging):
+                yield staging
+        except BaseException as error:
+            with suppress(OSError):
+                staging.unlink(missing_ok=True)
+            if not is_internal(place):
+                _note(error, path)
+            raise
+        # Of a file within an output that is being written nobody could make use.
+        with nullcontext() if is_internal(place) else _naming(staging, path):
+            os.replace(staging, place)
+
+
+def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
+    """Write a JSON file, whole or not at all; values that JSON lacks are written as text. Indent None = one line."""
+    text = named(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
+    with write_file(path) as staging:
+        staging.write_text(text + "\n", encoding="utf-8")
+
+
+def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> None:
+    """Add to an interruption, or to a failure, what is left of an output; the innermost knows best."""
+    if getattr(error, "__notes__", None):
+        return
+    if kept is not None and kept.is_dir():
+        left = "what was finished is kept: run the same command again to go on from there."
+    else:
+        left = f"nothing was written to '{path}'."
+    error.add_note(f"Interrupted; {left}" if isinstance(error, KeyboardInterrupt) else left.capitalize())
+
+
+@contextmanager
+def full_disk_named(place: Path) -> Iterator[None]:
+    """Raise OSError with a number and a file where a file cannot be written, whichever library writes it."""
+    try:
+        yield
+    except RetrievalkitError:
+        raise
+    except OSError as error:
+        if error.errno is None and (number := _reason(error, place)) is not None:
+            raise _as_written(OSError(number, os.strerror(number)), place) from error
+        name = error.filename
+        inside = isinstance(name, str | os.PathLike) and Path(name).absolute().is_relative_to(place)
+        if error.errno in NO_ROOM or inside:
+            _as_written(error, place)
+        raise
+    except Exception as error:
+        if (number := _reason(error, place)) is not None:
+            raise _as_written(OSError(number, os.strerror(number)), place) from error
+        raise
+
+
+def was_written(error: OSError) -> bool:
+    """Whether the file of an error was being written, rather than read."""
+    return error.errno in (*NO_ROOM, errno.EROFS) or getattr(error, "_rkit_written", False)
+
+
+def _as_written(error: OSError, place: Path) -> OSError:
+    error.__dict__["_rkit_written"] = True
+    if error.filename is None:
+        # A file at the limit is the one, if that is the error; else only the folder is certain.
+        error.filename = str(next((one for one in _files(place) if _at_limit(one)), place))
+    return error
+
+
+def _reason(error: Exception, place: Path) -> int | None:
+    """The number of the error for a file that could not be written; None if the error is about something else."""
+    text = str(error)
+    for number in NO_ROOM:
+        if os.strerror(number) in text:
+            return number
+    with suppress(OSError):
+        if shutil.disk_usage(place if place.exists() else place.parent).free < _NEXT_TO_NOTHING:
+            return errno.ENOSPC
+    if any(map(_at_limit, _files(place))):
+        return errno.EFBIG
+    return errno.EIO if _CUT_OFF.search(text) else None
+
+
+def _at_limit(file: Path) -> bool:
+    """Whether a file has the size at which this process may write no more of it."""
+    with suppress(OSError, ImportError):  # no such limits on Windows
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return limit != resource.RLIM_INFINITY and file.stat().st_size >= limit
+    return False
+
+
+def _files(place: Path) -> list[Path]:
+    return [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place] if place.exists() else []

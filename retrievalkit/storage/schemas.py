@@ -1,0 +1,142 @@
+"""The forms of the files that describe a folder: its manifest, by kind, and the parts of a retriever.
+
+Imported when such a file is read, as pydantic takes its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from retrievalkit.storage.integrity import is_inner_name
+
+
+def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if fits(text):
+            return text
+        msg = f"should be {what}"
+        raise ValueError(msg)
+
+    return AfterValidator(check)
+
+
+Word = Annotated[str, Field(min_length=1, max_length=4096), _only(str.isprintable, "text without control characters")]
+PathText = Annotated[str, Field(min_length=1, max_length=4096), _only(lambda path: "\0" not in path, "a path")]
+InnerName = Annotated[str, _only(is_inner_name, "the name of a file of this folder")]
+# Copied from folder to folder, so a folder inside, and the manifest itself, have no place there.
+PlainName = Annotated[
+    InnerName, _only(lambda name: "/" not in name and name != "manifest.json", "the plain name of a file of vectors")
+]
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+_MISSING: Any = Field(None)
+"""The default of an entry that may be missing, but not null: defaults are not checked."""
+
+
+class File(BaseModel):
+    """A file of the folder."""
+
+    bytes: Count
+    blake2b: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+class Input(BaseModel):
+    """What a folder was made from; an index also has the path relative to itself."""
+
+    path: PathText
+    fingerprint: Word
+    relative_path: PathText = _MISSING
+
+
+class Source(BaseModel):
+    """The corpus whose texts were encoded or indexed."""
+
+    source: PathText
+    fingerprint: Word
+    path: PathText = _MISSING
+    relative_path: PathText = _MISSING
+
+
+class Part(BaseModel):
+    """A component by its registered name, and the distribution that brought it."""
+
+    name: Word
+    options: dict[Word, Any]
+    distribution: Word
+    version: Word
+
+
+class Description(BaseModel):
+    """The parts of a retriever: `retrievalkit.json`."""
+
+    encoder: Part
+    pooler: Part
+    separate_towers: bool
+
+
+class Untrained(Description):
+    """The parts of a retriever that is not a checkpoint: made again from its model."""
+
+    model: PathText
+
+
+class Checkpoint(Input):
+    """The model that encoded the texts."""
+
+    description: Untrained = _MISSING
+    encoder_options: dict[Literal["query_length", "document_length"], Count | None] = _MISSING
+    dimensions: Count = _MISSING
+
+
+class Manifest(BaseModel):
+    """Any folder's manifest."""
+
+    kind: Word
+    format: Count = 0
+    command: Word = _MISSING
+    options: dict[str, Any] = _MISSING
+    inputs: dict[str, Input] = _MISSING
+    counts: dict[str, float] = _MISSING
+    versions: dict[str, Word] = _MISSING
+    fingerprint: Word = _MISSING
+    files: dict[InnerName, File] = _MISSING
+
+
+class Vectors(Manifest):
+    """The manifest of `rkit encode`."""
+
+    inputs: dict[str, Input]
+    files: dict[PlainName, File] = _MISSING
+    checkpoint: Checkpoint = _MISSING
+    dimensions: Count = _MISSING
+    corpus: Source = _MISSING
+
+
+class Segment(BaseModel):
+    """A part of an index that was changed since it was built, with the counts of its building.
+
+    `name` is its folder below segments/, "" for what was built first; `deleted` the file of the texts that are gone.
+    """
+
+    name: Annotated[str, Field(pattern="^([0-9]{4,12})?$")]
+    deleted: Annotated[str, Field(pattern="^(deleted-[0-9]{4,12}-[0-9]*\\.txt)?$")] = ""
+    counts: dict[str, float]
+
+
+class Index(Manifest):
+    """The manifest of `rkit index`."""
+
+    inputs: dict[str, Input]
+    indexer: Part
+    checkpoint: Checkpoint = _MISSING
+    dimensions: Count = _MISSING
+    corpus: Source = _MISSING
+    segments: Annotated[list[Segment], Field(min_length=1)] = _MISSING
+    change: Count = _MISSING
+    superseded: list[PlainName] = _MISSING
+
+
+KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index}
+"""Of the other kinds no more is read than any manifest has."""

@@ -1,0 +1,172 @@
+"""Object stores, by fsspec: what an address such as s3://bucket/vectors names is read, listed and written here.
+
+An object appears whole or not at all. fsspec, and the package of a store (s3fs, gcsfs), are imported with the first
+address. Credentials are where the store's own tools look for them (environment, files of the user), never in an
+address, a message or a manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, RetrievalkitError, nearest
+from retrievalkit.storage.outputs import NO_ROOM
+
+_S3, _GS = ("s3fs", "retrievalkit[s3]"), ("gcsfs", "retrievalkit[gs]")
+_EXTRAS = {"s3": _S3, "s3a": _S3, "gs": _GS, "gcs": _GS}
+_LONGEST_REASON = 300
+
+
+class Store:
+    """A folder, or an object, in a store.
+
+    Args:
+        url: Its address.
+
+    Raises:
+        InputError: There is no such kind of store, or the address holds a password.
+        MissingDependencyError: The package of the store is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        if "@" in parts.netloc:
+            msg = (
+                f"'{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path}' holds a user or a password. "
+                "Leave them out, and give them as the store's own tools take them (environment, file of credentials)."
+            )
+            raise InputError(msg)
+        self._files, self._root = _file_system(parts.scheme, self.url)
+
+    @property
+    def name(self) -> str:
+        """The last part of its address."""
+        return posixpath.basename(self.url)
+
+    def below(self, name: str) -> Store:
+        """A folder in this one."""
+        return Store(f"{self.url}/{name}")
+
+    def parent(self) -> Store:
+        """The folder that this one is in."""
+        return Store(posixpath.dirname(self.url))
+
+    def is_folder(self) -> bool:
+        """Whether it is a folder, rather than an object."""
+        with self._reaching("read"):
+            return bool(self._files.info(self._root)["type"] == "directory")
+
+    def names(self) -> dict[str, int]:
+        """The objects below this folder, by their names relative to it, with their sizes; {} if there is none."""
+        with self._reaching("listed"):
+            found = self._files.find(self._root, detail=True)
+        root = f"{self._root}/"
+        inner = {path[len(root) :]: entry for path, entry in found.items() if path.startswith(root)}
+        # Some tools put empty objects where they show folders.
+        return {name: int(entry["size"]) for name, entry in inner.items() if name and not name.endswith("/")}
+
+    def state(self) -> str:
+        """A text that changes when the object does, or one in the folder."""
+        with self._reaching("read"):
+            return repr(sorted(self._files.find(self._root, detail=True).items()))
+
+    def size(self) -> int:
+        """The bytes of the object."""
+        with self._reaching("read"):
+            return int(self._files.info(self._root)["size"])
+
+    def read(self, name: str) -> bytes:
+        """The content of an object."""
+        with self._reaching("read", name):
+            return bytes(self._files.cat_file(self._path(name)))
+
+    def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Parts of objects: of each name, from its first to before its last byte.
+
+        Raises:
+            ArtifactError: One cannot be read, or the object ends before.
+        """
+        paths = [self._path(name) for name, _, _ in wanted]
+        with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
+            found = self._files.cat_ranges(paths, [one[1] for one in wanted], [one[2] for one in wanted])
+        for (name, start, end), data in zip(wanted, found, strict=True):
+            with self._reaching("read", name):
+                if isinstance(data, Exception):
+                    raise data
+            if len(data) != end - start:
+                msg = f"'{self.url}/{name}' has no bytes {start:,} to {end:,}: it was changed. Run the command again."
+                raise ArtifactError(msg)
+        return [bytes(data) for data in found]
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy an object to a file."""
+        with self._reaching("read", name):
+            self._files.get_file(self._path(name), str(target))
+
+    def put(self, source: Path, name: str) -> None:
+        """Write a file as an object."""
+        with self._reaching("written", name):
+            self._files.put_file(str(source), self._path(name))
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects, if they are there."""
+        with self._reaching("removed"):
+            for name in names:
+                if self._files.exists(self._path(name)):
+                    self._files.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    @contextmanager
+    def _reaching(self, done: str, name: str = "") -> Iterator[None]:
+        """Turn whatever the libraries raise, of which there are dozens of types, into one message."""
+        try:
+            yield
+        except (RetrievalkitError, GeneratorExit):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError):
+                file = error.filename
+                if error.errno in NO_ROOM or (isinstance(file, str) and os.path.isabs(file) and os.path.lexists(file)):
+                    raise  # about a file of this machine
+            url = f"{self.url}/{name}" if name else self.url
+            msg = f"'{url}' could not be {done}: {_reason(error)}"
+            raise ArtifactError(msg) from error
+
+
+def _file_system(scheme: str, url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        options = {"auto_mkdir": True} if scheme in ("file", "local") else {"use_listings_cache": False}
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        package, extra = _EXTRAS.get(scheme, (getattr(error, "name", None) or f"of {scheme}://", None))
+        raise MissingDependencyError(package, f"'{url}'", extra and f"'{extra}'") from error
+    except ValueError as error:
+        close = nearest(scheme, fsspec.available_protocols())
+        offer = f"; did you mean '{close}://'?" if close and close != scheme else "."
+        msg = f"'{url}' is in no store that is known ({error}){offer} Known are s3://, gs:// and others of fsspec."
+        raise InputError(msg) from error
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """What happened, and what to do."""
+    kind, text = type(error).__name__, " ".join(str(error).split())[:_LONGEST_REASON].rstrip(".")
+    if isinstance(error, FileNotFoundError):
+        return "there is no such bucket, folder or object (any more). Check the address."
+    if isinstance(error, PermissionError) or "Credentials" in kind:
+        return f"access is denied ({text or kind}). Check the credentials, and what they allow."
+    if isinstance(error, ConnectionError | TimeoutError) or re.search("Connect|Timeout|Endpoint", kind):
+        return f"the store does not answer ({text or kind}). Check the network and the endpoint, and run it again."
+    return f"{kind}: {text}. Run the command again, or check the address."

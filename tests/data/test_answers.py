@@ -1,0 +1,193 @@
+"""DPR's rule for whether a passage holds an answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linear import assert_linear
+from retrievalkit.data.answers import AnswerMatcher, FoldedText, answer_hits, tokens
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import DataError, InputError, OptionError, RetrievalkitError
+
+# Each was also given to DPR's own validator.
+CASES = [
+    (["Paris"], "The capital is PARIS.", True),
+    (["par"], "The capital is Paris.", False),
+    (["new york"], "in New-York city", False),
+    (["new - york"], "in New-York city", True),
+    (["Beyonc\u00e9"], "song by Beyonce\u0301 in 2003", True),
+    (["Beyonce"], "song by Beyonc\u00e9 in 2003", False),
+    (["U.S."], "the U.S. army", True),
+    (["US"], "the U.S. army", False),
+    (["don't"], "I don't know", True),
+    (["don\u2019t"], "I don't know", False),
+    ([""], "anything", True),
+    ([""], "", True),
+    (["1,000"], "about 1,000 people", True),
+    (["1000"], "about 1,000 people", False),
+    (["c"], "a b\u200bc d", True),
+    (["x", "army"], "the U.S. army", True),
+    ([], "the army", False),
+    (["50%"], "nearly 50 % of", True),
+    (["rock 'n' roll"], "Rock 'n' Roll music", True),
+    (["three"], "Three-quarters", True),
+    (["stra\u00dfe"], "STRASSE", False),
+    (["\u2460"], "item \u2460 here", True),
+]
+TOKENS = {
+    "The U.S. army's 1,000 men": ["the", "u", ".", "s", ".", "army", "'", "s", "1", ",", "000", "men"],
+    "Beyonc\u00e9": ["beyonce\u0301"],
+    "New-York": ["new", "-", "york"],
+    "a_b": ["a", "_", "b"],
+    "don\u2019t": ["don", "\u2019", "t"],
+    "x\u00a0y\tz": ["x", "y", "z"],
+    "50% \u21165": ["50", "%", "\u2116", "5"],
+}
+# Letters of every trouble: sigma's two lower cases, dotted I, combining accents, zero-width, quotes, digits.
+ALPHABET = "aAbiÉé'.-_ \t19%①ßẞ\u0391\u03a3\u03c3\u03c2\u0301\u0130\u200b\u00a0"
+letters = st.text(st.sampled_from(ALPHABET) | st.characters(), max_size=12)
+
+
+def by_tokens(answers, text):
+    """The rule written straight down."""
+
+    def cut(one):
+        found = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", one))
+        return [token.lower() for token in found]
+
+    held = cut(text)
+    return any(
+        answer == held[start : start + len(answer)]
+        for answer in map(cut, answers)
+        for start in range(len(held) - len(answer) + 1)
+    )
+
+
+def has_answer(answers, text, mode="string"):
+    return AnswerMatcher(answers, mode).matches(text)
+
+
+@pytest.mark.parametrize(("answers", "text", "expected"), CASES)
+def test_the_rule_is_that_of_dpr(answers, text, expected):
+    assert has_answer(answers, text) is expected
+    assert AnswerMatcher(answers).matches(FoldedText(text)) is expected
+
+
+@pytest.mark.parametrize(("text", "expected"), TOKENS.items())
+def test_tokens_are_those_of_dpr(text, expected):
+    assert tokens(text) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(letters, max_size=3), letters)
+def test_the_quick_way_agrees_with_the_rule(answers, text):
+    assert has_answer(answers, text) is by_tokens(answers, text)
+
+
+def test_a_capital_sigma_has_the_lower_case_of_its_own_token():
+    """In the whole text it stands before a letter, and as a token it is final."""
+    assert has_answer(["\u0391\u03a3"], "\u0391\u03a3'\u0391")
+    assert has_answer(["\u0391\u03c2"], "\u0391\u03a3.\u0391")
+    assert not has_answer(["\u0391\u03c3"], "\u0391\u03a3'\u0391")
+
+
+@pytest.mark.parametrize(
+    ("answers", "text", "expected"),
+    [
+        ([r"pa[rt]is$"], "in PARIS\nand more", True),
+        (["\u00e9t\u00e9"], "l'e\u0301te\u0301", True),
+        ([r"^paris"], "in Paris", False),
+        (["(", "["], "a ( and a [", False),
+        (["(", "and"], "a ( and a [", True),
+    ],
+)
+def test_patterns_ignore_case_search_the_nfd_text_and_match_nothing_if_broken(answers, text, expected):
+    assert has_answer(answers, text, mode="regex") is expected
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_pattern_that_never_ends_is_refused(monkeypatch, processes):
+    """Patterns come with the questions; the message names this one."""
+    monkeypatch.setattr("retrievalkit.data.answers.PATTERN_SECONDS", 0.1)
+    with pytest.raises(InputError, match=r"\(a\|aa\)\+\$.*takes longer"):
+        answer_hits(
+            RUN,
+            {"q1": ["(a|aa)+$"]},
+            [Passage(f"d{n}", "", "a" * 60 + "b") for n in (1, 2, 3)],
+            mode="regex",
+            processes=processes,
+        )
+
+
+def test_an_answer_that_nearly_occurs_everywhere_takes_time_in_proportion_to_the_text():
+    assert_linear(lambda text: has_answer(["a " * (len(text) // 4) + "b"], text + "c"), "a " * 2_000, "a " * 16_000)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "answers", "mode"),
+    [
+        (OptionError, r"unknown answer mode 'exact'.*string, regex", ["a"], "exact"),
+        (InputError, "answers must be a list", "Paris", "string"),
+    ],
+)
+def test_answers_that_cannot_be_looked_for_are_refused(error, message, answers, mode):
+    with pytest.raises(error, match=message):
+        AnswerMatcher(answers, mode)
+
+
+PASSAGES = [
+    Passage("d1", "Paris", "The capital of France."),
+    Passage("d2", "", "Paris is the capital."),
+    Passage("d3", "", "Berlin, 1,000 km away."),
+    Passage("d4", "", "Never retrieved."),
+]
+RUN = {
+    "q1": [("d1", 3.0), ("d2", 2.0), ("d3", 1.0)],
+    "q2": [("d3", 9.0), ("d1", 1.0)],
+    "q3": [("d2", 1.0)],
+}
+ANSWERS = {"q1": ["Paris"], "q2": ["berlin", "rome"], "q4": ["x"]}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_hits_are_flags_by_rank_and_titles_do_not_count(processes):
+    hits = answer_hits(RUN, ANSWERS, PASSAGES, processes=processes)
+    assert hits == {"q1": [False, True, False], "q2": [True, False]}
+    # The depth limits what is examined.
+    hits = answer_hits(RUN, ANSWERS, PASSAGES[:1] + PASSAGES[2:], depth=1, processes=processes)
+    assert hits == {"q1": [False], "q2": [True]}
+    hits = answer_hits(RUN, {"q1": [r"\bcapital\b"]}, PASSAGES, mode="regex", processes=processes)
+    assert hits == {"q1": [True, True, False]}
+
+
+def test_many_passages_give_the_same_hits_in_one_and_in_more_processes():
+    passages = [Passage(f"d{n}", "", f"number {n} of {n % 7}") for n in range(3000)]
+    run = {f"q{n}": [(f"d{(n * 37 + rank) % 3000}", 1.0 / (rank + 1)) for rank in range(60)] for n in range(100)}
+    answers = {f"q{n}": [f"of {n % 7}"] for n in range(100)}
+    alone = answer_hits(run, answers, passages, processes=1)
+    assert alone == answer_hits(run, answers, iter(passages), processes=2)
+    assert alone == answer_hits(run, answers, iter(passages), processes=3)
+    assert {len(flags) for flags in alone.values()} == {60}
+    assert all(any(flags) and not all(flags) for flags in alone.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked from this one")
+def test_a_process_that_is_ended_is_told(monkeypatch):
+    monkeypatch.setattr("retrievalkit.data.answers._match", lambda *_: os._exit(9))
+    with pytest.raises(RetrievalkitError, match=r"was killed.*--processes 1") as caught:
+        answer_hits(RUN, ANSWERS, PASSAGES, processes=2)
+    assert caught.value.exit_code == 1
+
+
+def test_a_document_that_the_corpus_has_not_is_named():
+    with pytest.raises(DataError, match="unknown document ids: d3"):
+        answer_hits(RUN, ANSWERS, PASSAGES[:2])
+    with pytest.raises(DataError, match="unknown document id 'd3'"):
+        answer_hits(RUN, ANSWERS, Corpus.of(PASSAGES[:2]))

@@ -1,0 +1,223 @@
+"""`rkit convert --parts` and `--merge-parts`: passages as parts, with what is said of them, and back again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.cli import main
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import check_examples, read_examples
+from retrievalkit.data.passage_parts import Windows, equal_parts, sentences
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run
+from retrievalkit.errors import DataError, OptionError
+from retrievalkit.evaluation.run import Run
+from retrievalkit.storage import read_manifest
+
+PASSAGES = [
+    {"_id": "a", "title": "Rome", "text": "Rome is old. Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903."},
+    {"_id": "b#x", "title": "", "text": "Paris lies at the Seine. It is the capital."},
+    {"_id": "c", "title": "Nothing", "text": ""},
+]
+QUERIES = [
+    {"_id": "1", "text": "which river", "answers": ["Tiber", "Seine"]},
+    {"_id": "2", "text": "which mountain", "answers": ["Etna"]},
+    {"_id": "3", "text": "what"},
+]
+JUDGED = {"1": {"a": 2, "b#x": 0}, "2": {"b#x": 1}, "3": {"b#x": 1, "c": 1}}
+
+
+def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A collection of three passages and three judged questions, two of them with answers."""
+    data = tmp_path / "data"
+    write(data / "corpus.jsonl", PASSAGES)
+    write(data / "queries.jsonl", QUERIES)
+    (data / "qrels").mkdir()
+    lines = (f"{query}\t{one}\t{grade}\n" for query, judged in JUDGED.items() for one, grade in judged.items())
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    return data
+
+
+def run(*words):
+    """`rkit convert` with these words; its result, or the error."""
+    result = CliRunner().invoke(main, ["convert", *map(str, words), "--json"], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.stdout), result.stderr
+
+
+def texts(corpus):
+    return {one.id: one.text for one in open_corpus(corpus)}
+
+
+def test_sentences():
+    first, second, third = sentences(PASSAGES[0]["text"])
+    assert (first, second) == ("Rome is old.", "Its river is the Tiber.")
+    assert third == "Dr. Smith swam in the Tiber in 1903."
+    assert sentences(" \n ") == []
+
+
+@given(words=st.lists(st.text("ab,", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
+def test_windows(words, size, data):
+    """Each word is in a passage, each passage begins `stride` words after the one before, and none is in another."""
+    stride = data.draw(st.integers(1, size))
+    cut = [part.split() for part in Windows(size, stride).cut(" \n".join(words))]
+    assert cut == [words[first : first + size] for first in range(0, stride * len(cut), stride)]
+    assert not words or cut[-1][-1] == words[-1]
+    assert len(cut) < 2 or stride * (len(cut) - 2) + size < len(words)
+    assert bool(cut) == bool(words)
+
+
+def test_windows_of_sentences():
+    text = PASSAGES[0]["text"]
+    assert Windows(2, 1, by="sentences").cut(text) == [
+        "Rome is old. Its river is the Tiber.",
+        "Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903.",
+    ]
+
+
+def test_judgements_follow_passages_of_words(tmp_path, folder):
+    done, _ = run(folder, tmp_path / "out", "--passages", 4, "--stride", 2)
+    assert done["passages"] == 12
+    assert read_manifest(tmp_path / "out", "collection")["options"]["stride"] == 2
+    judged = read_qrels(tmp_path / "out")["1"]
+    assert {one for one, grade in judged.items() if grade} == {"a#3", "a#4", "a#6", "a#7"}
+    assert set(read_qrels(tmp_path / "out")["2"]) == {"b#x#1", "b#x#2", "b#x#3", "b#x#4"}
+
+
+@given(words=st.lists(st.text("ab,", min_size=1), max_size=30), count=st.integers(2, 9))
+def test_equal_parts(words, count):
+    """All words in order, in `count` parts that differ by a word at most, or one a word."""
+    parts = equal_parts("  ".join(words), count)
+    assert [word for part in parts for word in part.split()] == words
+    sizes = [len(part.split()) for part in parts]
+    assert len(parts) == min(count, len(words))
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+def test_a_collection(tmp_path, folder):
+    """Positives are the parts with an answer, or all where none is found; the others' parts keep their grade."""
+    counts, _ = run(folder, tmp_path / "parts", "--parts", "sentences")
+    assert counts == {"passages": 6, "queries": 3, "judgements": 9}
+    corpus = list(open_corpus(tmp_path / "parts"))
+    assert [one.id for one in corpus] == ["a#1", "a#2", "a#3", "b#x#1", "b#x#2", "c#1"]
+    assert corpus[1].title == "Rome"
+    assert corpus[1].text == "Its river is the Tiber."
+    assert read_queries(tmp_path / "parts") == read_queries(folder)
+    assert read_qrels(tmp_path / "parts") == {
+        "1": {"a#2": 2, "a#3": 2, "b#x#1": 0, "b#x#2": 0},
+        "2": {"b#x#1": 1, "b#x#2": 1},
+        "3": {"b#x#1": 1, "b#x#2": 1, "c#1": 1},
+    }
+    assert read_manifest(tmp_path / "parts", "collection")["options"]["parts"] == "sentences"
+
+
+def test_judgements_by_themselves(tmp_path, folder):
+    """Answers and passages are found in the collection, which is given if only a file of judgements is read."""
+    run(folder, tmp_path / "parts", "--parts", "sentences")
+    run(folder, tmp_path / "of-folder.tsv", "--parts", "sentences", "--kind", "qrels")
+    run(folder / "qrels" / "test.tsv", tmp_path / "of-file.tsv", "--parts", "sentences", "--corpus", folder)
+    for name in ("of-folder.tsv", "of-file.tsv"):
+        assert read_qrels(tmp_path / name) == read_qrels(tmp_path / "parts")
+    with pytest.raises(OptionError, match=r"names passages whose texts it does not hold\. Give the corpus"):
+        run(folder / "qrels" / "test.tsv", tmp_path / "x.tsv", "--parts", "2")
+
+
+def test_examples(tmp_path, folder):
+    """All parts of a negative are negatives, hardest first; scores of whole passages are left out, and that is told."""
+    rows = [
+        {"query_id": "1", "query": "which river", "answers": ["Tiber"], "positives": ["a"], "negatives": ["c", "b#x"]},
+        {"query_id": "2", "query": "what", "positives": ["b#x", "a"], "teacher": {"b#x": 3.0, "a": 1.0}},
+    ]
+    train = write(tmp_path / "train.jsonl", rows)
+    _, said = run(train, tmp_path / "parts.jsonl", "--parts", "3", "--corpus", folder)
+    assert "A teacher's scores, which are of whole passages, are left out; so many examples had some: 1." in said
+    run(folder, tmp_path / "corpus.jsonl", "--kind", "corpus", "--parts", "3")
+    cut = texts(tmp_path / "corpus.jsonl")
+    first, second = read_examples(tmp_path / "parts.jsonl", corpus=open_corpus(tmp_path / "corpus.jsonl"))
+    assert {one: "Tiber" in cut[one] for one in ("a#1", "a#2", "a#3")} == {"a#1": False, "a#2": True, "a#3": True}
+    assert first.positives == ("a#2", "a#3")
+    assert first.negatives == ("c#1", "b#x#1", "b#x#2", "b#x#3")
+    assert second.positives == ("b#x#1", "b#x#2", "b#x#3", "a#1", "a#2", "a#3")
+    assert second.teacher is None
+
+
+def test_examples_with_their_passages(tmp_path):
+    """As DPR's: the parts are written beside them, or those of a corpus are named, which has other ids."""
+    row = {
+        "question": "which river",
+        "answers": ["Tiber"],
+        "positive_ctxs": [{"title": "Rome", "text": PASSAGES[0]["text"], "passage_id": "7"}],
+        "hard_negative_ctxs": [{"title": "", "text": PASSAGES[1]["text"], "passage_id": "9"}],
+    }
+    (tmp_path / "dpr.json").write_text(json.dumps([row]))
+    counts, _ = run(tmp_path / "dpr.json", tmp_path / "out", "--parts", "sentences")
+    assert counts == {"examples": 1, "passages": 5}
+    (example,) = read_examples(tmp_path / "out", corpus=open_corpus(tmp_path / "out"))
+    assert example.positives == ("7#2", "7#3")
+    assert example.negatives == ("9#1", "9#2")
+    write(tmp_path / "corpus.jsonl", PASSAGES)
+    run(tmp_path / "dpr.json", tmp_path / "by-ids.jsonl", "--parts", "sentences", "--corpus", tmp_path / "corpus.jsonl")
+    (example,) = read_examples(tmp_path / "by-ids.jsonl")
+    assert (example.positives, example.negatives) == (("a#2", "a#3"), ("b#x#1", "b#x#2"))
+
+
+def test_examples_of_a_collection_are_those_of_its_parts(tmp_path, folder):
+    """Judgements become examples before or after the cut; but for the grade 0, whose parts are no negatives."""
+    run(folder, tmp_path / "parts", "--parts", "2")
+    run(folder, tmp_path / "examples.jsonl", "--parts", "2", "--kind", "examples", "--split", "test")
+    before, after = read_examples(tmp_path / "examples.jsonl"), read_examples(tmp_path / "parts", split="test")
+    assert before.rows == after.rows
+    check_examples(before, open_corpus(tmp_path / "parts"))
+
+
+def test_a_run_of_parts_becomes_one_of_passages(tmp_path, folder):
+    """The first hit of a passage counts, so its figures can be compared with those of a search for passages."""
+    (tmp_path / "parts.trec").write_text(
+        "1 Q0 b#x#2 1 9.5 t\n1 Q0 a#3 2 8 t\n1 Q0 b#x#1 3 7 t\n1 Q0 a#1 4 6 t\n1 Q0 c#1 5 5 t\n2 Q0 b#x#1 1 1 t\n"
+    )
+    counts, _ = run(tmp_path / "parts.trec", tmp_path / "passages.trec", "--merge-parts")
+    assert counts == {"results": 4}
+    assert read_run(tmp_path / "passages.trec") == {"1": [("b#x", 9.5), ("a", 8.0), ("c", 5.0)], "2": [("b#x", 1.0)]}
+    found = Run.load(tmp_path / "passages.trec").evaluate(folder, "RR@10")
+    assert found["RR@10"] == pytest.approx((1 / 2 + 1 + 0) / 3)
+    run(tmp_path / "parts.trec", tmp_path / "ms.tsv", "--merge-parts", "--form", "msmarco")
+    assert (tmp_path / "ms.tsv").read_text().splitlines()[:2] == ["1\tb#x\t1", "1\ta\t2"]
+
+
+@pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x"])
+def test_a_run_of_something_else(tmp_path, part):
+    (tmp_path / "run.trec").write_text(f"1 Q0 {part} 1 9.5 t\n")
+    with pytest.raises(DataError, match=f"document '{part}' is no part of a passage"):
+        run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts")
+    assert not (tmp_path / "out.trec").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--parts", "1"], "parts is '1', and should be 'sentences' or the number"),
+        (["--parts", "words"], "parts is 'words'"),
+        (["--parts", "2", "--merge-parts"], "Give one of them"),
+        (["--parts", "2", "--kind", "queries"], "is read as queries. Leave it out"),
+        (["--parts", "2", "--kind", "run"], "is read as run. For a run of parts there is merge_parts"),
+        (["--merge-parts"], "merge_parts is for runs, and '.*' is read as collection"),
+    ],
+)
+def test_wrong_usage(tmp_path, folder, words, message):
+    with pytest.raises(OptionError, match=message):
+        run(folder, tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,117 @@
+"""Indexes of vectors that are changed find what an index built anew finds, with the same scores."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import storage
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.change import change_index
+from retrievalkit.indexing.open_indexes import open_index
+from retrievalkit.indexing.recall import check_index
+from retrievalkit.storage import read_manifest
+
+DIM, TERMS = 8, 12
+NAMES = "abcdefghij"
+KINDS = {
+    "flat": {},
+    "flat, several vectors": {},
+    "faiss": {"view": "vectors"},
+    "faiss, several vectors": {"view": "vectors"},
+    "sparse": {},
+    "dense_sparse": {},
+    "dense_sparse, plain": {"rounded": False},
+}
+
+
+def text(name, version, *, several=False):
+    """The vectors and weights of a text; small whole numbers, so that scores are often equal."""
+    random = np.random.default_rng([ord(name), version])
+    count = random.integers(1, 4) if several else 1
+    return random.integers(-2, 3, (count, DIM)).astype(np.float32), random.integers(0, 3, TERMS).astype(np.float32)
+
+
+def write(folder, texts, *, several=False):
+    """A vectors folder of texts, given as (name, version), in shards of four."""
+    folder.mkdir(parents=True)
+    writer = VectorWriter(folder)
+    for number, start in enumerate(range(0, len(texts), 4)):
+        found = [text(*one, several=several) for one in texts[start : start + 4]]
+        vectors, weights = np.concatenate([one for one, _ in found]), np.stack([one for _, one in found])
+        counts = np.array([len(one) for one, _ in found])
+        ids = [name for name, _ in texts[start : start + 4]]
+        writer.write_shard(number, ids, vectors, counts=counts, weights=weights)
+    counts, files = writer.finish(), writer.checksums()
+    storage.write_manifest(folder, "vectors", command="encode", options={"shard_texts": 4}, counts=counts, files=files)
+    return folder
+
+
+def queries():
+    random = np.random.default_rng(0)
+    vectors = torch.from_numpy(random.integers(-2, 3, (5, 1, DIM)).astype(np.float32))
+    return Representation(vectors, None, torch.from_numpy(random.integers(0, 2, (5, TERMS)).astype(np.float32)))
+
+
+def build(folder, kind, texts, shards=None):
+    name, _, several = kind.partition(", ")
+    vectors = write(folder.with_name(f"{folder.name}-vectors"), texts, several=several == "several vectors")
+    build_index(vectors, indexer=name, output=folder, options=KINDS[kind], parts=shards)
+    return folder
+
+
+def assert_same(folder, anew):
+    """The same hits and scores, at any depth, and the same scores of given texts."""
+    one, other = open_index(folder).indexer, open_index(anew).indexer
+    for k in (1, 3, 20):
+        (ids, scores), (wanted_ids, wanted) = one.search(queries(), k), other.search(queries(), k)
+        assert ids == wanted_ids
+        for found, right in zip(scores, wanted, strict=True):
+            np.testing.assert_array_equal(found, right)
+    names = [list(NAMES)] * 5
+    for found, right in zip(one.scores(queries(), names), other.scores(queries(), names), strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
+some = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3), min_size=1, max_size=6)
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), some),
+        st.tuples(st.just("delete"), st.sets(st.sampled_from(NAMES), min_size=1, max_size=4)),
+        st.tuples(st.just("compact"), st.none()),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(first=some, changes=changes)
+@settings(max_examples=8, deadline=None)
+def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, kind, first, changes):
+    """Adding, replacing, deleting and compacting in any order, of an index built in shards or as a whole."""
+    tmp_path = tmp_path_factory.mktemp("change")
+    held = dict(first)
+    index = build(tmp_path / "index", kind, list(held.items()), shards=2 if len(held) > 4 else None)
+    for number, (what, which) in enumerate(changes):
+        if what == "add":
+            several = kind.endswith("several vectors")
+            change_index(index, add=write(tmp_path / f"{number}", list(which.items()), several=several))
+            held = {name: version for name, version in held.items() if name not in which} | which
+        elif what == "delete" and held.keys() & which and held.keys() - which:
+            change_index(index, delete=held.keys() & which)
+            held = {name: version for name, version in held.items() if name not in which}
+        elif what == "compact":
+            change_index(index, compact=True)
+    assert_same(index, build(tmp_path / "anew", kind, list(held.items())))
+    assert read_manifest(index, "index")["counts"]["texts"] == len(held)
+    if not kind.startswith("sparse"):
+        assert check_index(index, count=4).exact
+    shutil.rmtree(tmp_path)

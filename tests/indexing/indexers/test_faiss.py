@@ -1,0 +1,196 @@
+"""The faiss index: exact where its factory is, and close to it where it is not."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.indexing.indexers.faiss import Faiss
+from retrievalkit.scoring import scores
+from vector_folders import DIM, assert_best, drawn, opened, representation, write
+
+
+def made(folder, counts, *, shard=40, values=None):
+    """A folder of texts with these numbers of vectors, and the same in memory."""
+    vectors = drawn(sum(counts))
+    if values is not None:
+        vectors = np.random.default_rng(1).choice(values, vectors.shape).astype(np.float32)
+    return write(folder, vectors=vectors, counts=counts, shard=shard), representation(vectors, counts)
+
+
+def queries(m=1, count=6, seed=3):
+    return Representation(torch.randn(count, m, DIM, generator=torch.Generator().manual_seed(seed)))
+
+
+def expected(asked, documents, k):
+    best = scores(asked, documents).sort(dim=1, descending=True, stable=True)
+    return [[f"t{text}" for text in row] for row in best.indices[:, :k].tolist()]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=2, max_size=20),
+    k=st.integers(1, 21),
+    shard_vectors=st.sampled_from([3, 7, 1000]),
+)
+def test_flat_keeps_equal_scores_in_order(tmp_path_factory, counts, k, shard_vectors):
+    """Also where ties reach beyond what was retrieved first, or over the border of two files."""
+    folder = tmp_path_factory.mktemp("f")
+    store, documents = made(folder / "vectors", counts, shard=5, values=[0, 1])
+    indexer, asked = opened("faiss", store, folder / "index", shard_vectors=shard_vectors), torch.ones(2, 1, DIM)
+    assert_best(indexer, Representation(asked), scores(Representation(asked), documents).numpy(), k)
+
+
+def test_candidates_bound_what_is_scored(tmp_path):
+    """Fewer candidates of each query vector give a worse result."""
+    store, documents = made(tmp_path / "vectors", [3] * 100)
+    asked = queries(m=4, count=10)
+    exact = expected(asked, documents, 5)
+    few = opened("faiss", store, tmp_path / "few", candidates=1).search(asked, 5)[0]
+    assert opened("faiss", store, tmp_path / "many", candidates=300).search(asked, 5)[0] == exact
+    assert few != exact
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "IVF4,Flat", "HNSW16", "SQ8", "PCA6,Flat", "IVF4,PQ4x4", "IDMap2,HNSW16", "PCA6,IDMap,Flat", "IVF16_HNSW8,Flat",
+        "PQ4x4,RFlat", "IVF4,PQ4x4fs,Refine(SQ8)", "IVF16(IVF4,Flat),Flat", "OPQ4_8,IVF4,PQ4x4", "RQ2x4",
+    ],
+)  # fmt: skip
+def test_other_factories_find_most(tmp_path, factory):
+    """Approximate indexes are near the exact result, in several files too."""
+    store, documents = made(tmp_path / "vectors", [2] * 300)
+    indexer, asked = opened("faiss", store, tmp_path / "index", factory=factory, shard_vectors=400), queries()
+    exact = expected(asked, documents, 10)
+    ids, _ = indexer.search(asked, 10)
+    recall = np.mean([len(set(one) & set(other)) / 10 for one, other in zip(ids, exact, strict=True)])
+    assert all(len(row) == len(set(row)) == 10 for row in ids)
+    assert recall > 0.3
+
+
+@pytest.mark.parametrize("factory", ["IDMap,Flat", "IDMap2,Flat", "Flat,IDMap"])
+def test_a_map_of_ids_around_an_exact_index_is_exact(tmp_path, factory):
+    store, documents = made(tmp_path / "vectors", [1] * 100)
+    found, _ = opened("faiss", store, tmp_path / "index", factory=factory).search(queries(), 7)
+    assert found == expected(queries(), documents, 7)
+
+
+@pytest.mark.parametrize("shard_vectors", [10_000, 700])
+@pytest.mark.parametrize(
+    ("factory", "effort"), [("IVF64,Flat", "nprobe"), ("HNSW4", "efSearch"), ("PQ4x4,RFlat", "k_factor_rf")]
+)
+def test_search_parameters_are_chosen_for_a_recall(tmp_path, factory, effort, shard_vectors):
+    """More effort for a higher recall, which the index then has; what the user gives is left as it is."""
+    source, documents = made(tmp_path / "vectors", [1] * 2000, shard=1000)
+    asked, chosen = Representation(documents.vectors[::10]), {}
+    exact = expected(asked, documents, 11)
+    for recall in (0.5, 0.95):
+        (folder := tmp_path / str(recall)).mkdir()
+        options = {"factory": factory, "shard_vectors": shard_vectors}
+        chosen[recall] = Faiss(**options, recall=recall).build(source, folder)
+        (again := Faiss(**options)).open(folder)
+        ids, _ = again.search(asked, 11)
+        share = np.mean([len(set(one) & set(other)) / 11 for one, other in zip(ids, exact, strict=True)])
+        assert share > recall - 0.02
+        assert chosen[recall]["recall@10"] >= recall
+    assert chosen[0.95][effort] >= chosen[0.5][effort]
+    assert chosen[0.95][effort] > 1
+    (tmp_path / "given").mkdir()
+    assert effort not in Faiss(factory=factory, parameters=f"{effort}=1").build(source, tmp_path / "given")
+
+
+def test_effort_that_gains_nothing_is_not_spent(tmp_path):
+    """Where rounding puts the recall out of reach, searching all lists finds no more than searching some."""
+    (tmp_path / "index").mkdir()
+    found = Faiss(factory="IVF64,PQ1x4").build(made(tmp_path / "vectors", [1] * 1000)[0], tmp_path / "index")
+    assert found["recall@10"] < 0.95
+    assert found["nprobe"] < 64
+
+
+def test_parameters_change_what_is_found(tmp_path):
+    """Probing all lists of an inverted file is exact; probing one is not."""
+    store, documents = made(tmp_path / "vectors", [1] * 400)
+    asked = queries(count=20)
+    for lists in (8, 1):
+        indexer = opened("faiss", store, tmp_path / str(lists), factory="IVF8,Flat", parameters=f"nprobe={lists}")
+        assert (indexer.search(asked, 5)[0] == expected(asked, documents, 5)) == (lists == 8)
+
+
+def test_the_training_size_changes_the_index(tmp_path):
+    """Training on a sample gives other lists than training on all."""
+    store, _ = made(tmp_path / "vectors", [1] * 400)
+    for size in (100, 400):
+        opened("faiss", store, tmp_path / str(size), factory="IVF4,Flat", train_size=size)
+    files = [next((tmp_path / size).glob("*.faiss")).read_bytes() for size in ("100", "400")]
+    assert files[0] != files[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"factory": "Nonsense12"}, "no index of the factory 'Nonsense12'"),
+        ({"factory": "IVF64,Flat"}, "cannot train 'IVF64,Flat' on 50 vectors"),
+        ({"parameters": "nprobe=3"}, "does not take the parameters 'nprobe=3'"),
+        ({"factory": "IVF4,Flat", "parameters": "nprobe=many"}, "does not take the parameters 'nprobe=many'"),
+        ({"factory": "L2norm,Flat"}, "builds no index 'L2norm,Flat'"),
+        ({"factory": "PCA64,Flat"}, "cannot output 64 dimensions from 8"),
+        ({"factory": "PQ7"}, "multiple of the number of subquantizers"),
+        ({"factory": "IMI2x4,Flat"}, "inner prod"),
+        ({"factory": ""}, "no index of the factory ''"),
+        ({"factory": "IVF100000,Flat"}, "cannot train 'IVF100000,Flat' on 50 vectors"),
+    ],
+)
+def test_what_faiss_refuses_is_said(tmp_path, options, message):
+    """The value, and what faiss says about it."""
+    store, _ = made(tmp_path / "vectors", [1] * 50)
+    with pytest.raises(OptionError, match=message):
+        opened("faiss", store, tmp_path / "index", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"factory": one} for one in ("IVF0,Flat", "HNSW0", "PQ8x0", "HNSW1")]
+    + [{"recall": 0.0}, {"parameters": "nprobe=0"}, {"train_size": 0}, {"shard_vectors": 0}, {"candidates": 0}],
+    ids=str,
+)
+def test_values_that_faiss_does_not_survive_are_refused(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        registry.create("indexer", "faiss", **options)
+
+
+def test_a_gpu_that_faiss_has_not_is_refused():
+    """The GPU build is named."""
+    import faiss
+
+    if faiss.get_num_gpus():
+        pytest.skip("faiss has a GPU here")
+    with pytest.raises(UnsupportedError, match="faiss-gpu"):
+        Faiss(device="cuda")
+
+
+def test_weights_are_pointed_to_other_indexers(tmp_path):
+    """faiss searches vectors alone, and leaves weights aside only when told to."""
+    both = write(tmp_path / "both", vectors=np.ones((2, DIM)), weights=np.ones((2, 4)))
+    for store, other in ((write(tmp_path / "weights", weights=np.ones((2, 4))), "sparse"), (both, "dense_sparse")):
+        with pytest.raises(UnsupportedError, match=f"--indexer {other}"):
+            Faiss().build(store, tmp_path / "index")
+    indexer = opened("faiss", both, tmp_path / "index", view="vectors")
+    asked = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, 4))
+    assert [indexer.search(asked, 2)[0], indexer.search(asked, 2)[1][0].tolist()] == [[["t0", "t1"]], [DIM, DIM]]
+    assert indexer.scores(asked, [["t1"]])[0].tolist() == [DIM]
+
+
+def test_faiss_that_is_not_installed_is_named(monkeypatch):
+    """With the line to install it."""
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(MissingDependencyError, match="pip install faiss-cpu"):
+        Faiss()

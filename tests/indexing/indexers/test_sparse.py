@@ -1,0 +1,172 @@
+"""The inverted index of weights, and vectors and weights together: exact, in parts of any size."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import postings, rounded
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.indexing.indexers import dense_sparse
+from retrievalkit.scoring import bf16_filter
+from vector_folders import DIM, TERMS, assert_best, opened, write
+from vector_folders import drawn_weights as draw
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    texts=st.integers(1, 60),
+    k=st.integers(1, 70),
+    part=st.sampled_from([1, 5, 16, 1000]),
+    shard=st.integers(1, 20),
+    limit=st.sampled_from([1, 50, 1 << 24]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, limit, seed):
+    """Whole numbers, so that sums are exact and often tie; texts and queries without any weight; parts of any size."""
+    folder, random = tmp_path_factory.mktemp("s"), np.random.default_rng(seed)
+    weights, asked = draw(random, texts, values=[0, 1, 2], share=0.1), draw(random, 4, values=[1, 2], share=0.2)
+    asked[0] = 0
+    store = write(folder / "vectors", weights=weights, shard=shard)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postings, "PART_POSTINGS", limit)
+        (folder / "p").mkdir()
+        postings.write_postings(store, folder / "p", part_texts=part)
+    opened_postings = postings.Postings(folder / "p")
+    assert sum(opened_postings.parts) == texts
+    assert max(opened_postings.parts) <= part
+    whole = scipy.sparse.vstack([block.weights for block in opened_postings.blocks()]).toarray()
+    np.testing.assert_array_equal(whole, weights)
+    indexer = opened("sparse", store, folder / "index")
+    indexer._postings = opened_postings
+    assert_best(indexer, Representation(weights=torch.from_numpy(asked)), asked @ weights.T, k, least=0)
+
+
+def test_a_part_is_in_memory_twice_at_most(tmp_path):
+    """By text and by term, while its pieces and the part before it are dropped."""
+    store = write(tmp_path / "vectors", weights=np.ones((20_000, TERMS), np.float32), shard=2_000)
+    part = 10_000 * TERMS * 8
+    tracemalloc.start()
+    try:
+        assert postings.write_postings(store, tmp_path / "p", part_texts=10_000)["parts"] == 2
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * part
+    finally:
+        tracemalloc.stop()
+
+
+def alike(kind, random, texts):
+    """Vectors and weights whose scores are far apart, nearly equal, or equal in many texts."""
+    weights, vectors = draw(random, texts, share=0.4), random.standard_normal((texts, DIM)).astype(np.float32)
+    if kind == "nearly equal":
+        weights, vectors = 1 + weights / 1000, 1 + vectors / 1000
+    if kind == "copies":
+        weights[texts // 2 :], vectors[texts // 2 :] = weights[: texts // 2], vectors[: texts // 2]
+    return weights, vectors
+
+
+@pytest.mark.parametrize("kind", ["far apart", "nearly equal", "copies"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dtype):
+    """The same texts and scores, to the last bit; only texts that are nearly equal are searched for without them."""
+    monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(dense_sparse, "PART_VECTORS", 150)
+    monkeypatch.setattr(rounded, "MOST_TERMS", 11)
+    random = np.random.default_rng(0)
+    weights, vectors = alike(kind, random, 600)
+    store = write(tmp_path / "v", weights=weights, vectors=vectors.astype(dtype), shard=70)
+    queries = Representation(torch.randn(80, 1, DIM), None, torch.from_numpy(draw(random, 80)))
+    whole = opened("dense_sparse", store, tmp_path / "whole", rounded=False)
+    quick = opened("dense_sparse", store, tmp_path / "quick")
+    assert (tmp_path / "quick" / "rounded").exists()
+    assert not (tmp_path / "whole" / "rounded").exists()
+    searched = []
+    usual = quick._whole
+    monkeypatch.setattr(quick, "_whole", lambda k: lambda asked: searched.append(len(asked)) or usual(k)(asked))
+    for k in (1, 10, 1000):
+        (ids, values), (expected_ids, expected) = quick.search(queries, k), whole.search(queries, k)
+        assert ids == expected_ids
+        assert [one.tobytes() for one in values] == [one.tobytes() for one in expected]
+    assert (sum(searched) > 80) == (kind == "nearly equal")
+
+
+def test_terms_that_an_eighth_of_the_texts_has_are_rounded(tmp_path, monkeypatch):
+    """The most frequent of them where these are too many; their columns stand beside the vectors."""
+    weights = np.zeros((16, TERMS), np.float32)
+    for term, texts in ((3, 2), (5, 1), (7, 16), (30, 4)):
+        weights[:texts, term] = 1 + 2**-9
+    store = write(tmp_path / "v", weights=weights, vectors=np.full((16, DIM), 1 / 3), shard=5)
+    (tmp_path / "p").mkdir()
+    postings.write_postings(store, tmp_path / "p", part_texts=10)
+    by_term = postings.Postings(tmp_path / "p")
+    assert rounded.frequent_terms(by_term).tolist() == [3, 7, 30]
+    monkeypatch.setattr(rounded, "MOST_TERMS", 2)
+    assert rounded.frequent_terms(by_term).tolist() == [7, 30]
+    assert rounded.write_rounded(store, by_term, tmp_path / "r")
+    (first, bits), (second, _) = rounded.Rounded(tmp_path / "r", store, by_term).blocks()
+    rows = torch.from_numpy(rounded.from_bits(bits))
+    assert rows.shape == (10, DIM + 2)
+    assert torch.equal(rows[:, :DIM], torch.full((10, DIM), 1 / 3).bfloat16().float())
+    assert rows[:, DIM].tolist() == [1.0] * 10
+    assert rows[:, DIM + 1].tolist() == [1.0] * 4 + [0.0] * 6
+    changed = DIM * (1 / 3 - float(rows[0, 0])) ** 2
+    assert first.norm == pytest.approx(1.001 * (DIM / 9 + 2 * (1 + 2**-9) ** 2) ** 0.5)
+    assert first.distance == pytest.approx(1.001 * (changed + 2 * 2**-18) ** 0.5, rel=1e-4)
+    assert second.distance == pytest.approx(1.001 * (changed + 2**-18) ** 0.5, rel=1e-4)
+    assert first.weights_norm == pytest.approx(1.001 * (1 + 2**-9) * 2)
+
+
+def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
+    """The search goes without."""
+    monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((30, DIM)).astype(np.float32)
+    vectors[3] *= 1e19
+    store = write(tmp_path / "v", weights=draw(random, 30), vectors=vectors)
+    indexer = opened("dense_sparse", store, tmp_path / "i")
+    assert not (tmp_path / "i" / "rounded").exists()
+    ids, _ = indexer.search(Representation(torch.rand(80, 1, DIM), None, torch.from_numpy(draw(random, 80))), 30)
+    assert {ids[0][0], ids[0][-1]} & {"t3"}
+
+
+def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
+    """Every text found has its full score; enough candidates give the exact result, and few do not."""
+    random = np.random.default_rng(0)
+    weights, asked = draw(random, 200), draw(random, 10)
+    vectors = random.standard_normal((200, DIM)).astype(np.float32)
+    store = write(tmp_path / "vectors", weights=weights, vectors=vectors)
+    queries = Representation(torch.randn(10, 1, DIM), None, torch.from_numpy(asked))
+    dense, lexical = queries.vectors[:, 0].numpy() @ vectors.T, asked @ weights.T
+    assert_best(opened("dense_sparse", store, tmp_path / "many", search="union"), queries, dense + lexical, 9)
+    ids, values = opened("dense_sparse", store, tmp_path / "few", search="union", candidates=3).search(queries, 3)
+    for row in range(10):
+        union = {*np.argsort(-dense[row])[:3], *np.argsort(-lexical[row])[:3]}
+        wanted = sorted(union, key=lambda text, row=row: -(dense + lexical)[row][text])[:3]
+        assert ids[row] == [f"t{text}" for text in wanted]
+        np.testing.assert_allclose(values[row], (dense + lexical)[row][wanted], rtol=1e-4)
+    assert ids != [[f"t{text}" for text in np.argsort(-row)[:3]] for row in dense + lexical]
+
+
+def test_what_a_folder_lacks_is_said(tmp_path):
+    """And which indexer would do."""
+    dense = write(tmp_path / "dense", vectors=np.ones((1, DIM)))
+    lexical = write(tmp_path / "lexical", weights=draw(np.random.default_rng(0), 5))
+    (tmp_path / "i").mkdir()
+    for name, store, message in (
+        ("sparse", dense, "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", dense, "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", lexical, "no vectors.* --indexer sparse"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            registry.create("indexer", name).build(store, tmp_path / "i")
+    with pytest.raises(OptionError, match="'candidates'"):
+        registry.create("indexer", "dense_sparse", candidates=0)
+    with pytest.raises(OptionError, match="search"):
+        registry.create("indexer", "dense_sparse", search="best")

@@ -1,0 +1,240 @@
+"""rkit encode: shards in the corpus's order, resumed after a kill with equal bytes, and memory that does not grow."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from killed_processes import forks, in_another_process, kill_at_call
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.vectors import VectorStore, VectorWriter
+from retrievalkit.errors import InputError
+from retrievalkit.indexing import encoding as program
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.storage import partial_folder, read_manifest
+
+pytestmark = pytest.mark.precision
+
+
+def encode(model, texts, *, side, output, overwrite=False, **options):
+    """The program, its options by name."""
+    made = program.EncodingOptions(**options)
+    return program.encode(model, texts, side=side, output=output, options=made, overwrite=overwrite)
+
+
+@pytest.fixture
+def documents(tiny_model, tiny_collection, tmp_path):
+    """Encodes the collection into a folder of this name."""
+
+    def encoded(name, texts=tiny_collection.corpus, *, side="document", **options):
+        encode(tiny_model, texts, side=side, output=tmp_path / name, **{"pooler": "mean", **options})
+        return tmp_path / name
+
+    return encoded
+
+
+def all_vectors(folder):
+    return np.concatenate([np.asarray(rows) for _, rows in VectorStore(folder).shards()])
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_vectors_are_those_of_the_retriever_in_the_order_of_the_corpus(documents, tiny_model, tiny_collection):
+    folder = documents("v", precision="fp32")
+    passages = list(open_corpus(tiny_collection.corpus))
+    retriever = Retriever.create(tiny_model, pooler="mean")
+    expected = retriever.encode([(one.title, one.text) for one in passages], "document")
+    assert list(VectorStore(folder).ids) == [one.id for one in passages]
+    np.testing.assert_allclose(all_vectors(folder), expected.vectors[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shard_texts", [5, 42, 100])
+def test_the_size_of_a_shard_changes_nothing_but_the_files(shard_texts, documents):
+    # In bf16 a vector depends on what it is batched with.
+    whole, parts = documents("whole", precision="fp32"), documents("parts", precision="fp32", shard_texts=shard_texts)
+    assert len(list(parts.glob("vectors-*.npy"))) == -(-42 // shard_texts)
+    np.testing.assert_allclose(all_vectors(parts), all_vectors(whole), rtol=1e-4, atol=1e-5)
+
+
+def test_texts_with_different_numbers_of_vectors(documents, tiny_model, tiny_collection):
+    """Every token is a vector: offsets say which rows belong to which text."""
+    folder = documents("v", pooler="multi_layer", pooler_options={"tokens": "all"}, shard_texts=10)
+    texts = [(one.title, one.text) for one in open_corpus(tiny_collection.corpus)]
+    tokens = Retriever.create(tiny_model, pooler="mean").tower("document").tokenize(texts, "document")
+    assert np.diff(VectorStore(folder).offsets).tolist() == [len(ids) for ids in tokens]
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+CHANGES = {
+    "vectors": ("vectors-00001.npy", flip),
+    "vectors cut off": ("vectors-00001.npy", lambda path: path.write_bytes(path.read_bytes()[:-4])),
+    "ids": ("ids-00001.txt", lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"0\n", 1))),
+    "counts removed": ("counts-00001.npy", lambda path: path.unlink()),
+    "record": ("shard-00001.json", lambda path: path.write_text(path.read_text().replace('"texts": 8', '"texts": 7'))),
+    "record cut off": ("shard-00001.json", lambda path: path.write_text(path.read_text()[:9])),
+}
+
+
+@forks
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_that_was_changed_is_encoded_again(change, documents, tmp_path, capsys):
+    """Whichever file of a shard was changed after a kill: it is named, and the bytes end up the same."""
+    options = {"shard_texts": 8}
+    whole = documents("whole", **options)
+
+    def killed():
+        kill_at_call(VectorWriter, "write_shard", 4)
+        documents("cut", **options)
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    assert not (tmp_path / "cut").exists()
+    name, alter = CHANGES[change]
+    alter(partial_folder(tmp_path / "cut") / name)
+    assert contents(documents("cut", **options)) == contents(whole)
+    told = capsys.readouterr().err
+    assert f"{name}' was changed after it was written: its texts are encoded again" in told
+    assert "resuming after 16 texts of 42" in told
+    assert not partial_folder(tmp_path / "cut").exists()
+
+
+@forks
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_an_encoding_killed_while_it_tidies_up_ends_with_the_same_bytes(count, documents):
+    """Records, ids and counts of shards are removed one after the other."""
+    whole = documents("whole", shard_texts=8)
+
+    def killed():
+        finish = VectorWriter.finish
+
+        def finished(self):
+            kill_at_call(Path, "unlink", count)
+            return finish(self)
+
+        VectorWriter.finish = finished
+        documents("cut", shard_texts=8)
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    assert contents(documents("cut", shard_texts=8)) == contents(whole)
+
+
+def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch):
+    """The corpus is read as it is needed: one shard is computed while one is tokenised and one waits."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": f"d{n}", "title": "", "text": "rome"}) + "\n" for n in range(200)))
+    read, ahead = [0], []
+    rows = program._Texts.__iter__
+
+    def counted(self):
+        for row in rows(self):
+            read[0] += 1
+            yield row
+
+    write_shard = VectorWriter.write_shard
+
+    def watched(self, number, *arguments, **more):
+        ahead.append(read[0] - 10 * (number + 1))
+        return write_shard(self, number, *arguments, **more)
+
+    monkeypatch.setattr(program._Texts, "__iter__", counted)
+    monkeypatch.setattr(VectorWriter, "write_shard", watched)
+    encode(tiny_model, corpus, side="document", output=tmp_path / "v", shard_texts=10)
+    assert len(ahead) == 20
+    assert max(ahead) <= 30
+
+
+def test_queries_are_encoded_as_queries(documents, tiny_model, tiny_collection):
+    store = VectorStore(documents("q", tiny_collection.folder, side="query", precision="fp32"))
+    assert len(store) == 126
+    expected = Retriever.create(tiny_model, pooler="mean").encode([("", "what is the capital of Peru")], "query")
+    row = list(store.ids).index("q33-0")
+    np.testing.assert_allclose(store.take([row]).vectors[0], expected.vectors[0, 0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_manifest_says_what_encoded_and_what_was_encoded(documents, tiny_collection):
+    manifest = read_manifest(documents("v"), "vectors")
+    assert manifest["checkpoint"]["description"]["pooler"]["name"] == "mean"
+    assert manifest["corpus"]["source"] == str(tiny_collection.corpus)
+    assert manifest["counts"]["texts"] == 42
+    again = Retriever.from_description(manifest["checkpoint"]["description"], "cpu")
+    assert again.fingerprint == manifest["checkpoint"]["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    "extra", [{"pooler": "mean"}, {"pooler_options": {"normalize": True}}, {"encoder": "transformer"}]
+)
+def test_a_checkpoint_takes_no_parts(extra, tiny_model, tiny_collection, tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    Retriever.create(tiny_model, pooler="mean").save(tmp_path / "checkpoint")
+    with pytest.raises(InputError, match="holds its own encoder, pooler and options"):
+        encode(tmp_path / "checkpoint", tiny_collection.corpus, side="document", output=tmp_path / "v", **extra)
+    assert not (tmp_path / "v").exists()
+
+
+def test_bf16_vectors_point_the_way_of_float32_vectors(documents):
+    one, other = (torch.from_numpy(all_vectors(documents(name, precision=name))) for name in ("fp32", "bf16"))
+    assert torch.nn.functional.cosine_similarity(one, other).min() > 0.9999
+
+
+def on_a_worker(make, items, cluster, *, ordered):
+    return map(make(), items())
+
+
+@pytest.fixture
+def poisoned(tiny_collection, tmp_path, monkeypatch):
+    """A corpus of whose texts the model can compute all but two, the third and the last."""
+    lines = tiny_collection.corpus.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    rows[2]["text"] += " poison"
+    rows[-1]["text"] += " poison"
+    path = tmp_path / "poisoned.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenize = program.Retriever.tower
+
+    def tower(self, side):
+        found = tokenize(self, side)
+
+        def refusing(texts, which):
+            if any("poison" in text for _, text in texts):
+                message = "no memory for this text"
+                raise MemoryError(message)
+            return type(found).tokenize(found, texts, which)
+
+        monkeypatch.setattr(found, "tokenize", refusing, raising=False)
+        return found
+
+    monkeypatch.setattr(program.Retriever, "tower", tower)
+    monkeypatch.setattr(program, "spread_map", on_a_worker)
+    return path, [row["_id"] for row in rows]
+
+
+def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tiny_model, tmp_path, capsys):
+    """They are named at the end, also those that an earlier, interrupted command met."""
+    path, ids = poisoned
+    options = program.EncodingOptions(shard_texts=10)
+    cluster = program.ClusterOptions(ray="local")
+    manifest = program.encode(
+        tiny_model, path, side="document", output=tmp_path / "v", options=options, cluster=cluster
+    )
+    told = [{"id": one, "reason": "MemoryError: no memory for this text"} for one in (ids[2], ids[-1])]
+    assert manifest["left_out"] == told
+    assert f"2 texts could not be encoded, and the vectors are without: '{ids[2]}'" in capsys.readouterr().err
+    assert list(VectorStore(tmp_path / "v").ids) == [one for one in ids if one not in (ids[2], ids[-1])]
+    assert not list((tmp_path / "v").glob("left-out*"))
+
+
+def test_a_shard_none_of_which_can_be_encoded_is_an_error(poisoned, tiny_model, tmp_path):
+    more = {"options": program.EncodingOptions(shard_texts=1), "cluster": program.ClusterOptions(ray="local")}
+    with pytest.raises(MemoryError, match="no memory"):
+        program.encode(tiny_model, poisoned[0], side="document", output=tmp_path / "v", **more)

@@ -1,0 +1,214 @@
+"""Building indexes: what goes with what, and what the manifest says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import retrievalkit_testing as testing
+from click.testing import CliRunner
+
+from places import ROOT
+from retrievalkit import registry, storage
+from retrievalkit.cli import main
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.indexers.flat import Flat
+from retrievalkit.indexing.open_indexes import open_index
+from retrievalkit.registry import trust
+
+
+@pytest.fixture(autouse=True)
+def overlap(monkeypatch):
+    """A plugin with an indexer of texts, from a local file; other plugins are left out."""
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(ROOT / "tests" / "overlap_plugin.py"))
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    registry.default_registry.cache_clear()
+    yield
+    registry.default_registry.cache_clear()
+
+
+def write_vectors(folder, *, checkpoint=None, corpus=None, texts=6, weights=False):
+    """A vectors folder as `rkit encode` writes it."""
+    folder.mkdir()
+    writer = VectorWriter(folder)
+    vectors = np.random.default_rng(0).standard_normal((texts, 1, 4)).astype(np.float32)
+    lexical = np.abs(vectors[:, 0]) if weights else None
+    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, weights=lexical)
+    counts = writer.finish()
+    extra = {} if checkpoint is None else {"checkpoint": checkpoint}
+    inputs = {}
+    if corpus is not None:
+        extra["corpus"] = {"source": str(corpus), "fingerprint": "c" * 32}
+        inputs["texts"] = storage.describe_input(corpus, "c" * 32)
+    storage.write_manifest(
+        folder, "vectors", command="encode", options={}, inputs=inputs, counts=counts, files=writer.checksums(), **extra
+    )
+    return folder
+
+
+def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path):
+    """Indexer, options with defaults, version; the checkpoint and the corpus of the vectors, also by relative path."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "t0", "text": "x"}\n')
+    checkpoint = {"path": str(tmp_path / "stage1"), "fingerprint": "f" * 32}
+    vectors = write_vectors(tmp_path / "vectors", checkpoint=checkpoint, corpus=tmp_path / "corpus.jsonl")
+    build_index(vectors, output=tmp_path / "out" / "dense", options={"block": "64"})
+    manifest = storage.read_manifest(tmp_path / "out" / "dense", "index")
+    assert manifest["indexer"] == {
+        "name": "flat",
+        "options": {"block": 64, "device": "auto", "precision": "fp32", "view": "all"},
+        "distribution": "retrievalkit",
+        "version": manifest["versions"]["retrievalkit"],
+        "indexes": "vectors",
+    }
+    assert manifest["options"] == {"indexer": "flat", "block": 64}
+    assert manifest["counts"] == {"texts": 6, "vectors": 6}
+    assert manifest["checkpoint"] == {**checkpoint, "relative_path": "../../stage1"}
+    assert manifest["corpus"]["relative_path"] == "../../corpus.jsonl"
+    assert manifest["inputs"]["vectors"]["path"] == str(vectors)
+
+
+def test_an_indexer_knows_which_options_the_user_did_not_give(tmp_path, monkeypatch):
+    """Those of a recipe and of a manifest; so that addresses in them get no credentials."""
+    vectors = write_vectors(tmp_path / "vectors")
+    seen = []
+    for name in ("build", "open"):
+        method = getattr(Flat, name)
+        monkeypatch.setattr(
+            Flat, name, lambda self, *places, run=method: (seen.append(self.from_files), run(self, *places))[1]
+        )
+    build_index(vectors, output=tmp_path / "mine", options={"block": 64})
+    open_index(tmp_path / "mine")
+    open_index(tmp_path / "mine", options={"block": 32})
+    every = frozenset({"block", "device", "precision", "view"})
+    assert seen == [frozenset(), every, every - {"block"}]
+    with trust.recipe_step():
+        build_index(vectors, output=tmp_path / "theirs", options={"block": 64})
+        open_index(tmp_path / "theirs", options={"block": 32})
+    assert seen[3:] == [frozenset({"block"}), every]
+
+
+INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")
+
+
+@pytest.mark.parametrize("indexer", INDEXERS)
+def test_an_interrupted_build_starts_again_and_gives_the_same_bytes(tmp_path, monkeypatch, indexer):
+    """Killed before the folder is whole: nothing is there under its name, and what is left is not taken over."""
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
+    options = {"view": "vectors"} if indexer == "faiss" else {}
+
+    def contents(folder):
+        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    build_index(vectors, indexer=indexer, output=tmp_path / "whole", options=options)
+    staging = storage.partial_folder(tmp_path / "again")
+    shutil.copytree(tmp_path / "whole", staging)
+    for path in staging.rglob("*.*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-3] + b"cut")
+    (staging / "vectors-from-000000000099.faiss").write_bytes(b"left")
+    build_index(vectors, indexer=indexer, output=tmp_path / "again", options=options)
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    assert not staging.exists()
+
+
+@pytest.mark.parametrize("indexer", INDEXERS)
+def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch, indexer):
+    """Neither the folder nor its staging; an index that was there stays."""
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
+    options = {"view": "vectors"} if indexer == "faiss" else {}
+    build_index(vectors, indexer="flat", output=tmp_path / "i")
+    before = (tmp_path / "i" / "manifest.json").read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write_manifest", full)
+    with pytest.raises(OSError, match="No space left"):
+        build_index(vectors, indexer=indexer, output=tmp_path / "i", options=options, overwrite=True)
+    assert (tmp_path / "i" / "manifest.json").read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["i", "vectors"]
+
+
+def test_an_index_of_texts_says_which_corpus(tmp_path):
+    collection = testing.tiny_collection(tmp_path / "data")
+    build_index(str(collection.corpus), indexer="overlap", output=tmp_path / "words", options={"lower": "false"})
+    manifest = json.loads((tmp_path / "words" / "manifest.json").read_text())
+    assert manifest["indexer"]["options"] == {"lower": False}
+    assert manifest["indexer"]["distribution"].endswith("overlap_plugin.py")
+    assert manifest["corpus"]["source"] == str(collection.corpus)
+    assert manifest["corpus"]["fingerprint"] == manifest["inputs"]["corpus"]["fingerprint"]
+    assert manifest["counts"] == {"texts": 42}
+    assert "checkpoint" not in manifest
+
+
+def test_texts_and_vectors_are_not_mixed_up(tmp_path):
+    """An indexer of texts refuses vectors, and the other way round; both say what to do."""
+    vectors = write_vectors(tmp_path / "vectors")
+    collection = testing.tiny_collection(tmp_path / "data")
+    with pytest.raises(InputError, match=r"'overlap' indexes texts, and .* is a vectors folder\. Give the corpus"):
+        build_index(vectors, indexer="overlap", output=tmp_path / "i")
+    with pytest.raises(InputError, match=r"'flat' indexes vectors, and .* is no vectors folder\. Encode the corpus"):
+        build_index(collection.corpus, indexer="flat", output=tmp_path / "i")
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "index"])
+def test_other_folders_of_ours_are_not_indexed(tmp_path, kind):
+    (tmp_path / "x").mkdir()
+    storage.write_manifest(tmp_path / "x", kind, command="x", options={})
+    with pytest.raises(ArtifactError, match=f"is an? {kind}"):
+        build_index(tmp_path / "x", output=tmp_path / "i")
+
+
+def test_wrong_names_and_options_are_refused_before_anything_is_read(tmp_path):
+    """The nearest name is offered; BM25 without its plugin says what to install."""
+    vectors = write_vectors(tmp_path / "vectors")
+    with pytest.raises(UnknownNameError, match="did you mean 'flat'"):
+        build_index(vectors, indexer="flatt", output=tmp_path / "i")
+    with pytest.raises(OptionError, match="did you mean 'block'"):
+        build_index(vectors, output=tmp_path / "i", options={"blocks": 3})
+    corpus = testing.tiny_collection(tmp_path / "data").corpus
+    with pytest.raises(InputError, match="pip install retrievalkit-pyserini"):
+        build_index(corpus, output=tmp_path / "i")
+    with pytest.raises(DataError):
+        build_index(tmp_path / "nowhere.jsonl", indexer="overlap", output=tmp_path / "i")
+    assert not (tmp_path / "i").exists()
+
+
+def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
+    vectors = write_vectors(tmp_path / "vectors")
+    build_index(vectors, output=tmp_path / "i")
+    with pytest.raises(ArtifactError, match="exists already"):
+        build_index(vectors, indexer="faiss", output=tmp_path / "i")
+    assert storage.read_manifest(tmp_path / "i")["indexer"]["name"] == "flat"
+    build_index(vectors, indexer="faiss", output=tmp_path / "i", overwrite=True)
+    assert storage.read_manifest(tmp_path / "i")["indexer"]["name"] == "faiss"
+
+
+@pytest.mark.parametrize("indexer", INDEXERS)
+def test_from_the_command_line(tmp_path, indexer):
+    """What it made, as a line; a folder that it cannot index, as a message and exit code 2."""
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
+    arguments = ["index", str(vectors), "--indexer", indexer, "--output", str(tmp_path / "i")]
+    arguments += ["--set", "view=vectors"] if indexer == "faiss" else []
+    result = CliRunner().invoke(main, [*arguments, "--check"])
+    assert result.exit_code == 0
+    assert "6 texts indexed" in result.output
+    assert "recall@10 1.0000 over 6 queries (texts of the folder), exact" in result.output
+    (vectors / "ids.txt").write_text("t0\n")
+    result = CliRunner().invoke(main, [*arguments, "--overwrite"])
+    assert result.exit_code == 2
+    assert "ids.txt' has 3 bytes instead of 18" in result.output
+    assert "Traceback" not in result.output
+    assert storage.read_manifest(tmp_path / "i")["check"]["exact"]
+
+
+def test_a_damaged_corpus_leaves_nothing_behind(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
+    with pytest.raises(DataError, match=r"corpus\.jsonl:2"):
+        build_index(tmp_path / "corpus.jsonl", indexer="overlap", output=tmp_path / "words")
+    assert not list(tmp_path.glob("*words*"))

@@ -1,0 +1,190 @@
+"""Checking an index against brute force: what is measured, noted and refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import retrievalkit_testing as testing
+import scipy.sparse
+from click.testing import CliRunner
+
+from retrievalkit import registry, storage
+from retrievalkit.cli import main
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.indexing import recall
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.indexers.flat import Flat
+
+
+@pytest.fixture(autouse=True)
+def plugin(monkeypatch, tmp_path):
+    """An indexer that searches badly, from a local file; no other plugins."""
+    (tmp_path / "bad.py").write_text(
+        "from retrievalkit import hookimpl\n\n@hookimpl\ndef register_indexers(register):\n"
+        "    register('halved', 'tests_recall_halved:Halved')\n"
+    )
+    (tmp_path / "tests_recall_halved.py").write_text(
+        "from retrievalkit.indexing.indexers.flat import Flat\n\nclass Halved(Flat):\n"
+        "    unknown = False\n"
+        "    def search(self, queries, k):\n"
+        "        ids, scores = super().search(queries, k)\n"
+        "        ids = [['x'] * len(one) for one in ids] if self.unknown else ids\n"
+        "        return [one[::2] for one in ids], [one[::2] * 1.5 for one in scores]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "bad.py"))
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    registry.default_registry.cache_clear()
+    yield
+    registry.default_registry.cache_clear()
+
+
+def write(folder, *, texts=120, m=1, ragged=False, weights=False, values=None):
+    random = np.random.default_rng(0)
+    folder.mkdir()
+    writer = VectorWriter(folder)
+    counts = random.integers(1, m + 1, texts) if ragged else np.full(texts, m)
+    vectors = random.standard_normal((counts.sum(), 8)).astype(np.float32)
+    if values is not None:
+        vectors = random.choice(values, vectors.shape).astype(np.float32)
+    lexical = random.random((texts, 30), dtype=np.float32)
+    lexical = scipy.sparse.csr_matrix(lexical * (lexical > 0.8)) if weights else None
+    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, counts=counts, weights=lexical)
+    writer.finish()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("indexer", "kind"),
+    [
+        ("flat", {}),
+        ("flat", {"m": 3}),
+        ("flat", {"m": 3, "ragged": True}),
+        ("flat", {"weights": True}),
+        ("faiss", {}),
+        ("faiss", {"m": 3, "ragged": True}),
+        ("flat", {"values": [0, 1]}),
+        ("flat", {"texts": 5}),
+        ("faiss", {"values": [0, 1]}),
+        ("sparse", {"weights": True}),
+        ("dense_sparse", {"weights": True, "m": 2}),
+    ],
+    ids=str,
+)
+def test_exact_indexers_find_everything(tmp_path, indexer, kind):
+    """Of one and many vectors, weights, both, and with ties."""
+    build_index(write(tmp_path / "v", **kind), indexer=indexer, output=tmp_path / "i")
+    found = recall.check_index(tmp_path / "i", count=50, k=7)
+    assert (found.queries, found.k, found.recall, found.exact) == (min(50, kind.get("texts", 50)), 7, 1.0, True)
+    assert found.largest_difference < 1e-4
+    assert storage.read_manifest(tmp_path / "i")["check"] == found.as_json()
+
+
+@pytest.mark.parametrize("view", ["vectors", "weights"])
+def test_a_view_is_compared_with_the_same_view(tmp_path, view):
+    """What the indexer leaves aside is left aside by brute force too."""
+    vectors = write(tmp_path / "v", weights=True)
+    build_index(vectors, indexer="flat", output=tmp_path / "i", options={"view": view})
+    other = {"vectors": ("faiss", {"view": "vectors"}), "weights": ("sparse", {})}[view]
+    build_index(vectors, indexer=other[0], output=tmp_path / "o", options=other[1])
+    found = [recall.check_index(tmp_path / one, k=5) for one in "io"]
+    assert [one.exact for one in found] == [True, True]
+
+
+def test_what_is_missed_and_scored_wrongly_is_measured(tmp_path):
+    """Every second hit, with half as much again."""
+    build_index(write(tmp_path / "v"), indexer="halved", output=tmp_path / "i")
+    found = recall.check_index(tmp_path / "i", count=500, k=10)
+    assert (found.queries, found.recall, found.exact) == (120, 0.5, False)
+    assert found.largest_difference > 1
+    assert "recall@10 0.5000 over 120 queries (texts of the folder), not exact" in found.summary
+
+
+def test_options_of_the_search_can_be_tried_out(tmp_path):
+    """Without building again; the manifest says with which."""
+    build_index(write(tmp_path / "v"), indexer="faiss", output=tmp_path / "i", options={"factory": "IVF16,Flat"})
+    few = recall.check_index(tmp_path / "i")
+    all_lists = recall.check_index(tmp_path / "i", options={"parameters": "nprobe=16"})
+    assert few.recall < 1 == all_lists.recall
+    assert storage.read_manifest(tmp_path / "i")["check"]["options"] == {"parameters": "nprobe=16"}
+
+
+def test_altered_missing_and_foreign_vectors_are_refused(tmp_path, monkeypatch):
+    """Nothing is written then; an index of texts has no vectors."""
+    build_index(write(tmp_path / "v", weights=True), indexer="sparse", output=tmp_path / "i")
+    before = (tmp_path / "i" / "manifest.json").read_text()
+    path = tmp_path / "v" / "lexical-00000.npz"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(ArtifactError, match=r"lexical-00000\.npz' was altered"):
+        recall.check_index(tmp_path / "i")
+    (tmp_path / "v").rename(tmp_path / "w")
+    with pytest.raises(ArtifactError, match="are no longer at"):
+        recall.check_index(tmp_path / "i")
+    assert (tmp_path / "i" / "manifest.json").read_text() == before
+    import tests_recall_halved
+
+    monkeypatch.setattr(tests_recall_halved.Halved, "unknown", True)
+    build_index(write(tmp_path / "few", texts=3), indexer="halved", output=tmp_path / "j")
+    with pytest.raises(ArtifactError, match="finds 'x', which is not among its vectors' texts"):
+        recall.check_index(tmp_path / "j")
+    monkeypatch.setattr(Flat, "indexes", "texts")
+    with pytest.raises(UnsupportedError, match="is one of texts"):
+        recall.check_index(tmp_path / "j")
+
+
+def run(*arguments):
+    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    return result.exit_code, result.output
+
+
+@pytest.mark.precision
+def test_from_the_command_line(tmp_path):
+    """Built and checked, checked again, as JSON; with queries that the checkpoint encodes."""
+    collection = testing.tiny_collection(tmp_path / "data")
+    model = testing.tiny_model(tmp_path / "model")
+    encode(model, collection.corpus, side="document", output=tmp_path / "v")
+    code, output = run("index", tmp_path / "v", "--indexer", "faiss", "--output", tmp_path / "i", "--check")
+    assert code == 0
+    assert "42 texts indexed" in output
+    assert "recall@10 1.0000 over 42 queries (texts of the folder), exact" in output
+    queries = collection.queries
+    code, output = run("index", tmp_path / "i", "--check", "--check-queries", queries, "--check-k", 5, "--json")
+    assert code == 0
+    found = json.loads(output)
+    assert (found["queries"], found["k"], found["recall"], found["exact"]) == (100, 5, 1.0, True)
+    assert found["source"] == str(queries)
+    code, output = run("index", tmp_path / "v", "-o", tmp_path / "j", "--check", "--check-count", 7, "--json")
+    assert (code, json.loads(output)["queries"]) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{v}"], "needs 'output'"),
+        (["{v}", "--output", "{new}", "--check-k", "3"], "check_k is about a check"),
+        (["{i}", "--check", "--indexer", "flat"], "indexer is for building"),
+        (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
+        (["{v}", "--check"], "is a vectors folder"),
+        (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
+        (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
+        (["{i}", "--check", "--check-queries", "{queries}"], "does not say which checkpoint made it"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_usage_is_refused(tmp_path, arguments, message):
+    """Exit code 2, one message, and nothing is built."""
+    collection = testing.tiny_collection(tmp_path / "data")
+    build_index(write(tmp_path / "v"), output=tmp_path / "i")
+    names = {"v": "v", "i": "i", "new": "new", "corpus": "data/corpus.jsonl", "queries": collection.queries}
+    places = {name: tmp_path / place for name, place in names.items()}
+    code, output = run("index", *(one.format(**places) for one in arguments))
+    assert code == 2
+    assert message in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "new").exists()

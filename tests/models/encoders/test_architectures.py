@@ -1,0 +1,217 @@
+"""What differs between architectures: embeddings, layer shapes and vocabulary heads are those of the model itself."""
+
+from __future__ import annotations
+
+import pytest
+import retrievalkit_testing as testing
+import torch
+import transformers
+
+from retrievalkit import registry
+from retrievalkit.contracts import Encoder, EncoderInfo, Needs
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.models.encoders.architectures import layer_shape
+from retrievalkit.models.pretrained import quiet
+
+TEXTS = [("", "what is the capital of france"), ("Peru", "The seat of government is the city of Lima.")]
+WITH_HEAD = ["bert", "roberta", "distilbert", "mpnet", "modernbert", "llama"]
+NEEDS = Needs(vocabulary_head=True)
+
+
+def prepared(model, needs=NEEDS, **options):
+    encoder = registry.create("encoder", "transformer", model, **options)
+    encoder.prepare(needs)
+    return encoder.eval()
+
+
+def states_of(encoder):
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
+    return batch, encoder(batch, [encoder.info.layers])
+
+
+@pytest.mark.parametrize("architecture", WITH_HEAD)
+def test_logits_are_those_of_the_model_itself(architecture, model_of):
+    """The head in two parts gives what the class of transformers with its head gives."""
+    encoder = prepared(model_of(architecture))
+    batch, states = states_of(encoder)
+    kind = transformers.AutoModelForCausalLM if architecture == "llama" else transformers.AutoModelForMaskedLM
+    with quiet():
+        whole = kind.from_pretrained(model_of(architecture)).eval()
+    expected = whole(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+    torch.testing.assert_close(states.head(states.last), expected)
+    assert states.head.weight.shape[0] == encoder.info.vocabulary_size
+
+
+@pytest.mark.parametrize("architecture", WITH_HEAD)
+def test_a_saved_head_is_loaded_again(architecture, model_of, tmp_path):
+    """Changed by training, the head is in the folder, which transformers reads as an ordinary one."""
+    encoder = prepared(model_of(architecture))
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter += 0.01
+    _, before = states_of(encoder)
+    encoder.save(tmp_path)
+    _, after = states_of(prepared(str(tmp_path)))
+    assert torch.equal(before.head(before.last), after.head(after.last))
+
+
+def test_gradient_reaches_the_head_and_the_embeddings_it_is_tied_to(model_of):
+    """BERT's projection is its word embeddings: one tensor, one gradient."""
+    encoder = prepared(model_of("bert"))
+    _, states = states_of(encoder)
+    torch.autograd.backward(states.head(states.last).sum())
+    assert encoder.model.bert.embeddings.word_embeddings.weight is states.head.weight
+    assert states.head.weight.grad.abs().sum() > 0
+    assert encoder.model.cls.predictions.transform.dense.weight.grad.abs().sum() > 0
+
+
+def test_without_need_there_is_no_head(model_of):
+    """A pooler that does not ask for it gets None, and the model is loaded without it."""
+    _, states = states_of(prepared(model_of("bert"), Needs()))
+    assert states.head is None
+
+
+def test_an_encoder_of_an_encoder_decoder_model_has_no_head(model_of, tmp_path):
+    """T5's head belongs to its decoder."""
+    with pytest.raises(UnsupportedError, match=r"vocabulary head, and the architecture 't5' has none"):
+        prepared(testing.tiny_model(tmp_path, architecture="t5"))
+
+
+@pytest.fixture
+def headless(model_of, tmp_path):
+    """A BERT whose weights lack the head, as most sentence encoders do."""
+    with quiet():
+        transformers.BertModel.from_pretrained(model_of("bert"), add_pooling_layer=False).save_pretrained(tmp_path)
+        transformers.AutoTokenizer.from_pretrained(model_of("bert")).save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_a_missing_head_is_never_random_in_silence(headless):
+    """The message names the way to train one, and the flag that allows a random one."""
+    with pytest.raises(InputError, match=r"lack it.*rkit pretrain --pretrainer mlm.*encoder.new_vocabulary_head=true"):
+        prepared(headless)
+    prepared(headless, Needs())
+
+
+def test_a_new_head_starts_at_a_level(headless):
+    """The logits are lower by it, and what a softmax makes of them is the same."""
+    heads = []
+    for bias in (0.0, -6.0):
+        transformers.set_seed(3)
+        heads.append(states_of(prepared(headless, new_vocabulary_head=True, new_head_bias=bias))[1])
+    plain, low = (states.head(states.last) for states in heads)
+    torch.testing.assert_close(low, plain - 6)
+    torch.testing.assert_close(low.softmax(-1), plain.softmax(-1))
+
+
+def test_a_trained_head_keeps_its_level(model_of):
+    """A checkpoint is opened with the options that it was trained with."""
+    _, plain = states_of(prepared(model_of("bert")))
+    _, after = states_of(prepared(model_of("bert"), new_head_bias=-6.0))
+    assert torch.equal(plain.head(plain.last), after.head(after.last))
+
+
+def test_a_level_needs_a_bias(model_of, tmp_path):
+    """Llama's head is a projection alone."""
+    with quiet():
+        transformers.AutoModel.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
+        transformers.AutoTokenizer.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"new_head_bias is -6\.0, and the new vocabulary head .* has no bias"):
+        prepared(str(tmp_path), new_vocabulary_head=True, new_head_bias=-6.0)
+
+
+def test_a_new_head_starts_from_the_word_embeddings(headless, tmp_path_factory):
+    """Allowed by the flag, its projection is the embeddings'; saved, it is an ordinary head."""
+    encoder = prepared(headless, new_vocabulary_head=True)
+    _, states = states_of(encoder)
+    assert states.head.weight is encoder.model.get_input_embeddings().weight
+    folder = tmp_path_factory.mktemp("saved")
+    encoder.save(folder)
+    _, after = states_of(prepared(str(folder)))
+    assert torch.equal(states.head(states.last), after.head(after.last))
+
+
+NARROW = {"embedding_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+OTHERS = {
+    "albert": ("AlbertForMaskedLM", NARROW),
+    "electra": ("ElectraForMaskedLM", NARROW),
+    "deberta-v2": ("DebertaV2ForMaskedLM", {name: value for name, value in NARROW.items() if "emb" not in name}),
+}
+
+
+def narrow_model(folder, architecture):
+    """A tiny model, also of architectures that `testing` lacks."""
+    testing.tiny_model(folder, architecture=architecture if architecture in testing.ARCHITECTURES else "bert")
+    if architecture in OTHERS:
+        name, sizes = OTHERS[architecture]
+        config = transformers.AutoConfig.for_model(architecture, vocab_size=264, intermediate_size=64, **sizes)
+        with quiet(), torch.random.fork_rng(devices=[]):
+            getattr(transformers, name)(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet", "modernbert", *OTHERS])
+def test_embeddings_are_layer_0_and_are_trained(tmp_path, architecture, head):
+    encoder = prepared(narrow_model(tmp_path, architecture), Needs(vocabulary_head=head), new_vocabulary_head=True)
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
+    found = encoder.embed(batch)
+    real = batch.attention_mask.bool()
+    torch.testing.assert_close(found[real], encoder(batch, (0,)).layers[0][real])
+    found.sum().backward()
+    assert encoder.model.get_input_embeddings().weight.grad.any()
+
+
+@pytest.mark.parametrize("architecture", ["t5", "llama"])
+def test_an_architecture_without_such_a_module_is_refused(tmp_path, architecture):
+    encoder = prepared(testing.tiny_model(tmp_path, architecture=architecture), Needs())
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
+    with pytest.raises(UnsupportedError, match=f"'{architecture}' has no module for them"):
+        encoder.embed(batch)
+
+
+@pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
+def test_the_shape_is_that_of_the_configuration(architecture, tmp_path):
+    """`testing.tiny_model` has two heads, and a feed-forward part of twice the width."""
+    encoder = registry.create("encoder", "transformer", testing.tiny_model(tmp_path, architecture=architecture))
+    shape = encoder.layer_shape()
+    assert (shape.heads, shape.inner) == (2, 64)
+    dropped = {"modernbert": 0.0, "llama": 0.0}.get(architecture, 0.1)
+    assert shape.dropout == dropped
+    value = torch.tensor([-1.0, 2.0])
+    expected = {"t5": torch.relu, "llama": torch.nn.functional.silu}.get(architecture, torch.nn.functional.gelu)
+    torch.testing.assert_close(shape.activation(value), expected(value))
+
+
+def test_dropout_that_is_set_is_that_of_the_shape(tiny_model):
+    shape = registry.create("encoder", "transformer", tiny_model, dropout=0.3).layer_shape()
+    assert (shape.dropout, shape.attention_dropout) == (0.3, 0.3)
+
+
+def test_settings_that_a_configuration_lacks_are_those_of_gpt2():
+    shape = layer_shape(transformers.GPT2Config(n_embd=24, n_head=3))
+    assert (shape.heads, shape.inner, shape.dropout) == (3, 96, 0.0)
+
+
+def test_an_encoder_without_a_layer_shape_has_berts():
+    """And no words, which is said."""
+
+    class Silent(Encoder):
+        info = EncoderInfo(768, 12, 10)
+        tokenize = collate = forward = save = None
+
+    shape = Silent().layer_shape()
+    assert (shape.heads, shape.inner, shape.dropout, shape.attention_dropout) == (12, 3072, 0.1, 0.1)
+    with pytest.raises(UnsupportedError, match="Silent has no vectors of words"):
+        Silent().word_embeddings()
+
+
+def test_word_embeddings_are_the_models_input_embeddings(model_of):
+    encoder = prepared(model_of("bert"))
+    assert encoder.word_embeddings() is encoder.model.bert.embeddings.word_embeddings.weight
+
+
+def test_word_embeddings_narrower_than_the_states_are_refused(tmp_path):
+    encoder = prepared(narrow_model(tmp_path, "electra"))
+    with pytest.raises(UnsupportedError, match=r"as wide as the hidden states \(32\) .* are 12 wide"):
+        encoder.word_embeddings()

@@ -1,0 +1,129 @@
+"""Attention with dropout on a CPU: torch's own where it has any, and in bf16 what the plain expression gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional
+
+from retrievalkit.models.encoders import attention as module
+from retrievalkit.models.encoders import dropout
+from retrievalkit.models.encoders.attention import attention
+
+
+class Layer(nn.Module):
+    is_causal = False
+
+
+def seeded(function, *arguments, seed=0, **options):
+    torch.manual_seed(seed)
+    return function(*arguments, **options)
+
+
+def inputs(*shape, **options):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, generator=generator, **options) for _ in range(3)]
+
+
+def masks(form, texts, tokens, dtype):
+    """The second text has three tokens: as transformers gives its masks."""
+    keep = torch.ones(texts, 1, tokens, tokens, dtype=torch.bool)
+    keep[1, :, :, 3:] = False
+    added = torch.zeros(keep.shape, dtype=dtype).masked_fill(~keep, -torch.inf)
+    one_row = keep[:, :, :1].expand(-1, -1, tokens, -1)
+    return {"none": None, "bool": keep, "one row": one_row, "added": added}[form], added if form != "none" else 0.0
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "added"])
+def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
+    query, key, value = inputs(2, 4, 5, 8, dtype=torch.float64)
+    mask, added = masks(form, 2, 5, torch.float64)
+    made, weights = seeded(attention, Layer(), query, key, value, mask, dropout=0.25)
+    assert weights is None
+
+    shares = (query @ key.mT / 8**0.5 + added).softmax(-1)
+    shares = shares.masked_fill(seeded(dropout.drop_mask, shares.shape, 0.25), 0.0) / 0.75
+    torch.testing.assert_close(made, (shares @ value).transpose(1, 2))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_attention_without_dropout_or_with_a_causal_mask_is_torchs_own(rate):
+    query, key, value = inputs(2, 4, 5, 8)
+    layer = Layer()
+    layer.is_causal = bool(rate)
+    made, _ = seeded(attention, layer, query, key, value, None, dropout=rate)
+    expected = seeded(functional.scaled_dot_product_attention, query, key, value, dropout_p=rate, is_causal=bool(rate))
+    torch.testing.assert_close(made, expected.transpose(1, 2))
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "one row", "added"])
+@pytest.mark.parametrize("group", [1, 1 << 19], ids=["text by text", "all texts at once"])
+def test_bf16_attention_and_its_gradients_are_those_of_the_plain_expression(form, group, monkeypatch):
+    """Weights to 2 decimal digits, as bf16 has; a sign or a factor that is wrong anywhere is far outside."""
+    monkeypatch.setattr(module, "_GROUP", group)
+    query, key, value, outer = inputs(3, 2, 16, 8) + inputs(3, 16, 2, 8)[:1]
+    mask, added = masks(form, 3, 16, torch.float32)
+    narrow = [one.bfloat16().requires_grad_() for one in (query, key, value)]
+    made, _ = seeded(attention, Layer(), *narrow, mask, dropout=0.25)
+    made.backward(outer.bfloat16())
+
+    # A mask for each group of texts, in order.
+    size = min(3, -(-group // 512))
+    torch.manual_seed(0)
+    kept = 1 - torch.cat([dropout.drop_mask((size, 2, 16, 16), 0.25).float() for _ in range(3 // size)])
+    wide = [one.detach().float().requires_grad_() for one in narrow]
+    shares = (wide[0] @ wide[1].mT / 8**0.5 + added).softmax(-1) * kept / 0.75
+    expected = (shares @ wide[2]).transpose(1, 2)
+    expected.backward(outer)
+    torch.testing.assert_close(made.float(), expected, atol=0.03, rtol=0.03)
+    for one, other in zip(narrow, wide, strict=True):
+        torch.testing.assert_close(one.grad.float(), other.grad, atol=0.05, rtol=0.05)
+
+
+def test_the_share_of_weights_that_bf16_attention_drops_is_the_probability():
+    """Equal weights and values of 1: each text token's sum is the share of what was kept, scaled up."""
+    query = torch.zeros(4, 4, 64, 8, dtype=torch.bfloat16)
+    made, _ = seeded(attention, Layer(), query, query, torch.ones_like(query), None, dropout=0.3)
+    count = 4 * 4 * 64 * 64
+    assert made.float().mean().item() == pytest.approx(1.0, abs=5 * (0.3 / 0.7 / count) ** 0.5 + 0.002)
+
+
+def test_bf16_attention_repeats_its_draws_with_torchs_random_state():
+    query, key, value = inputs(2, 2, 16, 8, dtype=torch.bfloat16)
+    first, other, again = (
+        seeded(attention, Layer(), query, key, value, None, dropout=0.5, seed=seed)[0] for seed in (1, 2, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "added"])
+@pytest.mark.parametrize("tokens", [15, 16, 17])
+def test_keys_added_to_fill_a_tile_change_nothing(form, tokens):
+    """Attention without dropout in bf16, against float32: with keys in whole tiles, and added ones that are masked."""
+    query, key, value = inputs(3, 2, tokens, 8, dtype=torch.bfloat16)
+    mask, added = masks(form, 3, tokens, torch.bfloat16)
+    made, _ = attention(Layer(), query, key, value, mask)
+    shares = (query.float() @ key.float().mT / 8**0.5 + added).softmax(-1)
+    torch.testing.assert_close(made.float(), (shares @ value.float()).transpose(1, 2), atol=0.02, rtol=0.02)
+
+
+def test_only_torchs_fused_attention_is_replaced():
+    for kind, expected in (("sdpa", module.ATTENTION), ("eager", "eager")):
+        config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+        model = transformers.BertModel._from_config(config, attn_implementation=kind)
+        module.use_fast_attention(model)
+        assert model.config._attn_implementation == expected
+
+
+def test_positions_that_are_added_to_the_scores_reach_them_and_learn(tiny_t5):
+    """T5's biases of relative positions, while training with dropout."""
+    model = transformers.AutoModelForTextEncoding.from_pretrained(tiny_t5).train()
+    module.use_fast_attention(model)
+    states = model(input_ids=torch.tensor([[5, 6, 7, 8]])).last_hidden_state
+    torch.autograd.backward((states * torch.randn(states.shape[-1])).sum())
+    bias = model.get_submodule("encoder.block.0.layer.0.SelfAttention.relative_attention_bias").weight
+    assert bias.grad is not None
+    assert bias.grad.any()

@@ -1,0 +1,79 @@
+"""LoRA adapters: they start as nothing, are all that is trained, and are stored beside the untouched weights."""
+
+from __future__ import annotations
+
+import pytest
+import retrievalkit_testing as testing
+import torch
+import transformers
+
+from retrievalkit import registry
+from retrievalkit.contracts import Needs
+from retrievalkit.errors import InputError
+from retrievalkit.models.pretrained import quiet
+
+TEXTS = [("", "what is the capital of france"), ("", "rome")]
+
+
+@pytest.fixture(scope="module", params=["llama", "bert"])
+def model(request, tmp_path_factory):
+    """The folder of a tiny model."""
+    return testing.tiny_model(tmp_path_factory.mktemp(request.param), architecture=request.param)
+
+
+def prepared(model, needs=Needs(), **options):  # noqa: B008 - frozen
+    encoder = registry.create("encoder", "transformer", model, **options)
+    encoder.prepare(needs)
+    return encoder.eval()
+
+
+def states_of(encoder):
+    return encoder(encoder.collate(encoder.tokenize(TEXTS, "document"), "document"), [2]).last
+
+
+def changed(encoder):
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1
+    return encoder
+
+
+def test_new_adapters_change_nothing(model):
+    """The second matrix is zero, so the states are the model's own."""
+    torch.testing.assert_close(states_of(prepared(model, lora_rank=2)), states_of(prepared(model)))
+
+
+def test_only_adapters_are_trained(model):
+    """Every linear layer has a pair; the rest is frozen."""
+    encoder = prepared(model, lora_rank=2)
+    trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert not torch.equal(states_of(changed(encoder)), states_of(prepared(model)))
+
+
+def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, tmp_path):
+    """The folder is an ordinary one of the base model, and the adapters lie beside it."""
+    encoder = changed(prepared(model, lora_rank=2, lora_alpha=8.0))
+    before = states_of(encoder)
+    encoder.save(tmp_path)
+    assert torch.equal(states_of(prepared(str(tmp_path), lora_rank=2, lora_alpha=8.0)), before)
+    assert not torch.equal(states_of(prepared(str(tmp_path), lora_rank=2, lora_alpha=16.0)), before)
+    with quiet():
+        plain = transformers.AutoModel.from_pretrained(tmp_path).state_dict()
+        original = transformers.AutoModel.from_pretrained(model).state_dict()
+    assert plain.keys() == original.keys()
+    assert all(torch.equal(plain[name], original[name]) for name in plain if "pooler" not in name)
+    with pytest.raises(InputError, match=r"not of rank 4. Set encoder.lora_rank"):
+        prepared(str(tmp_path), lora_rank=4)
+
+
+def test_with_a_vocabulary_head(model, tmp_path):
+    """Adapters and head together."""
+    encoder = changed(prepared(model, Needs(vocabulary_head=True), lora_rank=2))
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
+    before = encoder(batch, [2])
+    encoder.save(tmp_path)
+    after = prepared(str(tmp_path), Needs(vocabulary_head=True), lora_rank=2)(batch, [2])
+    assert torch.equal(before.head(before.last), after.head(after.last))

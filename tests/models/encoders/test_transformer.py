@@ -1,0 +1,249 @@
+"""The encoder `transformer`: token ids, lengths, titles, prefixes, and layers as the model itself numbers them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from retrievalkit import registry
+from retrievalkit.contracts import Needs
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.models.pretrained import quiet
+
+LAYERS = 2
+TEXTS = [("", "what is the capital of france"), ("Peru", "The seat of government is the city of Lima."), ("", "rome")]
+EVERY = ("bert", "t5", "distilbert", "llama", "roberta", "mpnet", "modernbert")
+
+
+@pytest.fixture
+def encoder(tiny_model):
+    """Makes a prepared encoder in eval mode."""
+
+    def make(model=tiny_model, needs=None, **options):
+        made = registry.create("encoder", "transformer", model, **options)
+        made.prepare(needs or Needs())
+        return made.eval()
+
+    return make
+
+
+def words(encoder, ids):
+    return encoder.tokenizer.convert_ids_to_tokens(list(ids))
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_layers_are_numbered_as_the_models_own_hidden_states(model_of, encoder, architecture):
+    """0 = embeddings, L = what the model returns."""
+    made = encoder(model_of(architecture))
+    assert (made.info.width, made.info.layers) == (32, LAYERS)
+    batch = made.collate(made.tokenize(TEXTS, "document"), "document")
+    with torch.inference_mode():
+        states = made(batch, range(LAYERS + 1))
+        model_class = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
+        with quiet():
+            model = model_class.from_pretrained(model_of(architecture)).eval()
+        expected = model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True)
+    real = batch.attention_mask.bool()
+    assert len(expected.hidden_states) == LAYERS + 1
+    for layer in range(LAYERS):
+        torch.testing.assert_close(states.layers[layer][real], expected.hidden_states[layer][real])
+    torch.testing.assert_close(states.last[real], expected.last_hidden_state[real])
+    assert states.last.shape == (3, batch.input_ids.shape[1], 32)
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_the_longest_input_that_is_allowed_is_encoded(model_of, encoder, architecture):
+    """RoBERTa and MPNet number positions from behind the padding id, so their limit is less than the configured one."""
+    limit = {"t5": 200, "roberta": 127, "mpnet": 126}.get(architecture, 128)
+    made = encoder(model_of(architecture), document_length=limit)
+    (ids,) = made.tokenize([("", "city " * 300)], "document")
+    assert len(ids) == limit
+    assert made(made.collate([ids], "document"), [LAYERS]).last.shape == (1, limit, 32)
+    if architecture != "t5":
+        with pytest.raises(UnsupportedError, match=rf"document_length is {limit + 1}, .* takes 3 to {limit} tokens"):
+            encoder(model_of(architecture), document_length=limit + 1)
+
+
+def test_weights_are_float32_whatever_they_were_stored_in(encoder, tiny_model, tmp_path):
+    with quiet():
+        transformers.AutoModel.from_pretrained(tiny_model).bfloat16().save_pretrained(tmp_path)
+        transformers.AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path)
+    assert {parameter.dtype for parameter in encoder(tmp_path).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [("pair", "[CLS] peru [SEP] lima [SEP]"), ("space", "[CLS] peru lima [SEP]"), ("none", "[CLS] lima [SEP]")],
+)
+def test_each_way_to_encode_a_title(encoder, title, expected):
+    made = encoder(title=title)
+    with_title, without = made.tokenize([("Peru", "Lima"), ("", "Lima")], "document")
+    assert " ".join(words(made, with_title)) == expected
+    assert " ".join(words(made, without)) == "[CLS] lima [SEP]"
+
+
+def test_prefixes_are_put_in_front_by_side(encoder):
+    made = encoder(query_prefix="what is ", document_prefix="this is ")
+    (query,) = made.tokenize([("", "Lima")], "query")
+    document, titled = made.tokenize([("", "Lima"), ("Peru", "Lima")], "document")
+    assert words(made, query)[1:-1] == ["what", "is", "lima"]
+    assert words(made, document)[1:-1] == ["this", "is", "lima"]
+    assert words(made, titled)[1:-1] == ["this", "is", "peru", "[SEP]", "lima"]
+
+
+def test_the_longer_of_title_and_text_is_cut_first(encoder):
+    made = encoder(document_length=7)
+    (ids,) = made.tokenize([("city " * 20, "Lima")], "document")
+    assert words(made, ids) == ["[CLS]", "city", "city", "city", "[SEP]", "lima", "[SEP]"]
+
+
+def test_unknown_and_mask_tokens_are_not_special(encoder):
+    """They stand for words."""
+    made = encoder()
+    ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
+    assert made.collate([ids], "query").special_mask.tolist() == [[True, False, False, True]]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "t5", "distilbert", "modernbert"])
+def test_dropout_is_the_models_own_or_the_given_one(model_of, encoder, architecture):
+    def same_twice(made):
+        made.train()
+        batch = made.collate(made.tokenize(TEXTS, "query"), "query")
+        torch.manual_seed(0)
+        return torch.equal(made(batch, [2]).last, made(batch, [2]).last)
+
+    assert same_twice(encoder(model_of(architecture), dropout=0.0))
+    assert not same_twice(encoder(model_of(architecture), dropout=0.5))
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_the_attention_implementation_can_be_set(encoder, implementation):
+    made, default = encoder(attention=implementation), encoder()
+    if implementation == "eager":
+        assert made.model.config._attn_implementation == "eager"
+    batch = made.collate(made.tokenize(TEXTS, "query"), "query")
+    torch.testing.assert_close(made(batch, [2]).last, default(batch, [2]).last)
+
+
+def test_the_bytes_of_a_saved_encoder_do_not_depend_on_its_earlier_use(encoder, tmp_path):
+    """The tokenizers library stores what its last call cut to."""
+    for name, used in (("one", False), ("two", True)):
+        made = encoder(query_length=5)
+        if used:
+            made.tokenize(TEXTS, "query")
+        made.save(tmp_path / name)
+    saved = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two")]
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_saved_encoder_is_an_ordinary_hugging_face_folder_with_equal_states(
+    model_of, encoder, tmp_path, architecture
+):
+    made = encoder(model_of(architecture))
+    made.save(tmp_path)
+    batch = made.collate(made.tokenize(TEXTS, "query"), "query")
+    with torch.inference_mode():
+        expected = made(batch, [LAYERS]).last
+        assert torch.equal(encoder(tmp_path)(batch, [LAYERS]).last, expected)
+        model_class = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
+        with quiet():
+            plain = model_class.from_pretrained(tmp_path).eval()
+        states = plain(batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+        torch.testing.assert_close(states[batch.attention_mask.bool()], expected[batch.attention_mask.bool()])
+    assert "retrievalkit" not in (tmp_path / "config.json").read_text()
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("lima")["input_ids"]
+
+
+@pytest.mark.parametrize("needs", [Needs(layers=(3,)), Needs(layers={"query": (-1,), "document": (-4,)})])
+def test_layers_that_the_model_lacks_are_refused(encoder, needs):
+    with pytest.raises(UnsupportedError, match=r"layer (3|-4) was asked for, and this encoder has the layers 0"):
+        encoder(needs=needs)
+
+
+def test_a_length_that_holds_no_text_is_refused(encoder):
+    with pytest.raises(UnsupportedError, match=r"query_length is 2, .* Set --query-length"):
+        encoder(query_length=2)
+
+
+def copy_of(model, folder, without=(), **replaced):
+    shutil.copytree(model, folder)
+    for name in without:
+        (folder / name).unlink()
+    for name, content in replaced.items():
+        (folder / name.replace("_json", ".json").replace("_safetensors", ".safetensors")).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"without": ["config.json"]},
+        {"without": ["model.safetensors"]},
+        {"config_json": b"{"},
+        {"config_json": b"{}"},
+        {"tokenizer_json": b"{"},
+        {"model_safetensors": b"not weights"},
+    ],
+    ids=str,
+)
+def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encoder, changes):
+    folder = copy_of(tiny_model, tmp_path / "model", **changes)
+    with pytest.raises(
+        InputError, match=rf"cannot load the model '{folder}' from the folder: .|^'{folder}/config.json' is"
+    ) as caught:
+        encoder(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
+    """transformers would fill them in at random."""
+    from safetensors.torch import load_file, save_file
+
+    folder = copy_of(tiny_model, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"lack 1 tensors .*'encoder\.layer\.1\.output\.dense\.weight'.*random"):
+        encoder(folder)
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
+def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_path, encoder):
+    """Checkpoints of methods often hold the model as a part, so that something stands before the names."""
+    from safetensors.torch import load_file, save_file
+
+    folder = copy_of(tiny_model, tmp_path / "model")
+    weights = {prefix + name: tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    weights["projection.weight"] = torch.ones(2, 2)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    expected = encoder(tiny_model).state_dict()
+    found = encoder(folder).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_files_beside_the_weights(tiny_model, encoder):
+    """For poolers whose projections a checkpoint of another project keeps in a file of its own."""
+    assert encoder().file("config.json") == Path(tiny_model) / "config.json"
+    assert encoder().file("projection.safetensors") is None
+
+
+def test_a_tokenizer_that_is_missing_is_refused(tiny_model, tmp_path, encoder):
+    """transformers would make an empty one, to which every word is unknown."""
+    folder = copy_of(tiny_model, tmp_path / "model", without=["tokenizer.json", "tokenizer_config.json"])
+    with pytest.raises(InputError, match=r"has 5 tokens and its model 2.. embeddings. They do not belong together"):
+        encoder(folder)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tiny_model, tmp_path, encoder):
+    folder = copy_of(tiny_model, tmp_path / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["extraordinary"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(InputError, match=r"tokens and its model .* They do not belong together"):
+        encoder(folder)

@@ -1,0 +1,235 @@
+"""The pooler `colbert`: late interaction, from token states to an index that is searched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit import registry
+from retrievalkit.cli import main
+from retrievalkit.contracts import EncoderInfo, TokenStates
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.scoring import scores
+
+INFO = EncoderInfo(width=4, layers=3, vocabulary_size=100)
+PLAIN = {"dimension": None, "normalize": False, "markers": False, "query_filled": False, "skip_punctuation": False}
+COMMA, STOP = 7, 8
+
+
+class Vocabulary:
+    """Stands for an encoder whose vocabulary has a comma and a full stop."""
+
+    def token_ids(self, tokens):
+        assert {",", ".", " ("} <= set(tokens)
+        return [COMMA, STOP]
+
+
+def colbert(info=INFO, **options):
+    torch.manual_seed(0)
+    pooler = registry.create("pooler", "colbert", info, **options)
+    pooler.bind(Vocabulary())
+    return pooler
+
+
+def states_of(hidden, mask, ids=None):
+    hidden, mask = torch.as_tensor(hidden), torch.as_tensor(mask)
+    ids = torch.zeros_like(mask) if ids is None else torch.as_tensor(ids)
+    return TokenStates({INFO.layers: hidden}, mask, ids, torch.zeros_like(mask, dtype=torch.bool))
+
+
+def with_ids(states, *rows):
+    """The same states with these ids, right-aligned or left-aligned as the mask has them."""
+    for row, ids in enumerate(rows):
+        states.input_ids[row, states.attention_mask[row].bool()] = torch.tensor(ids)
+    return states
+
+
+def test_golden_score():
+    """Query [1, 1] with tokens [1, 0], [0, 2] and padding [5, 5]: the best real token counts."""
+    pooler = colbert(EncoderInfo(2, 3, 100), **PLAIN)
+    query = pooler(states_of([[[1.0, 1.0]]], [[1]]), "query")
+    document = pooler(states_of([[[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]]], [[1, 1, 0]]), "document")
+    assert scores(query, document).tolist() == [[2.0]]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    dimension=st.sampled_from([None, 3]),
+    normalize=st.booleans(),
+    query_filled=st.booleans(),
+    skip_punctuation=st.booleans(),
+)
+def test_equals_numpy(seed, dimension, normalize, query_filled, skip_punctuation):
+    """An independent reference: loops over texts and tokens."""
+    random = np.random.default_rng(seed)
+    options = {"dimension": dimension, "normalize": normalize, "query_filled": query_filled}
+    pooler = colbert(skip_punctuation=skip_punctuation, **options).double()
+    sides = {}
+    for side, texts in (("query", 2), ("document", 3)):
+        hidden, ids = random.normal(size=(texts, 5, 4)), random.integers(5, 10, size=(texts, 5))
+        mask = np.arange(5) < random.integers(1, 6, size=texts)[:, None]
+        ids[:, 0] = 1
+        made = pooler(states_of(hidden, mask.astype(np.int64), ids), side)
+        kept = []
+        for row in range(texts):
+            vectors = []
+            for token in range(5):
+                there = mask[row, token] or (side == "query" and query_filled)
+                if side == "document" and skip_punctuation and ids[row, token] in (COMMA, STOP):
+                    there = False
+                if there:
+                    vector = hidden[row, token]
+                    vector = vector if dimension is None else pooler.projection.weight.detach().numpy() @ vector
+                    vectors.append(vector / np.sqrt((vector**2).sum()) if normalize else vector)
+            kept.append(np.array(vectors))
+        sides[side] = made, kept
+    expected = [[(q @ d.T).max(axis=1).sum() for d in sides["document"][1]] for q in sides["query"][1]]
+    found = scores(sides["query"][0], sides["document"][0]).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_skip_ids_take_the_place_of_punctuation(make_states):
+    states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
+    made = colbert(skip_ids=(2,))(states, "document").vector_mask
+    assert made.tolist() == [[True, True, False, False, False], [True, True, True, True, False]]
+
+
+def test_bias(make_states):
+    """The linear map has one on request."""
+    biased = colbert(bias=True, normalize=False)
+    made = biased(make_states([3]), "query").vectors
+    with torch.no_grad():
+        biased.projection.bias += 1
+    torch.testing.assert_close(biased(make_states([3]), "query").vectors, made + 1)
+
+
+def test_marker_tokens(tiny_model):
+    """By their names in the vocabulary; a side without a name has no marker, and an unknown name is refused."""
+    options = {"pooler": "colbert", "encoder_options": {"query_length": 32}}
+    named = Retriever.create(tiny_model, pooler_options={"marker_tokens": ("[unused3]", "")}, **options)
+    tower = named.tower("query")
+    usual = Retriever.create(tiny_model, **options).tower("query").tokenize([("", "peru")], "query")[0]
+    marked = tower.tokenize([("", "peru")], "query")[0]
+    assert marked == [usual[0], tower.tokenizer.get_vocab()["[unused3]"], *usual[2:]]
+    assert tower.tokenize([("", "peru")], "document")[0] == [usual[0], *usual[2:]]
+    with pytest.raises(UnsupportedError, match=r"the token '\[D\]' in front of texts, and the vocabulary lacks it"):
+        Retriever.create(tiny_model, pooler_options={"marker_tokens": ("", "[D]")}, **options)
+
+
+def test_fill_attended(tiny_model):
+    """Tokens of the query attend to the masks on request, and the paper's do not."""
+    made = []
+    for fill_attended in (False, True):
+        retriever = Retriever.create(
+            tiny_model, pooler="colbert", pooler_options={"fill_attended": fill_attended}
+        ).eval()
+        tower = retriever.tower("query")
+        batch = tower.collate(tower.tokenize([("", "peru")], "query"), "query")
+        assert bool(batch.attention_mask.all()) is fill_attended
+        assert not tower.collate(
+            tower.tokenize([("", "peru"), ("", "a city")], "document"), "document"
+        ).attention_mask.all()
+        made.append(retriever.encode([("", "peru")], "query").vectors)
+    assert not torch.allclose(*made)
+
+
+def test_a_dimension_that_no_vector_has():
+    with pytest.raises(OptionError, match="option 'dimension' of pooler 'colbert' cannot be 0"):
+        colbert(dimension=0)
+
+
+def test_whatever_stands_at_padding_reaches_nothing():
+    """Not infinity, not NaN, and not in a gradient."""
+    hidden = torch.tensor([[[1.0, 2.0, 0.0, 1.0], [float("inf"), float("nan"), 0.0, 1.0]]], requires_grad=True)
+    pooler = colbert()
+    made = pooler(states_of(hidden, [[1, 0]]), "document")
+    scores(made, made).sum().backward()
+    assert made.vectors.isfinite().all()
+    assert hidden.grad[0, 1].tolist() == [0.0] * 4
+    assert hidden.grad.isfinite().all()
+    assert pooler.projection.weight.grad.isfinite().all()
+
+
+def test_a_text_of_punctuation_alone_keeps_it(make_states):
+    """As it may be without [CLS] and marker."""
+    made = colbert()(with_ids(make_states([2, 3]), [COMMA, STOP], [5, STOP, 6]), "document")
+    assert made.vector_mask.tolist() == [[True, True, False], [True, False, True]]
+
+
+def test_a_text_without_tokens_has_one_vector():
+    made = colbert(query_filled=False)(states_of(torch.randn(2, 2, 4), [[0, 0], [1, 1]]), "query")
+    assert made.vector_mask.tolist() == [[True, False], [True, True]]
+
+
+def tokens(retriever, text, side):
+    tower = retriever.tower(side)
+    batch = tower.collate(tower.tokenize([("", text)], side), side)
+    return tower.tokenizer.convert_ids_to_tokens(batch.input_ids[0]), batch
+
+
+def test_the_texts_that_the_encoder_sees(tiny_model):
+    """Markers behind [CLS], a query filled up to its length by masks that nothing attends to."""
+    retriever = Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 8})
+    query, batch = tokens(retriever, "capital of france", "query")
+    assert query == ["[CLS]", "[unused0]", "capital", "of", "france", "[SEP]", "[MASK]", "[MASK]"]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0]]
+    document, _ = tokens(retriever, "rome.", "document")
+    assert document == ["[CLS]", "[unused1]", "rome", ".", "[SEP]"]
+    assert retriever.encode([("", "capital of france")], "query").vectors.shape == (1, 8, 128)
+    assert retriever.encode([("", "rome.")], "document").vector_mask.tolist() == [[True, True, True, False, True]]
+
+
+def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
+    """And is no weight of the checkpoint."""
+    retriever = Retriever.create(tiny_model, pooler="colbert").eval()
+    retriever.save(tmp_path)
+    loaded = Retriever.load(tmp_path, device="cpu")
+    assert list(loaded.pooler.state_dict()) == ["projection.weight"]
+    assert loaded.pooler.skipped.tolist() == retriever.pooler.skipped.tolist() != []
+    texts = [("Peru", "lima, a city."), ("", "...")]
+    before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
+    assert before.vector_mask.tolist() == after.vector_mask.tolist()
+    assert torch.equal(before.vectors, after.vectors)
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory, tiny_model, tiny_collection):
+    """Trained, encoded, indexed and searched."""
+    folder, data = tmp_path_factory.mktemp("colbert"), tiny_collection.folder
+
+    def rkit(*words):
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == 0, f"{words}\n{result.output}\n{result.exception!r}"
+
+    train = ("--pooler", "colbert", "--set", "pooler.dimension=16", "--query-length", 16, "--precision", "fp32")
+    train += ("--epochs", 1, "--batch-size", 16, "--micro-batch-size", 8, "--learning-rate", 1e-3)
+    corpus = tiny_collection.corpus
+    rkit("train", "--model", tiny_model, "--corpus", corpus, "--examples", data, *train, "--output", folder / "model")
+    rkit("encode", folder / "model", corpus, "--precision", "fp32", "--output", folder / "vectors")
+    rkit("index", folder / "vectors", "--indexer", "flat", "--output", folder / "index")
+    search = ("--queries", data, "--split", "test", "--k", 10)
+    rkit("search", folder / "index", *search, "--output", folder / "run.trec")
+    return folder
+
+
+def test_search_is_brute_force_late_interaction(walked, tiny_collection):
+    """Each hit's score is the sum over query vectors of the best inner product, and no other text has a better one."""
+    store, model = VectorStore(walked / "vectors"), Retriever.load(walked / "model", device="cpu")
+    texts = {query.id: query.text for query in read_queries(tiny_collection.queries)}
+    run = read_run(walked / "run.trec")
+    assert len(run) == 42
+    for query_id in list(run)[:6]:
+        query = model.encode([("", texts[query_id])], "query").vectors[0].numpy()
+        assert query.shape == (16, 16)
+        expected = {one: (query @ store.take([row]).vectors.T).max(1).sum() for row, one in enumerate(store.ids)}
+        best = sorted(expected.values(), reverse=True)[:10]
+        assert [score for _, score in run[query_id]] == pytest.approx(best, abs=1e-4)
+        assert all(score == pytest.approx(expected[one], abs=1e-4) for one, score in run[query_id])

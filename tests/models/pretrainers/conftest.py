@@ -1,0 +1,55 @@
+"""What the tests of pretrainers share: an encoder with its head, and texts as samples."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from retrievalkit import registry
+from retrievalkit.contracts import Progress
+from retrievalkit.data.tokenized_text import Pieces
+
+MAX_LENGTH = 24
+TEXTS = (
+    "The seat of government is the city of Lima.",
+    "rome peoples",
+    "which language is spoken in iceland and which currency do people use in the city",
+)
+
+
+@pytest.fixture
+def pretrainer_of(tiny_model):
+    """Makes a pretrainer by name, in eval mode: without dropout."""
+
+    def pretrainer_of(name, model=tiny_model, **options):
+        torch.manual_seed(0)
+        encoder = registry.create("encoder", "transformer", model, new_vocabulary_head=True)
+        encoder.prepare(registry.get("pretrainer", name).needs)
+        return registry.create("pretrainer", name, encoder, MAX_LENGTH, **options).eval()
+
+    return pretrainer_of
+
+
+@pytest.fixture
+def samples_of():
+    """Texts as samples of one span each."""
+
+    def samples_of(pretrainer, texts=TEXTS) -> list[Pieces]:
+        return [pieces for pieces, _ in pretrainer.vocabulary.split(list(texts))]
+
+    return samples_of
+
+
+@pytest.fixture
+def loss_of(samples_of):
+    """The loss of some texts, with the draws of a seed; and the batch."""
+
+    def loss_of(pretrainer, samples=None, seed=0):
+        samples = samples_of(pretrainer) if samples is None else samples
+        batch = pretrainer.collate(samples, random.Random(seed))
+        torch.manual_seed(seed)
+        return pretrainer(batch, Progress(0, 0.0, 10)), batch
+
+    return loss_of

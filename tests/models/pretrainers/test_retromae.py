@@ -1,0 +1,138 @@
+"""RetroMAE: the decoder's equations, written down a second time; what each position sees; where gradients go."""
+
+from __future__ import annotations
+
+import pytest
+import retrievalkit_testing as testing
+import torch
+from torch.nn.functional import cross_entropy, gelu, layer_norm
+
+from retrievalkit.contracts import LayerShape
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.models.pretrainers.retromae import EnhancedDecoder
+
+WIDTH = 12
+
+
+def decoder(**options):
+    torch.manual_seed(1)
+    shape = LayerShape(
+        **({"heads": 3, "inner": 20, "activation": gelu, "dropout": 0.0, "attention_dropout": 0.0} | options)
+    )
+    made = EnhancedDecoder(WIDTH, 9, shape).double()
+    for parameter in made.parameters():  # so that norms and biases take part
+        torch.nn.init.normal_(parameter, std=0.5)
+    return made
+
+
+def reference(own, vector, embeddings, visible):
+    """One text, one query, one head at a time."""
+
+    def linear(part, states):
+        return states @ part.weight.T + part.bias
+
+    def norm(part, states):
+        return layer_norm(states, (WIDTH,), part.weight, part.bias)
+
+    rows = []
+    for text in range(len(embeddings)):
+        keys = torch.stack([vector[text, 0], *embeddings[text, 1:]])
+        for place in range(len(keys)):
+            query = own.positions.weight[place] + vector[text, 0]
+            asked, known, values = linear(own.query, query), linear(own.key, keys), linear(own.value, keys)
+            heads = []
+            for head in range(3):
+                part = slice(4 * head, 4 * head + 4)
+                seen = visible[text, place]
+                weights = (known[seen][:, part] @ asked[part] / 4**0.5).softmax(0)
+                heads.append(weights @ values[seen][:, part])
+            states = norm(own.attention_norm, query + linear(own.output, torch.cat(heads)))
+            rows.append(norm(own.norm, states + linear(own.outer, gelu(linear(own.inner, states)))))
+    return torch.stack(rows).view_as(embeddings)
+
+
+def test_the_decoder_is_the_equations():
+    own = decoder()
+    vector, embeddings = torch.randn(2, 1, WIDTH).double(), torch.randn(2, 5, WIDTH).double()
+    visible = torch.rand(2, 5, 5) > 0.5
+    visible[:, :, 0] = True
+    torch.testing.assert_close(own(vector, embeddings, visible), reference(own, vector, embeddings, visible))
+
+
+def test_a_position_depends_on_what_it_sees_alone():
+    own = decoder()
+    vector, embeddings = torch.randn(1, 1, WIDTH).double(), torch.randn(1, 5, WIDTH).double()
+    visible = torch.eye(5, dtype=torch.bool).roll(1, dims=1)[None]  # place p sees place p + 1
+    visible[:, :, 0] = True
+    states = own(vector, embeddings, visible)
+    embeddings[0, 3] += 1.0
+    changed = (own(vector, embeddings, visible) != states).any(dim=-1)
+    assert changed[0].tolist() == [False, False, True, False, False]
+    embeddings[0, 0] += 1.0
+    assert torch.equal(own(vector, embeddings, visible)[0, 4], states[0, 4]), "the vector stands in the first place"
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_dropout_is_for_training(name):
+    own = decoder(**{name: 0.5})
+    inputs = torch.randn(1, 1, WIDTH).double(), torch.randn(1, 5, WIDTH).double(), torch.ones(1, 5, 5).bool()
+    assert not torch.equal(own.train()(*inputs), own.eval()(*inputs))
+    torch.testing.assert_close(own(*inputs), decoder()(*inputs))
+
+
+def test_each_position_sees_the_vector_and_its_own_share_of_the_others(pretrainer_of):
+    pretrainer = pretrainer_of("retromae", decoder_mask_ratio=0.3)
+    torch.manual_seed(0)
+    attention_mask = torch.tensor([[1] * 40, [1] * 30 + [0] * 10])
+    visible = pretrainer._visible(attention_mask)
+    assert visible[:, :, 0].all()
+    assert not visible[:, range(1, 40), range(1, 40)].any(), "never itself"
+    assert not visible[1, :, 30:].any(), "no padding"
+    others = visible[0, :, 1:][~torch.eye(40, dtype=torch.bool)[:, 1:]]
+    assert others.float().mean().item() == pytest.approx(0.7, abs=0.03)
+    assert len({tuple(row) for row in visible[0, :, 1:].tolist()}) == 40, "each its own"
+    assert not torch.equal(visible, pretrainer._visible(attention_mask)), "drawn anew"
+
+
+def test_with_no_share_hidden_all_others_are_seen(pretrainer_of):
+    visible = pretrainer_of("retromae", decoder_mask_ratio=0.0)._visible(torch.ones(1, 6))
+    expected = ~torch.eye(6, dtype=torch.bool)
+    expected[0, 0] = True
+    assert torch.equal(visible[0], expected)
+
+
+def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, loss_of):
+    pretrainer = pretrainer_of("retromae")
+    value, batch = loss_of(pretrainer)
+    masked, texts, model = batch["masked"], batch["texts"], pretrainer.encoder.model
+    output = model(masked.input_ids, masked.attention_mask, labels=batch["labels"], output_hidden_states=True)
+    embeddings = model(texts.input_ids, texts.attention_mask, output_hidden_states=True).hidden_states[0]
+    torch.manual_seed(0)
+    visible = pretrainer._visible(texts.attention_mask)
+    logits = model.cls(pretrainer.decoder(output.hidden_states[-1][:, :1], embeddings, visible))
+    ordinary = texts.attention_mask.bool() & (texts.input_ids != 2) & (texts.input_ids != 3)
+    decoded = cross_entropy(logits[ordinary], texts.input_ids[ordinary])
+    torch.testing.assert_close(value.terms["encoder_mlm"], output.loss)
+    torch.testing.assert_close(value.terms["decoder"], decoded)
+    torch.testing.assert_close(value.total, output.loss + decoded)
+
+
+def test_the_decoder_is_a_layer_like_the_encoders(pretrainer_of, tmp_path):
+    pretrainer = pretrainer_of("retromae", testing.tiny_model(tmp_path, width=64))
+    decoder, layer = pretrainer.decoder, pretrainer.encoder.model.bert.encoder.layer[0]
+    assert decoder.shape.heads == layer.attention.self.num_attention_heads
+    assert decoder.inner.weight.shape == layer.intermediate.dense.weight.shape
+    assert decoder.dropout.p == layer.output.dropout.p == 0.1
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
+def test_other_architectures_have_it_too(pretrainer_of, loss_of, tmp_path, architecture):
+    pretrainer = pretrainer_of("retromae", testing.tiny_model(tmp_path, architecture=architecture))
+    value, _ = loss_of(pretrainer)
+    value.total.backward()
+    assert value.total.isfinite()
+
+
+def test_a_tokenizer_without_a_cls_token_is_refused(pretrainer_of, tmp_path):
+    with pytest.raises(UnsupportedError, match="this tokenizer adds none"):
+        pretrainer_of("retromae", testing.tiny_model(tmp_path, architecture="llama"))

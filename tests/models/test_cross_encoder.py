@@ -1,0 +1,305 @@
+"""A cross-encoder's scores are those of transformers pair by pair, whatever the batch; wrong models are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import retrievalkit_testing as testing
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from retrievalkit import storage
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.models import cross_encoder
+from retrievalkit.models.cross_encoder import CrossEncoder
+from retrievalkit.models.pretrained import quiet
+
+ARCHITECTURES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Architecture -> the folder of a tiny encoder, BERT's with token types as the real one has."""
+    folders = {}
+    for architecture in ARCHITECTURES:
+        folders[architecture] = testing.tiny_model(tmp_path_factory.mktemp(architecture), architecture=architecture)
+    edit(folders["bert"], "tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])
+    return folders
+
+
+def edit(folder, name, **changes):
+    path = f"{folder}/{name}"
+    with open(path) as stream:
+        held = json.load(stream)
+    with open(path, "w") as stream:
+        json.dump(held | changes, stream)
+
+
+@pytest.fixture(scope="module")
+def rerankers(models, tmp_path_factory):
+    """Architecture -> a folder with a head whose scores differ clearly."""
+    folders = {}
+    for architecture, folder in models.items():
+        made = CrossEncoder.create(folder, max_length=40)
+        with torch.no_grad():
+            for name, parameter in made.named_parameters():
+                if any(part in name for part in ("classifier", "pooler", "head")):
+                    # Of its own generator: other tests draw from torch's before this one.
+                    parameter.normal_(std=0.5, generator=torch.Generator().manual_seed(7))
+                elif parameter.dim() == 2:
+                    # A random model hardly looks at its input.
+                    parameter.mul_(5)
+        folders[architecture] = tmp_path_factory.mktemp(f"{architecture}-reranker")
+        made.save(folders[architecture])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def texts(tiny_collection):
+    """Queries and passages of many lengths, one of them without a title and some to be cut."""
+    passages = [(one.title, one.text) for one in open_corpus(tiny_collection.corpus)][:14]
+    passages = [(title, text[: 10 * (row + 1)]) for row, (title, text) in enumerate(passages)]
+    passages[3] = ("", "lima")
+    passages[5] = (passages[5][0], " ".join([passages[5][1]] * 4))
+    queries = ["what is the capital of Peru " * (1 + row % 3) for row in range(len(passages))]
+    return queries, passages
+
+
+def plain_scores(folder, queries, passages):
+    """The logits of transformers alone, one pair at a time."""
+    with quiet():
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    logits = []
+    for query, (title, text) in zip(queries, passages, strict=True):
+        passage = f"{title} {text}" if title else text
+        inputs = tokenizer(query, passage, truncation=True, max_length=40, return_tensors="pt")
+        with torch.inference_mode():
+            logits.append(model(**inputs).logits[0])
+    return torch.stack(logits).numpy()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("batch_tokens", [60, 4096])
+def test_scores_are_those_of_transformers_pair_by_pair(rerankers, texts, architecture, batch_tokens):
+    expected = plain_scores(rerankers[architecture], *texts)[:, 0]
+    assert np.ptp(expected) > 0.01
+    model = CrossEncoder.load(rerankers[architecture])
+    found = model.score(model.tokenize(*texts), batch_tokens=batch_tokens, precision="fp32")
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, architecture):
+    model = CrossEncoder.load(rerankers[architecture])
+    last = model.model.base_model.encoder.layer[-1]
+    assert isinstance(last, cross_encoder.FirstToken)
+    widths = []
+    last.layer.output.register_forward_hook(lambda module, given, result: widths.append(result.shape[1]))
+    model.score(model.tokenize(*texts), precision="fp32")
+    assert set(widths) == {1}
+
+
+def test_a_last_layer_with_other_scores_is_left_unchanged(rerankers, texts, monkeypatch):
+    monkeypatch.setattr(cross_encoder.FirstToken, "forward", lambda self, hidden, *_, **__: hidden[:, :1] + 1)
+    model = CrossEncoder.load(rerankers["bert"])
+    assert not isinstance(model.model.base_model.encoder.layer[-1], cross_encoder.FirstToken)
+    found = model.score(model.tokenize(*texts), precision="fp32")
+    np.testing.assert_allclose(found, plain_scores(rerankers["bert"], *texts)[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_token_types_separate_query_and_passage_if_the_model_has_them(rerankers, texts):
+    model = CrossEncoder.load(rerankers["bert"])
+    batch = model.collate(model.tokenize(["lima"], [("Peru", "Lima")]))
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
+    assert "token_type_ids" not in CrossEncoder.load(rerankers["roberta"]).collate(model.tokenize(*texts))
+
+
+def test_a_long_pair_is_truncated_on_its_longer_side(rerankers):
+    model = CrossEncoder.load(rerankers["bert"])
+    ids, start = model.tokenize(["lima " * 5], [("", "peru " * 100)])[0]
+    assert (len(ids), start) == (40, 7)
+    ids, start = model.tokenize(["lima " * 100], [("", "peru " * 5)])[0]
+    assert (len(ids), start) == (40, 34)
+
+
+def test_bf16_scores_are_close(rerankers, texts):
+    model = CrossEncoder.load(rerankers["bert"])
+    pairs = model.tokenize(*texts)
+    half, full = model.score(pairs, precision="bf16"), model.score(pairs, precision="fp32")
+    assert not np.array_equal(half, full)
+    np.testing.assert_allclose(half, full, atol=0.05)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_new_head_starts_from_the_seed_and_the_encoder_from_its_weights(models, architecture):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, other, again = (CrossEncoder.create(models[architecture], seed=seed).state_dict() for seed in (1, 2, 1))
+    assert torch.equal(torch.get_rng_state(), before), "the caller's random numbers stay as they are"
+    differ = {name for name, tensor in one.items() if not torch.equal(tensor, other[name])}
+    assert differ
+    assert all("classifier" in name or "pooler" in name for name in differ)
+    assert all(torch.equal(tensor, again[name]) for name, tensor in one.items())
+
+
+def test_a_cross_encoder_can_be_trained_further(rerankers):
+    """Its head is no new one."""
+    one, other = (CrossEncoder.create(rerankers["bert"], seed=seed).state_dict() for seed in (1, 2))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_head_with_other_labels_is_replaced(models, tmp_path):
+    two_labels(models["bert"], tmp_path / "two", ["contradiction", "entailment"])
+    assert CrossEncoder.create(tmp_path / "two").model.classifier.weight.shape[0] == 1
+
+
+def two_labels(source, folder, names=None):
+    """A cross-encoder with a label for each name."""
+    with quiet():
+        config = transformers.AutoConfig.from_pretrained(source, num_labels=len(names or "ab"))
+        if names:
+            config.id2label = dict(enumerate(names))
+        torch.manual_seed(0)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(source, config=config)
+        with torch.no_grad():
+            model.classifier.weight.normal_()
+        model.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("names", [None, ["irrelevant", "Relevant"], ["no", "yes"]])
+def test_the_second_of_two_labels_means_relevant(models, texts, tmp_path, names):
+    folder = two_labels(models["bert"], tmp_path / "two", names)
+    logits = plain_scores(folder, *texts)
+    model = CrossEncoder.load(folder, max_length=40)
+    found = model.score(model.tokenize(*texts), precision="fp32")
+    np.testing.assert_allclose(found, logits[:, 1] - logits[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("names", [["entailment", "not_entailment"], ["a", "b", "c"]])
+def test_other_labels_are_refused_by_name(models, tmp_path, names):
+    folder = two_labels(models["bert"], tmp_path / "labels", names)
+    with pytest.raises(UnsupportedError, match=rf"has {len(names)} labels \({', '.join(names)}\)"):
+        CrossEncoder.load(folder)
+
+
+def test_the_length_is_the_folders_own(rerankers, models):
+    assert CrossEncoder.load(rerankers["bert"]).max_length == 40
+    assert CrossEncoder.create(models["bert"]).max_length == 128
+    # RoBERTa counts positions from behind the padding's on.
+    assert CrossEncoder.create(models["roberta"]).max_length == 127
+    with pytest.raises(UnsupportedError, match=r"max_length is 128, and .* takes 5 to 127 tokens"):
+        CrossEncoder.create(models["roberta"], max_length=128)
+    with pytest.raises(UnsupportedError, match="max_length is 4"):
+        CrossEncoder.create(models["bert"], max_length=4)
+
+
+@pytest.mark.slow
+def test_sentence_transformers_loads_the_folder(rerankers, texts):
+    peer = pytest.importorskip("sentence_transformers", exc_type=ImportError)
+    queries, passages = texts
+    pairs = [(query, f"{title} {text}".strip()) for query, (title, text) in zip(queries, passages, strict=True)]
+    found = peer.CrossEncoder(str(rerankers["bert"])).predict(pairs, activation_fn=torch.nn.Identity())
+    model = CrossEncoder.load(rerankers["bert"])
+    np.testing.assert_allclose(model.score(model.tokenize(*texts), precision="fp32"), found, rtol=1e-4, atol=1e-5)
+
+
+LAYER = "bert.encoder.layer.1.output.dense.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "make", "message"),
+    [
+        (lambda weights: weights.pop(LAYER), CrossEncoder.create, rf"lack 1 tensors .* '{LAYER}'"),
+        (lambda weights: weights["classifier.bias"].fill_(math.nan), CrossEncoder.load, "'classifier.bias' holds NaN"),
+        (lambda weights: weights.pop("classifier.bias"), CrossEncoder.load, "is not a re-ranker: its weights lack the"),
+    ],
+)
+def test_weights_that_are_wrong_are_refused(rerankers, tmp_path, change, make, message):
+    shutil.copytree(rerankers["bert"], tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    change(weights)
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=message):
+        make(tmp_path / "model")
+
+
+def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):
+    """Token ids without an embedding."""
+    shutil.copytree(models["bert"], tmp_path / "small")
+    weights = load_file(tmp_path / "small" / "model.safetensors")
+    weights = {name: one[:20].clone() if one.shape[0] > 128 else one for name, one in weights.items()}
+    save_file(weights, tmp_path / "small" / "model.safetensors", metadata={"format": "pt"})
+    edit(tmp_path / "small", "config.json", vocab_size=20)
+    with pytest.raises(InputError, match=r"makes token ids up to \d+, and the model has embeddings for 0 to 19"):
+        CrossEncoder.create(tmp_path / "small")
+
+
+def test_a_trained_reranker_is_compared_with_its_manifest(rerankers, tmp_path):
+    """The fingerprint is that of its files; files that were altered or added are refused."""
+    folder = tmp_path / "trained"
+    shutil.copytree(rerankers["bert"], folder)
+    files = storage.describe_files(folder)
+    fingerprint = storage.fingerprint_files(files)
+    storage.write_manifest(folder, "reranker", command="rerank", options={}, fingerprint=fingerprint, files=files)
+    assert CrossEncoder.load(folder).fingerprint == fingerprint
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4] + b"nois")
+    with pytest.raises(ArtifactError, match=r"model\.safetensors' was altered"):
+        CrossEncoder.load(folder)
+    path.write_bytes(whole)
+    (folder / "chat_template.jinja").write_text("x")
+    with pytest.raises(ArtifactError, match=r"chat_template\.jinja' is no file of"):
+        CrossEncoder.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "vectors", "index"])
+@pytest.mark.parametrize("make", [CrossEncoder.create, CrossEncoder.load])
+def test_a_folder_of_another_kind_is_refused(tmp_path, make, kind):
+    (tmp_path / "folder" / "encoder").mkdir(parents=True)
+    storage.write_manifest(tmp_path / "folder", kind, command="train", options={})
+    with pytest.raises(InputError, match="is a retriever" if kind == "checkpoint" else f"is of the kind {kind}"):
+        make(tmp_path / "folder")
+
+
+def test_scores_that_are_not_finite_are_refused(rerankers, texts):
+    model = CrossEncoder.load(rerankers["bert"])
+    with torch.no_grad():
+        model.model.classifier.bias.fill_(float("nan"))
+    with pytest.raises(RetrievalkitError, match="not finite"):
+        model.score(model.tokenize(*texts), precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "file", "changes", "problem"),
+    [
+        ("t5", "tokenizer.json", {"post_processor": None}, "at least one <eos> token"),
+        ("t5", "config.json", {"eos_token_id": None}, "TypeError"),
+        ("t5", "config.json", {"decoder_start_token_id": None}, "decoder_start_token_id has to be defined"),
+        ("bert", "tokenizer_config.json", {"pad_token": None}, "no padding token"),
+    ],
+)
+def test_a_model_without_a_token_that_it_needs_is_refused(tmp_path, architecture, file, changes, problem):
+    """Not by a traceback of the first step."""
+    testing.tiny_model(tmp_path / "model", architecture=architecture)
+    edit(tmp_path / "model", file, **changes)
+    with pytest.raises(UnsupportedError, match=f"(?s)'{tmp_path / 'model'}'.*{problem}.*(choose|Choose) another model"):
+        CrossEncoder.create(tmp_path / "model")
+
+
+def test_a_decoder_whose_configuration_lacks_the_padding_token_takes_the_tokenizers(tmp_path):
+    testing.tiny_model(tmp_path / "model", architecture="llama")
+    edit(tmp_path / "model", "config.json", pad_token_id=None)
+    made = CrossEncoder.create(tmp_path / "model")
+    pairs = made.tokenize(["rome", "what is the capital of peru"], [("", "lima"), ("", "people pay with the peso")])
+    alone = [made.score([pair])[0] for pair in pairs]
+    np.testing.assert_allclose(made.score(pairs), alone, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,321 @@
+"""Two towers and a pooler: made, saved, loaded, and the same vectors whatever the batch."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from retrievalkit import storage
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
+from retrievalkit.models.checkpoint import checkpoint_fingerprint
+from retrievalkit.models.retriever import Retriever
+
+TEXTS = [
+    ("", "what is the capital of france"),
+    ("Peru", "The seat of government is the city of Lima."),
+    ("", "rome"),
+    ("Chile", "People pay with the peso, and the language that is spoken most is Spanish. " * 4),
+]
+
+PLUGIN = """
+import torch
+from retrievalkit import hookimpl
+from retrievalkit.contracts import Needs, Pooler, Representation
+
+@hookimpl
+def register_poolers(register):
+    register("lexical", "own_poolers:Lexical")
+    register("both_layers_in_training", "own_poolers:Moody")
+
+class Lexical(Pooler):
+    def __init__(self, info):
+        super().__init__()
+    def forward(self, states, side):
+        return Representation(weights=states.last[:, 0].relu())
+
+class Moody(Lexical):
+    @property
+    def needs(self):
+        return Needs(layers=(1, 2) if self.training else (2,))
+    def forward(self, states, side):
+        return Representation(torch.stack([one[:, 0] for one in states.layers.values()], dim=1))
+"""
+LINEAR = {"pooler": "projected", "pooler_options": {"pooling": ("cls",), "dimensions": (5,)}}
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch, fresh_registry):
+    """A local plugin; call the value to uninstall it."""
+    path = tmp_path / "own_poolers.py"
+    path.write_text(PLUGIN)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
+
+    def uninstall():
+        monkeypatch.delenv("RKIT_PLUGIN_FILES")
+        fresh_registry()
+
+    return uninstall
+
+
+def flat(representation):
+    """All values that are none of padding's."""
+    parts = []
+    if representation.vectors is not None:
+        mask = representation.vector_mask
+        parts.append(representation.vectors if mask is None else representation.vectors[mask])
+    if representation.weights is not None:
+        parts.append(representation.weights)
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def encoded(retriever, side="document", **options):
+    return retriever.encode(TEXTS, side, precision="fp32", **options)
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
+@pytest.mark.parametrize("pooler", ["mean", "colbert", "lexical"])
+def test_batch_size_and_order_change_nothing(request, plugin, model, pooler):
+    retriever = Retriever.create(request.getfixturevalue(model), pooler=pooler).eval()
+    whole = encoded(retriever)
+    assert len(whole) == len(TEXTS)
+    for row, text in enumerate(TEXTS):
+        alone = retriever.encode([text], "document", precision="fp32")
+        torch.testing.assert_close(flat(whole.rows(slice(row, row + 1))), flat(alone), rtol=1e-4, atol=1e-5)
+    for budget in (1, 30, 100_000):
+        torch.testing.assert_close(flat(encoded(retriever, batch_tokens=budget)), flat(whole), rtol=1e-4, atol=1e-5)
+    backwards = retriever.encode(TEXTS[::-1], "document", precision="fp32")
+    order = torch.arange(len(TEXTS)).flip(0)
+    torch.testing.assert_close(flat(backwards.rows(order)), flat(whole), rtol=1e-4, atol=1e-5)
+
+
+def test_encoding_is_in_eval_mode_and_leaves_the_mode_as_it_was(tiny_model):
+    retriever = Retriever.create(tiny_model, encoder_options={"dropout": 0.5}).train()
+    assert torch.equal(encoded(retriever).vectors, encoded(retriever).vectors)
+    assert retriever.training
+    assert not retriever.eval().encode(TEXTS, "query").vectors.requires_grad
+    assert not retriever.training
+
+
+def test_the_mode_is_restored_when_encoding_stops_half_way(tiny_model):
+    retriever = Retriever.create(tiny_model).train()
+    token_ids = retriever.tower("query").tokenize(TEXTS, "query")
+    batches = retriever.encode_tokens(token_ids, "query", batch_tokens=1)
+    next(batches)
+    batches.close()
+    assert retriever.training
+
+
+def test_separate_towers_are_two_encoders_with_equal_initial_weights(tiny_model):
+    shared, separate = (Retriever.create(tiny_model, separate_towers=choice) for choice in (False, True))
+    assert shared.tower("query") is shared.tower("document")
+    assert separate.tower("query") is not separate.tower("document")
+    assert torch.equal(encoded(separate, "query").vectors, encoded(shared, "query").vectors)
+    one, two = (sum(parameter.numel() for parameter in made.parameters()) for made in (shared, separate))
+    assert two == 2 * one
+
+
+def test_weights_that_are_not_pretrained_follow_the_seed(tiny_model):
+    """Two processes that encode documents and queries with an untrained model must agree."""
+    state = torch.get_rng_state()
+    one, same, other = (Retriever.create(tiny_model, **LINEAR, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers stay as they are"
+    assert torch.equal(one.pooler.layers[0].weight, same.pooler.layers[0].weight)
+    assert not torch.equal(one.pooler.layers[0].weight, other.pooler.layers[0].weight)
+
+
+def test_the_fingerprint_depends_on_model_and_options(tiny_model, tiny_t5):
+    made = [
+        Retriever.create(tiny_model),
+        Retriever.create(tiny_model, pooler="mean"),
+        Retriever.create(tiny_model, pooler_options={"normalize": True}),
+        Retriever.create(tiny_model, encoder_options={"query_length": 10}),
+        Retriever.create(tiny_model, separate_towers=True),
+        Retriever.create(tiny_t5),
+    ]
+    assert len({one.fingerprint for one in made}) == len(made)
+    assert Retriever.create(tiny_model).fingerprint == made[0].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"pooler": "maen"}, UnknownNameError, "unknown pooler 'maen'; did you mean 'mean'"),
+        ({"encoder": "tranformer"}, UnknownNameError, "did you mean 'transformer'"),
+        ({"pooler_options": {"normalise": True}}, OptionError, "has no option 'normalise'; did you mean 'normalize'"),
+        ({"encoder_options": {"query_length": "long"}}, OptionError, "'query_length' of encoder 'transformer' cannot"),
+        ({"pooler_options": {"layer": 7}}, UnsupportedError, "layer 7 was asked for"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(tiny_model, changes, error, message):
+    with pytest.raises(error, match=message):
+        Retriever.create(tiny_model, **changes)
+
+
+def changed_by_training(retriever):
+    """As if trained: no weight is as it was, and the towers differ."""
+    with torch.no_grad():
+        for number, parameter in enumerate(retriever.parameters()):
+            parameter += (
+                0.01 * (number % 7) * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+            )
+    return retriever.eval()
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_loaded_checkpoint_gives_equal_vectors(request, tmp_path, model, separate):
+    made = Retriever.create(
+        request.getfixturevalue(model),
+        **LINEAR,
+        encoder_options={"query_length": 7, "document_length": 20, "query_prefix": "what is ", "title": "space"},
+        separate_towers=separate,
+    )
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    changed_by_training(made).save(folder)
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == (
+        {"query", "document"} if separate else {"encoder"}
+    )
+    loaded = Retriever.load(folder)
+    assert not loaded.training
+    for side in ("query", "document"):
+        assert torch.equal(encoded(loaded, side).vectors, encoded(made, side).vectors)
+    assert loaded.tower("query").lengths == {"query": 7, "document": 20}
+
+
+def test_a_checkpoint_can_be_moved_and_needs_no_pretrained_model(tiny_model, tmp_path):
+    shutil.copytree(tiny_model, tmp_path / "model")
+    made = Retriever.create(tmp_path / "model").eval()
+    (tmp_path / "checkpoint").mkdir()
+    made.save(tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "model")
+    (tmp_path / "checkpoint").rename(tmp_path / "moved")
+    assert torch.equal(encoded(Retriever.load(tmp_path / "moved")).vectors, encoded(made).vectors)
+    stored = (tmp_path / "moved" / "retrievalkit.json").read_text()
+    assert str(tmp_path) not in stored
+    assert "retrievalkit.models.poolers" not in stored, "names are stored, not import paths"
+
+
+def test_saving_twice_gives_equal_bytes_and_one_fingerprint(tiny_model, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Retriever.create(tiny_model).save(tmp_path / name)
+    files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+    assert checkpoint_fingerprint(tmp_path / "one") == checkpoint_fingerprint(tmp_path / "two")
+
+
+def test_the_fingerprint_covers_weights_and_configuration_but_not_the_log(tiny_model, tmp_path):
+    Retriever.create(tiny_model).save(tmp_path)
+    first = checkpoint_fingerprint(tmp_path)
+    (tmp_path / "logs").mkdir()
+    for name in ("training.jsonl", "selection.json", "README.md", "logs/events"):
+        (tmp_path / name).write_text("anything")
+    assert checkpoint_fingerprint(tmp_path) == first == Retriever.load(tmp_path).fingerprint
+    Retriever.create(tiny_model, pooler="mean").save(tmp_path)
+    assert checkpoint_fingerprint(tmp_path) != first
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_fingerprint_is_compared_with_the_weights(tiny_model, tmp_path, listed):
+    """Whether the manifest lists the files, as ours do, or only says what they come to."""
+    Retriever.create(tiny_model).save(tmp_path)
+    files = storage.describe_files(tmp_path)
+    entries = {"fingerprint": storage.fingerprint_files(files)} | ({"files": files} if listed else {})
+    storage.write_manifest(tmp_path, "checkpoint", command="train", options={}, **entries)
+    assert Retriever.load(tmp_path).fingerprint == storage.fingerprint_folder(tmp_path) == entries["fingerprint"]
+    weights = tmp_path / "encoder" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"nois")
+    with pytest.raises(ArtifactError, match=r"model\.safetensors' was altered" if listed else "was altered"):
+        Retriever.load(tmp_path)
+
+
+def test_an_untrained_retriever_is_restored_from_its_description(tiny_model):
+    made = Retriever.create(
+        tiny_model, **LINEAR, encoder_options={"query_prefix": "what is "}, separate_towers=True
+    ).eval()
+    described = json.loads(json.dumps(made.description))
+    again = Retriever.from_description(described)
+    assert not again.training
+    assert again.fingerprint == made.fingerprint
+    assert again.description == made.description
+    for side in ("query", "document"):
+        assert torch.equal(encoded(again, side).vectors, encoded(made, side).vectors)
+
+
+def test_a_missing_plugin_is_named_with_what_brings_it(tiny_model, tmp_path, plugin):
+    made = Retriever.create(tiny_model, pooler="lexical")
+    (tmp_path / "checkpoint").mkdir()
+    made.save(tmp_path / "checkpoint")
+    plugin()
+    message = r"the pooler 'lexical' of the file '(.*own_poolers\.py)'.* export RKIT_PLUGIN_FILES=\1$"
+    with pytest.raises(ArtifactError, match=message):
+        Retriever.load(tmp_path / "checkpoint")
+    with pytest.raises(ArtifactError, match=message):
+        Retriever.from_description(made.description)
+    description = json.loads(json.dumps(made.description))
+    description["pooler"] |= {"distribution": "retrievalkit-lexical", "version": "1.2"}
+    with pytest.raises(ArtifactError, match=r"pip install retrievalkit-lexical==1\.2$"):
+        Retriever.from_description(description)
+
+
+@pytest.mark.parametrize("damage", ["no pooler", "cut pooler", "cut json", "other pooler", "no encoder", "no json"])
+def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, damage):
+    Retriever.create(tiny_model, **LINEAR).save(tmp_path)
+    weights, description = tmp_path / "pooler.safetensors", tmp_path / "retrievalkit.json"
+    if damage == "no pooler":
+        weights.unlink()
+    elif damage == "cut pooler":
+        weights.write_bytes(weights.read_bytes()[:50])
+    elif damage == "no json":
+        description.unlink()
+    elif damage == "cut json":
+        description.write_text(description.read_text()[:50])
+    elif damage == "other pooler":
+        description.write_text(description.read_text().replace("  5\n", "  4\n"))
+    else:
+        shutil.rmtree(tmp_path / "encoder")
+    with pytest.raises(InputError, match=str(tmp_path)) as caught:
+        Retriever.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["encoder/model.safetensors", "pooler.safetensors"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("lean", [False, True])
+def test_weights_that_are_no_numbers_are_refused(tiny_model, tmp_path, file, value, lean):
+    """The message names the file and the tensor, whichever part of the checkpoint it belongs to."""
+    Retriever.create(tiny_model, **LINEAR).save(tmp_path)
+    weights = load_file(tmp_path / file)
+    name = max(weights)
+    weights[name].view(-1)[-1] = value
+    save_file(weights, tmp_path / file, metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=f"{tmp_path / file}.*'{name}' holds NaN or infinite"):
+        Retriever.load(tmp_path, lean=lean)
+    if file.startswith("encoder"):
+        with pytest.raises(ArtifactError, match=f"{tmp_path / file}.*'{name}' holds NaN or infinite"):
+            Retriever.create(tmp_path / "encoder", lean=lean)
+
+
+def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model, tmp_path, monkeypatch):
+    with monkeypatch.context() as environment:
+        environment.setenv("RKIT_TRUST_REMOTE_CODE", "1")
+        Retriever.create(tiny_model, encoder_options={"trust_remote_code": True}).save(tmp_path)
+    with pytest.raises(InputError, match=r"needs Python code that came with it.*RKIT_TRUST_REMOTE_CODE=1"):
+        Retriever.load(tmp_path)
+    monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
+    assert Retriever.load(tmp_path)
+
+
+def test_a_pooler_may_change_its_needs_with_the_mode(tiny_model, plugin):
+    """So that in eval mode only what is indexed is computed."""
+    retriever = Retriever.create(tiny_model, pooler="both_layers_in_training")
+    tower = retriever.tower("query")
+    batch = tower.collate(tower.tokenize(TEXTS, "query"), "query")
+    assert retriever.train()(batch, "query").vectors.shape[1] == 2
+    assert retriever.eval()(batch, "query").vectors.shape[1] == 1

@@ -1,0 +1,142 @@
+"""The recipes that come along: each one's command lines and options are right, and small ones run."""
+
+import json
+
+import pytest
+import retrievalkit_testing as testing
+from click.testing import CliRunner
+
+from paper_settings import load
+from retrievalkit import registry
+from retrievalkit.cli import main
+from retrievalkit.recipes import recipe
+from retrievalkit.recipes.files import bundled_recipes, find_recipe, read_recipe
+from retrievalkit.recipes.run import plan, run
+
+NAMES = tuple(bundled_recipes())
+TABLES = [name for name in NAMES if "table" in name.rpartition("/")[2] or "four_stage" in name]
+
+
+@pytest.fixture
+def need():
+    """Skips a test whose plugins are not installed."""
+    known = {kind: registry.names(kind) for kind in ("pooler", "loss", "indexer")}
+    commands = {*main.commands, *registry.names("command"), "rerank train", "rerank apply"}
+
+    def need(found):
+        for step in found.steps:
+            if step.command not in commands:
+                pytest.skip(f"no plugin that is installed brings the command '{step.command}'")
+            for kind, names in known.items():
+                wanted = step.options.get(kind)
+                if wanted and not set(str(wanted).split("+")) <= set(names):
+                    pytest.skip(f"no plugin that is installed brings the {kind} '{wanted}'")
+
+    return need
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need):
+    found = load(name)
+    need(found)
+    assert plan(found, tmp_path, main.with_plugin_commands())
+    assert found.description
+    assert find_recipe(f"recipes/{name}.yaml").samefile(found.file)
+
+
+def test_a_plan_is_shown_by_the_command(tmp_path):
+    words = ["run", "squad/small", "--set", f"data={tmp_path}", "--output", str(tmp_path / "out"), "--plan"]
+    shown = json.loads(CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False).stdout)
+    found = recipe.load_recipe("squad/small", {"data": str(tmp_path)})
+    jobs = plan(found, tmp_path / "out", main.with_plugin_commands())
+    assert [step["command_line"] for step in shown] == [job.typed for job in jobs]
+    text = CliRunner().invoke(main, words, catch_exceptions=False).stdout
+    assert text.splitlines()[1].strip() == jobs[0].typed
+    assert text.endswith(f"\n{len(jobs)} of {len(jobs)} steps would run; nothing was run.\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_row_of_a_table_has_references_and_their_source(name):
+    rows = load(name).rows
+    assert any(row.expected for row in rows)
+    # A table that is a paper's names it in each row; of sets it may give the mean alone, and the four stages have their
+    # own rows.
+    whole = "four_stage" not in name and not read_recipe(find_recipe(name)).get("sets")
+    for row in rows if whole else [row for row in rows if row.expected]:
+        assert all(0 < value < 1 for (_, name), value in row.expected.items() if name != "perplexity"), row.name
+        assert row.source.startswith(("MLR", "Aggretriever", "MVR", "CoT-MAE")), row.name
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("squad/") and "_table" in name])
+def test_a_small_table_has_the_references_of_its_table(name):
+    paper, _, table = name.removeprefix("squad/").partition("_")
+    large = load(f"{paper}/{table}_squad" if name == "squad/mlr_table2" else f"{paper}/{table}")
+    known = {row.name: row.expected for row in large.rows}
+    for row in load(name).rows:
+        assert row.expected == {key: value for key, value in known[row.name].items() if key[0] == "figures"}
+
+
+def test_each_recipe_is_in_the_readme():
+    path = find_recipe("quickstart").parent / "README.md"
+    if not path.exists():
+        pytest.skip("the readme is not installed along")
+    text = path.read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
+
+
+@pytest.fixture
+def tiny(tiny_collection, tmp_path):
+    """Settings for the tiny collection and a tiny model with its vocabulary head."""
+    return {
+        "data": str(tiny_collection.folder),
+        "examples": str(tiny_collection.folder),  # so that there are no BM25 negatives, for which Java would start
+        "model": testing.tiny_model(tmp_path / "model"),
+        "negatives": 0,
+        "epochs": 1,
+        "limit": 16,
+        "batch_size": 8,
+        "document_length": 48,
+        "k": 20,
+    }
+
+
+def results(name, output, variants, values):
+    run(recipe.load_recipe(name, values, variants), output, cli=main)
+    return {row["variant"]: row for row in json.loads((output / "results.json").read_text())["rows"]}
+
+
+def test_a_small_table_of_the_open_domain_runs(tiny, tmp_path, need):
+    tiny |= {"pair": [1, 2], "tokens": 2}
+    need(recipe.load_recipe("squad/mlr_table2", tiny))
+    rows = results("squad/mlr_table2", tmp_path / "out", ["dual_encoder", "mlr_pair"], tiny)
+    figures = rows["mlr_pair"]["figures"]
+    assert figures.keys() == {"nDCG@10", "RR@10", "R@50", "top5", "top20", "top100"}
+    assert figures["top5"]["reference"] == 0.4247
+    assert 0 < figures["top5"]["ours"] < 1
+    assert "against_baseline" in rows["mlr_pair"]
+    assert (tmp_path / "out/mlr_pair/seed-42/model/manifest.json").exists()
+
+
+def test_a_small_table_of_two_stages_runs(tiny, tmp_path, need):
+    tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "cotmae": tiny["model"]}
+    need(recipe.load_recipe("squad/cotmae_table4", tiny))
+    rows = results("squad/cotmae_table4", tmp_path / "out", ["full", "finetune_spr"], tiny)
+    assert list(rows) == ["full", "finetune_spr"]
+    assert all(0 < row["figures"]["nDCG@10"]["ours"] < 1 for row in rows.values())
+    assert (tmp_path / "out/full/seed-42/stage2.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_the_four_stages_run(tiny, tmp_path, need):
+    tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "distilled_negatives": 2}
+    tiny |= {"base": tiny.pop("model"), "pretrain_length": 24, "pretrain_epochs": 1, "pretrain_batch_size": 8}
+    tiny |= {"reranker_epochs": 1, "reranker_batch_size": 4, "reranker_negatives": 2, "reranked_depth": 10}
+    need(recipe.load_recipe("squad/cotmae_v2_four_stage", tiny))
+    rows = results(
+        "squad/cotmae_v2_four_stage", tmp_path / "out", ["first", "full*", "half_dimensions"], tiny | {"half": 8}
+    )
+    assert list(rows) == ["first", "full", "full_reranked", "full_distilled", "half_dimensions"]
+    assert all(0 < row["figures"]["nDCG@10"]["ours"] < 1 for row in rows.values())
+    taught = (tmp_path / "out/full_distilled/seed-42/taught.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["teacher"] for line in taught)

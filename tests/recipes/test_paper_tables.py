@@ -1,0 +1,197 @@
+"""The page of the papers' tables is made of what the runs left: differences, directions, and what is missing."""
+
+import importlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrievalkit.recipes.recipe import load_recipe
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "tables"
+RECIPE = """\
+name: demo
+values: {run: null, qrels: x, seed: null, metrics: RR@10}
+defaults: {evaluate: {qrels: "${qrels}", json: true}}
+steps:
+  - {name: model, command: convert, with: {source: "${run}", form: "${seed}"}, output: model}
+  - {name: figures, command: evaluate, with: {run: "${steps.model}", metrics: "${metrics}"}, output: figures.json}
+table: [figures]
+variants:
+  plain: {title: Plain, values: {run: a}}
+  better: {title: Better, values: {run: b}}
+  other: {values: {run: c}}
+  again: {values: {run: b, metrics: nDCG@10}}
+seeds: [1, 2]
+"""
+PLAN = """\
+runs: {demo: {recipe: RECIPE, set: {qrels: "{data}"}}}
+queue: [{run: demo, seeds: false, rows: [plain]}, {run: demo, rows: [better]}]
+seeds: [1, 2]
+ours: nDCG@10
+tables:
+  - name: Table 1
+    about: A test.
+    run: demo
+    metric: RR@10
+    on: a collection
+    directions:
+      - {row: better, over: plain, paper: [0.5, 0.4]}
+      - {row: plain, over: better, paper: [0.6, 0.4], why: Too small.}
+      - {row: other, over: plain, paper: [~, ~]}
+"""
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The programs of benchmarks/tables, which import each other by name."""
+    names = ("plan", "measured", "page", "results")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    found = {name: importlib.import_module(name) for name in names}
+    yield found
+    for name in names:
+        del sys.modules[name]
+
+
+def ran(folder, name, values):
+    """Leave the figures of a row as a run would."""
+    steps = {}
+    for seed, found in values.items():
+        path = folder / name / f"seed-{seed}"
+        path.mkdir(parents=True)
+        queries = {f"q{place}": value for place, value in enumerate(found)}
+        mean = sum(found) / len(found)
+        content = {"metrics": {"nDCG@10": mean, "RR@10": mean / 2}, "per_query": {"nDCG@10": queries}}
+        (path / "figures.json").write_text(json.dumps(content))
+        (path / "model").mkdir()
+        log = [{"step": step, "loss": 1.0, "epoch": step, "regularizer": 1 / step} for step in (1, 2, 4)]
+        (path / "model/training.jsonl").write_text("\n".join(map(json.dumps, log)))
+        for step in ("model", "figures"):
+            steps[f"{name}/seed-{seed}/{step}"] = {"key": "", "done": True, "seconds": 60.0}
+    return steps
+
+
+@pytest.fixture
+def collected(programs, tmp_path):
+    """What is collected where two of three rows were run, one of them with one seed of two."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("RECIPE", str(tmp_path / "recipe.yaml")))
+    folder = tmp_path / "runs" / "demo"
+    steps = ran(folder, "plain", {1: [0.1] * 40, 2: [0.9] * 40}) | ran(folder, "better", {1: [0.2] * 30 + [0.1] * 10})
+    (folder / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
+    parts = (([], None, "abc"), (["better"], 1, "def"), (["better"], 2, "not done"))
+    log = [{"run": "demo", "rows": rows, "seed": seed, "commit": commit} for rows, seed, commit in parts]
+    (tmp_path / "runs" / "runs.jsonl").write_text("\n".join(map(json.dumps, log)))
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    return programs["results"].collect(plan, tmp_path / "rows")
+
+
+def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
+    better, worse, _ = collected["tables"][0]["directions"]
+    assert better["ours"]["mean"] == pytest.approx(0.075)
+    assert better["ours"]["seeds"] == {"1": pytest.approx(0.075)}
+    assert better["ours"]["questions"] == 40
+    assert better["ours"]["low"] < 0.075 < better["ours"]["high"]
+    assert better["same_metric"]["mean"] == pytest.approx(0.0375)
+    assert worse["ours"]["mean"] == pytest.approx(-0.075)
+
+
+def test_a_step_that_rows_share_counts_once(programs, collected, tmp_path):
+    assert collected["tables"][0]["hours"] == pytest.approx(6 / 60)  # two steps of each of three rows
+    run = tmp_path / "runs" / "demo"
+    steps = json.loads((run / "run.json").read_text())["steps"] | {
+        "again/seed-1/figures": {"done": True, "seconds": 60.0}
+    }
+    shutil.copytree(run / "better", run / "again")
+    (run / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    plan["tables"][0]["directions"].append({"row": "again", "over": "plain", "paper": [None, None]})
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    table = programs["results"].collect(plan, tmp_path / "rows")["tables"][0]
+    assert table["hours"] == pytest.approx(7 / 60)
+    assert table["levels"]["again"]["minutes"] == [2.0]
+
+
+def test_a_row_that_ran_with_another_recipe_is_said(programs, collected, tmp_path, capsys):
+    path = tmp_path / "runs" / "demo" / "run.json"
+    content = json.loads(path.read_text())
+    content["steps"]["better/seed-1/trained"] = content["steps"].pop("better/seed-1/model")
+    path.write_text(json.dumps(content))
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    assert capsys.readouterr().out == (
+        "demo, better: step 'better/seed-1/model' never ran. Collect with the recipe that was run.\n"
+    )
+
+
+def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, tmp_path):
+    shutil.rmtree(tmp_path / "runs")
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    assert programs["results"].collect(plan, tmp_path / "rows") == collected
+    steps = ran(tmp_path / "runs" / "demo", "better", {2: [1.0] * 40})
+    (tmp_path / "runs" / "demo" / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    better = programs["results"].collect(plan, tmp_path / "rows")["tables"][0]["directions"][0]["ours"]
+    assert better["seeds"] == {"1": pytest.approx(0.075), "2": pytest.approx(0.1)}
+    assert better["questions"] == 40
+
+
+def test_directions_are_judged_and_counted(collected, programs):
+    said = [one["verdict"] for one in collected["tables"][0]["directions"]]
+    assert said == ["agrees, significantly", "opposite, significantly", "not run"]
+    assert programs["page"].summary(collected) == (
+        "**Of 2 directions, 1 agree, 1 of them significantly; 1 are significantly opposite, and 0 are within chance.** "
+        "1 more were not run."
+    )
+    del collected["tables"][0]["directions"][1]["ours"]["p"]
+    collected["tables"][0]["directions"][1]["verdict"] = "opposite"
+    assert "0 are significantly opposite, and 0 are within chance; 1 lack a test.**" in programs["page"].summary(
+        collected
+    )
+
+
+def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, programs, tmp_path):
+    text = programs["page"].page(collected)
+    assert "| Better | Plain | +0.1000 | +0.0750 |" in text
+    assert "| table | directions | agrees, significantly | opposite, significantly | not run |" in text
+    assert f"| {collected['tables'][0]['name']} | 3 | 1 | 1 | 1 |" in text
+    assert "| Plain | 0.5000 ± 0.5657 |" in text
+    assert "| regularizer 1 to 0.25 |" in text
+    assert "- Plain, Better: Too small." in text
+    assert "| other | Plain | better | not run |" in text
+    assert "--output runs/demo --set qrels=data --variants better,plain,other\n" in text
+    assert "commit def, abc, by" in text  # of the row that was named, with the seed that is done, and of the others
+    assert "dev questions" not in text
+    text = programs["page"].page(collected | {"tuning": {"Learning rate 1e-4": 0.5}})
+    assert "| Learning rate 1e-4 | 0.5000 |" in text
+    programs["page"].draw(collected["tables"][0], tmp_path / "figure.svg")
+    assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+def test_the_queue_has_all_rows_of_a_seed_before_the_next(programs, collected, tmp_path):
+    plan = programs["plan"]
+    content = plan.content(tmp_path / "plan.yaml")
+    queue = list(plan.queue(content, plan.runs(content, {"data": "D"}), content["seeds"]))
+    assert [(one.rows, one.seed) for one in queue] == [(("plain",), None), (("better",), 1), (("better",), 2)]
+    words = queue[1].words(Path("out"))
+    assert words[2:] == ["--output", "out/demo", "--set", "qrels=D", "--variants", "better", "--set", "seeds=1"]
+
+
+def test_every_row_that_is_queued_or_compared_is_of_its_recipe(programs):
+    plan = programs["plan"]
+    content = plan.content()
+    places = dict.fromkeys(("data", "collections", "encoder", "runs"), "x")
+    runs = plan.runs(content, places)
+    known = {name: {row.name for row in load_recipe(one.recipe, one.values).rows} for name, one in runs.items()}
+    queued = {name: set() for name in runs}
+    for one in content["queue"]:
+        # A row of a variant with a set is named after both.
+        rows = {row for row in known[one["run"]] for name in one.get("rows", [row]) if f"{row}-".startswith(f"{name}-")}
+        assert len({row.partition("-")[0] for row in rows}) == len(one.get("rows", rows))
+        queued[one["run"]] |= rows
+    for table in content["tables"]:
+        compared = {one[key] for one in table["directions"] for key in ("row", "over")}
+        assert compared <= queued[table["run"]], table["name"]

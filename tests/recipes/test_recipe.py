@@ -1,0 +1,561 @@
+"""Recipes: what is read, what is filled in, and where a mistake is said to be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.recipes import recipe
+from retrievalkit.recipes.files import find_recipe
+from retrievalkit.recipes.settings import flatten, parse_set, read_yaml
+from retrievalkit.recipes.step import merged
+
+TWO_STEPS = """\
+name: two steps
+description: Index, then search.
+values:
+  corpus: null
+  k: 10
+  queries: ${corpus}/queries.jsonl
+defaults:
+  search: {k: "${k}", batch-size: 8, set: {model.a: 1}}
+steps:
+  - name: bm25
+    command: index
+    with:
+      source: ${corpus}
+      indexer: bm25
+    output: bm25
+  - name: run
+    command: search
+    with: {indexes: ["${steps.bm25}"], queries: "${queries}", set: {model: {b: [2, 3]}}}
+    output: run.trec
+    expected: {source: a paper, nDCG@10: 0.5}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="recipe.yaml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def load(path, *settings):
+    return recipe.load_recipe(path, parse_set(settings))
+
+
+def test_values_defaults_and_outputs_are_filled_in(write):
+    found = load(write(TWO_STEPS), "corpus=data")
+    index, search = found.steps
+    assert found.name == "two steps"
+    assert found.options_in(index, "out") == {"source": "data", "indexer": "bm25"}
+    assert found.options_in(search, "out") == {
+        "k": 10,
+        "batch_size": 8,
+        "indexes": ["out/bm25"],
+        "queries": "data/queries.jsonl",
+        "set": {"model.a": 1, "model.b": [2, 3]},
+    }
+    assert found.options_in(search, "")["indexes"] == ["bm25"]
+    assert search.uses == ("bm25",)
+    assert search.expected == {"source": "a paper", "nDCG@10": 0.5}
+    assert found.values["queries"] == "data/queries.jsonl"
+
+
+def test_an_override_changes_a_value_or_an_option_of_one_step(write):
+    """An override of a step's option is filled in like the option itself."""
+    settings = ("k=5", "run.batch_size=1", "run.set.model.b=9", "bm25.indexer=flat", "run.model=${steps.bm25}/encoder")
+    found = load(write(TWO_STEPS), "corpus=data", *settings)
+    index, search = found.steps
+    assert (search.options["k"], search.options["batch_size"], index.options["indexer"]) == (5, 1, "flat")
+    assert search.options["set"] == {"model.a": 1, "model.b": 9}
+    assert found.options_in(search, "out")["model"] == "out/bm25/encoder"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (["corpsu=data"], "did you mean 'corpus'"),
+        (["corpus=data", "bm25=x"], "value of the recipe 'bm25'"),
+        ([], r"recipe.yaml:13: .*needs a value for 'corpus'. Give it: --set corpus="),
+    ],
+)
+def test_a_wrong_or_missing_override_is_named(write, settings, problem):
+    with pytest.raises(InputError, match=problem):
+        load(write(TWO_STEPS), *settings)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "problem"),
+    [
+        ("  k: 10", "  k: [10", 6, "broken YAML"),
+        ("values:", "valeus:", 3, "did you mean 'values'"),
+        ("    command: search", "    comand: search", 17, "did you mean 'command'"),
+        ("    command: search\n", "", 16, "'command' is missing"),
+        ("${queries}", "${querys}", 18, "unknown value 'querys'; did you mean 'queries'"),
+        ("${steps.bm25}", "${steps.bm52}", 18, "unknown step 'bm52'; did you mean 'bm25'"),
+        ("${steps.bm25}", "${steps.run}", 18, r"reads its own output \(run -> run\)"),
+        ("${corpus}/queries", "${queries}/queries", 6, "refers to itself"),
+        ("  k: 10", "  k: ${kk}", 5, "unknown value 'kk'"),
+        ("name: run\n", "name: bm25\n", 16, "another step has this name, in line 10"),
+        ("name: run\n", "name: a run\n", 16, "has other characters than letters"),
+        ("output: run.trec", "output: bm25", 16, "writes 'bm25' already"),
+        ("output: run.trec", "output: ../run.trec", 19, "not inside the run's folder"),
+        ("output: run.trec", "output: /run.trec", 19, "not inside the run's folder"),
+        ("      indexer: bm25", "      source: bm25", 14, "is here twice; the first is in line 13"),
+        ("    output: bm25\n", "", 17, "step 'bm25' has no output"),
+        ("expected: {source: a paper, nDCG@10: 0.5}", "expected: 3", 20, "should be a mapping"),
+        ("  - name: bm25", "  - nothing\n  - name: bm25", 9, "a step is a mapping"),
+        ("steps:", "steps: 3\ndescription2:", 10, "did you mean 'description'"),
+        ("name: two steps", "name: [two]", 1, "'name' is .*, and should be text"),
+    ],
+)
+def test_a_mistake_is_said_with_file_and_line(write, old, new, line, problem):
+    assert old in TWO_STEPS
+    path = write(TWO_STEPS.replace(old, new, 1))
+    with pytest.raises(DataError, match=f"^{path}:{line}: .*{problem}"):
+        load(path, "corpus=data")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "is empty"),
+        (b"# nothing\n", "is empty"),
+        (b"- a\n", "a recipe is a mapping"),
+        (b"text", "a recipe is a mapping"),
+        (b"name: a\ndescription: caf\xe9\n", r"recipe.yaml:2: byte 0xe9"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"a: &a [*a]", "nested too deep"),
+    ],
+    ids=range(7),
+)
+def test_a_file_that_holds_no_recipe_is_refused(tmp_path, text, problem):
+    (tmp_path / "recipe.yaml").write_bytes(text)
+    with pytest.raises(DataError, match=problem):
+        load(tmp_path / "recipe.yaml")
+
+
+def test_scalars_follow_yaml_1_2(write):
+    path = write("a: no\nb: 1e-5\nc: 1:30\nd: 10,12\ne: '7'\nf: 2024-01-02\ng: ~\nh: True\ni: -3\nj: .5\n")
+    values = ["no", 1e-5, "1:30", "10,12", "7", "2024-01-02", None, True, -3, 0.5]
+    assert read_yaml(path) == dict(zip("abcdefghij", values, strict=True))
+
+
+def test_settings_become_nested_options():
+    settings = ["pooler.layers=10,12", "epochs=3", "epochs=4", "a.b.c=true", "a.b.d=[1, x]", "e=", "f='3'", "g=x: y=z"]
+    assert parse_set(settings) == {
+        "pooler": {"layers": "10,12"},
+        "epochs": 4,
+        "a": {"b": {"c": True, "d": [1, "x"]}},
+        "e": "",
+        "f": "3",
+        "g": "x: y=z",
+    }
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["epochs"], ["=3"], ["pooler..layers=3"], ["a=1", "a.b=2"], ["a.b=2", "a=1"], ["a=[1"], ["a='1"], [""]],
+)
+def test_a_setting_that_makes_no_sense_is_refused(settings):
+    with pytest.raises(OptionError, match=r"--set ['\"]"):
+        parse_set(settings)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3})?", fullmatch=True), st.integers(), max_size=4))
+def test_flattening_undoes_nesting(options):
+    try:
+        nested = parse_set(f"{name}={value}" for name, value in options.items())
+    except OptionError:
+        return  # a name and a part of it
+    assert flatten(nested) == options
+
+
+def test_an_unknown_recipe_offers_those_that_come_along():
+    with pytest.raises(UnknownNameError, match="did you mean 'quickstart'"):
+        find_recipe("quikstart")
+
+
+def test_reading_recipes_imports_nothing_heavy():
+    heavy = "('yaml', 'torch', 'pydantic', 'numpy')"
+    code = f"import sys, retrievalkit.recipes.recipe; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_example_in_the_documentation_is_a_recipe(write):
+    shown = "\n".join((recipe.__doc__ or "").split("\n\n")[1:3])
+    text = "\n".join(line[4:] for line in shown.splitlines())
+    found = load(write(text), "corpus=data", "seeds=1,2")
+    assert [step.name for step in found.steps][:5] == [
+        *("near/seed-1/model", "near/seed-1/vectors", "near/seed-1/index", "near/seed-1/search", "near/seed-1/figures"),
+    ]
+    assert found.steps[0].options["batch_size"] == 32
+    assert [row.title for row in found.rows] == ["Layers 4,6", "Layers 2,6"]
+    assert Path(found.file).name == "recipe.yaml"
+
+
+def test_a_step_that_names_another_component_does_not_take_the_options_of_the_default_one():
+    shared = {"loss": "contrastive", "pooler": "${pooler}", "set": {"loss.temperature": 2, "pooler.dim": 8, "limit": 5}}
+    own = {"loss": "distill_kl+flops", "pooler": "${pooler}", "set": {"loss": {"flops": {"flops_query": 1}}}}
+    expected = {"pooler.dim": 8, "limit": 5, "loss.flops.flops_query": 1}
+    assert merged(shared, own)["set"] == expected
+    assert merged(shared, {"loss": "contrastive"})["set"] == shared["set"]
+    assert merged({**shared, "set": {"loss": "${options}"}}, {"loss": "margin_mse"})["set"] == {}
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
+def test_a_number_beyond_all_types_stays_text(digits):
+    assert parse_set([f"lr={digits}"]) == {"lr": digits}
+
+
+# --- variants and sets ----------------------------------------------------------------------------------------------
+
+TABLE = """\
+name: demo
+values: {corpus: null, layers: [4, 6], teacher: null, trained: "${steps.train}", seed: 7}
+defaults:
+  train: {examples: "${steps.negatives}", seed: "${seed}", set: {pooler.layers: "${layers}"}}
+steps:
+  - {name: figures, command: evaluate, with: {run: "${trained}"}, output: figures.json, expected: {RR@10: 0.2}}
+  - {name: bm25, command: index, with: {source: "${corpus}"}, output: bm25}
+  - {name: negatives, command: mine, with: {from: "${steps.bm25}"}, output: train.jsonl}
+  - {name: train, command: train, with: {model: bert}, output: model}
+  - {name: stage2, command: train, with: {model: "${steps.train}"}, output: model2}
+  - {name: taught, command: train, with: {model: bert, teacher: "${teacher}"}, output: taught}
+  - {name: unused, command: encode, with: {model: "${nothing?}"}, output: unused}
+table: [figures]
+variants:
+  near: {title: Layers 4 and 6, expected: {source: "Paper, Table 1", nDCG@10: 0.4}}
+  far: {values: {layers: [1, 6]}, expected: {nDCG@10: 0.3, figures.RR@10: 0.1}}
+  both: {values: {trained: "${steps.stage2}"}}
+  bm25_only: {values: {figures: {run: "${steps.bm25}"}}}
+  distilled: {values: {trained: "${steps.taught}"}}
+baseline: near
+"""
+TABLE = TABLE.replace("teacher: null,", "teacher: null, nothing: null,")
+OTHERS = ("near", "far", "both", "bm25_only")
+
+
+def load_table(path, *settings, variants=OTHERS):
+    return recipe.load_recipe(path, parse_set(["corpus=data", *settings]), variants)
+
+
+def names(found):
+    return [step.name for step in found.steps]
+
+
+def test_what_varies_is_run_once_a_variant_and_the_rest_once(write):
+    found = load_table(write(TABLE))
+    assert names(found) == [
+        *("bm25", "negatives", "near/train", "near/figures"),
+        *("far/train", "far/figures"),
+        *("both/stage2", "both/figures"),
+        "bm25_only/figures",
+    ]
+    steps = {step.name: step for step in found.steps}
+    assert steps["far/train"].output == "far/model"
+    assert steps["far/train"].options["set"] == {"pooler.layers": [1, 6]}
+    assert found.options_in(steps["far/figures"], "out") == {"run": "out/far/model"}
+    assert found.options_in(steps["both/stage2"], "out")["model"] == "out/near/model"
+    assert found.options_in(steps["bm25_only/figures"], "out") == {"run": "out/bm25"}
+    assert steps["both/stage2"].uses == ("negatives", "near/train")
+
+
+def test_rows_have_titles_references_and_their_steps(write):
+    found = load_table(write(TABLE))
+    near, far, *_ = found.rows
+    assert [row.title for row in found.rows] == ["Layers 4 and 6", "far", "both", "bm25_only"]
+    assert near.cells == {None: {"figures": "near/figures"}}
+    assert near.expected == {("figures", "RR@10"): 0.2, ("figures", "nDCG@10"): 0.4}
+    assert far.expected == {("figures", "RR@10"): 0.1, ("figures", "nDCG@10"): 0.3}
+    assert (near.source, far.source) == ("Paper, Table 1", "")
+    assert (found.baseline, found.table) == ("near", ("figures",))
+
+
+SEEDS = "seeds: [42, 43]\n"
+SHARED = ["bm25", "negatives"]
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "variants", "expected"),
+    [
+        ("", [], ["both"], [*SHARED, "near/train", "both/stage2", "both/figures"]),
+        ("", ["layers=3"], ["near", "far"], [*SHARED, "train", "near/figures"]),
+        ("", ["teacher=x"], ["distilled"], [*SHARED, "distilled/taught", "distilled/figures"]),
+        ("", ["seeds=[5]"], ["far"], [*SHARED, "far/seed-5/train", "far/seed-5/figures"]),
+        (SEEDS, ["seeds=43"], ["far"], [*SHARED, "far/seed-43/train", "far/seed-43/figures"]),
+        (
+            SEEDS,
+            [],
+            ["f*"],
+            [*SHARED, *(f"far/seed-{seed}/{step}" for seed in (42, 43) for step in ("train", "figures"))],
+        ),
+        (SEEDS, [], ["bm25_only"], ["bm25", "bm25_only/figures"]),
+    ],
+)
+def test_steps_stand_where_they_stand_in_a_run_of_all(write, more, settings, variants, expected):
+    assert names(load_table(write(TABLE + more), *settings, variants=variants)) == expected
+
+
+def test_seeds_are_values_of_the_steps_and_cells_of_the_rows(write):
+    found = load_table(write(TABLE + SEEDS), variants=["far"])
+    assert [step.options["seed"] for step in found.steps if step.command == "train"] == [42, 43]
+    assert found.rows[0].cells == {seed: {"figures": f"far/seed-{seed}/figures"} for seed in (42, 43)}
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "variants", "problem"),
+    [
+        (("", ""), ["seeds=42,x"], None, r"^'seeds' is .*list of whole numbers"),
+        (("", ""), ["seeds=42,42"], None, r"^'seeds' is .*each seed once"),
+        (("seeds: [42, 43]", "seeds: [a]"), [], None, r"yaml:21: 'seeds' is \['a'\]"),
+        (
+            (", seed: 7}", "}"),
+            ["train.seed=1", "stage2.seed=1", "taught.seed=1"],
+            None,
+            "'seed', which the recipe lacks",
+        ),
+        (("", ""), ["seed=3"], None, "--set seeds=3"),
+        (("", ""), ["far.layrs=2"], OTHERS, "'layrs'; did you mean 'layers'"),
+        (("", ""), ["fra.layers=2"], OTHERS, "'fra'; did you mean 'far'"),
+        (("", ""), ["layers.x=1"], OTHERS, r"the value 'layers' has no options, it is \[4, 6\]"),
+        (("", ""), [], ["near", "fra"], "variant of the recipe 'fra'; did you mean 'far'"),
+        (("", ""), [], [], "unknown variant of the recipe ''"),
+        ((TABLE[TABLE.index("variants:") :], ""), ["seeds=1"], ["near"], "'demo' has no variants"),
+        (("", ""), [], None, r"yaml:11: .* value for 'teacher'.*Without it: --variants near,far,both,bm25_only$"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(write, change, settings, variants, problem):
+    with pytest.raises((InputError, OptionError), match=problem):
+        load_table(write((TABLE + SEEDS).replace(*change)), *settings, variants=variants)
+
+
+def test_set_may_be_for_one_variant(write):
+    found = load_table(
+        write(TABLE), "far.layers=2", "layers=3", "both.stage2.epochs=5", variants=["near", "far", "both"]
+    )
+    steps = {step.name: step for step in found.steps}
+    assert steps["near/train"].options["set"] == {"pooler.layers": 3}
+    assert steps["far/train"].options["set"] == {"pooler.layers": 2}
+    assert steps["both/stage2"].options["epochs"] == 5
+    # A value may have the name of a variant.
+    same = write(TABLE.replace("seed: 7", "seed: 7, far: 1").replace("model: bert", 'model: "${far}"'))
+    assert load_table(same, "far=2").steps[2].options["model"] == 2
+
+
+def test_a_value_may_be_options_that_variants_and_set_add_to(write):
+    text = TABLE.replace("layers: [4, 6]", "options: {token: mean}").replace(
+        "{layers: [1, 6]}", "{options: {layers: 2}}"
+    )
+    text = text.replace('pooler.layers: "${layers}"', 'pooler: "${options}"')
+    found = load_table(write(text), "options.token=first", variants=["far"])
+    assert found.steps[2].options["set"] == {"pooler": {"token": "first", "layers": 2}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "problem"),
+    [
+        ("far: {values: {layers", "far: {values: {layrs", 16, "variant 'far': .*'layrs'; did you mean 'layers'"),
+        ("{figures: {run:", "{figurs: {run:", 18, "variant 'bm25_only': .*'figurs'; did you mean 'figures'"),
+        ("far: {values", "far: {value", 16, "key of a variant 'value'; did you mean 'values'"),
+        ("both: {", "far: {", 17, "'far' is here twice; the first is in line 16"),
+        ("both: {", "bm25: {", 17, "the variant 'bm25' has the name of a step"),
+        ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of a folder of seeds"),
+        ("both: {", "model: {", 17, "the variant 'model' has the name of a folder that a step writes"),
+        ("seed: 7", "both: {x: 1}, seed: 7", 17, "the variant 'both' has the name of a value"),
+        ("both: {", "b c: {", 17, "'b c' has other characters than letters"),
+        ("both: {values: {trained", "both: {values: [trained], x: {y", 17, "unknown key of a variant 'x'"),
+        ("both: {values: {trained: ", "both: 3 #", 17, "'both' is 3, and should be a mapping"),
+        ("baseline: near", "baseline: nera", 20, "unknown variant 'nera'; did you mean 'near'"),
+        ("table: [figures]", "table: [figurs]", 13, "unknown step 'figurs'; did you mean 'figures'"),
+        ("table: [figures]", "table: figures", 13, "'table' is 'figures', and should be a list"),
+        ("table: [figures]", "", 14, "variants need 'table'"),
+        ("figures.RR@10", "figurs.RR@10", 16, "unknown step 'figurs'"),
+        ("model: bert}, output: model}", 'model: "${steps.stage2}"}, output: model}', 10, "own output"),
+    ],
+)
+def test_a_mistake_in_a_variant_is_said_with_file_and_line(write, old, new, line, problem):
+    assert old in TABLE
+    path = write(TABLE.replace(old, new, 1))
+    with pytest.raises(DataError, match=f"^{path}:{line}: .*{problem}"):
+        load_table(path, variants=None)
+
+
+def test_steps_may_stand_in_any_order_and_values_may_name_them(write):
+    text = TABLE.partition("variants:")[0].replace("table: [figures]\n", "")
+    found = load_table(write(text), "teacher=x", variants=None)
+    assert names(found) == ["bm25", "negatives", "train", "figures", "stage2", "taught", "unused"]
+    assert found.steps[-1].options == {"model": None}
+    assert found.values["trained"] == "${steps.train}"
+    assert found.rows == ()
+
+
+SMALL = """\
+extends: recipe.yaml
+name: small
+values: {corpus: small, layers: [0, 1], extra: 1}
+steps:
+  - {name: train, with: {batch-size: "${extra}", set: {pooler: {normalize: true}}}}
+  - {name: vectors, command: encode, with: {model: "${steps.train}"}, output: vectors}
+variants:
+  far: {values: {layers: [0, 2]}, expected: {nDCG@10: null}}
+  bm25_only: null
+  new: {values: {trained: "${steps.vectors}"}}
+"""
+
+
+def test_a_recipe_may_extend_another(write):
+    write(TABLE)
+    found = recipe.load_recipe(write(SMALL, "small.yaml"), {"teacher": "t"})
+    assert [row.name for row in found.rows] == ["near", "far", "both", "distilled", "new"]
+    steps = {step.name: step for step in found.steps}
+    assert found.name == "small"
+    assert steps["bm25"].options == {"source": "small"}
+    assert steps["far/train"].options["set"] == {"pooler.layers": [0, 2], "pooler.normalize": True}
+    assert steps["far/train"].options["batch_size"] == 1
+    assert steps["new/vectors"].uses == ("near/train",)
+    assert found.rows[1].expected == {("figures", "RR@10"): 0.1}
+    assert found.rows[0].source == "Paper, Table 1"
+
+
+def test_several_recipes_may_be_extended_the_later_over_the_earlier(write):
+    write(TABLE)
+    write("values: {layers: [9], seed: 3}\nbaseline: far\n", "mixin.yaml")
+    found = recipe.load_recipe(write("extends: [recipe.yaml, mixin.yaml]\n"
+                                     "values: {corpus: c, seed: 4, teacher: t}\n", "small.yaml"))  # fmt: skip
+    assert (found.values["layers"], found.values["seed"], found.baseline) == ([9], 4, "far")
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "line", "problem"),
+    [
+        ("name: x\nextends: recipe2.yaml\n", "small", 2, "unknown recipe 'recipe2.yaml'"),
+        ("name: x\nextends: small.yaml\n", "small", 2, "extends this one"),
+        ("name: x\nextends: 3\n", "small", 2, "'extends' is 3"),
+        (SMALL.replace("extra: 1", ""), "small", 5, "unknown value 'extra'"),
+        (SMALL.replace("far: {values: {l", "far: {values: {L"), "small", 8, "'Layers'; did you mean 'layers'"),
+        (SMALL.replace("{values: {trained", "{values: {teached"), "small", 10, "unknown value of the recipe 'teached'"),
+        (SMALL.replace("command: encode, ", ""), "small", 6, "'command' is missing"),
+        (SMALL.replace("corpus: small", "corpus: null"), "recipe", 7, "needs a value for 'corpus'"),
+        (SMALL + "table: [x]", "small", 11, "unknown step 'x'"),
+    ],
+)
+def test_a_mistake_is_said_with_the_file_that_makes_it(write, tmp_path, text, file, line, problem):
+    write(TABLE)
+    path = write(text, "small.yaml")
+    with pytest.raises(DataError, match=f"^{tmp_path}/{file}.yaml:{line}: .*{problem}"):
+        recipe.load_recipe(path, {"teacher": "t"})
+
+
+def test_labels_and_headings_follow_what_is_set(write):
+    titled = TABLE.replace("{name: train, command", "{name: train, title: 'Train on ${layers}', command")
+    steps = {step.name: step.heading for step in load_table(write(titled)).steps}
+    assert (steps["far/train"], steps["far/figures"]) == ("far · Train on 1,6", "evaluate → far/figures.json")
+    text = TABLE.replace("title: Layers 4 and 6", "title: 'Layers ${layers}, ${trained}'").replace(
+        "far: {", "far: {title: '${layers}', "
+    )
+    assert [row.title for row in load_table(write(text)).rows[:2]] == ["Layers 4,6, train", "1,6"]
+    assert [row.title for row in load_table(write(text), "layers=2,3").rows[:2]] == ["Layers 2,3, train", "2,3"]
+    assert load_table(write(text), "far.layers=5").rows[1].title == "5"
+
+
+SETS = """\
+name: demo
+values: {data: null, layers: [4, 6], metrics: RR@10, seed: 7}
+steps:
+  - {name: train, command: train, with: {model: bert, set: {pooler.layers: "${layers}"}}, output: model}
+  - {name: vectors, command: encode, with: {model: "${steps.train}", texts: "${data}"}, output: vectors}
+  - {name: figures, command: evaluate, with: {run: "${steps.vectors}", metrics: "${metrics}"}, output: figures.json}
+table: [figures]
+sets:
+  web: {title: The web, values: {data: web}, expected: {source: Table 1, RR@10: 0.5}}
+  forum_a: {values: {data: a}}
+  forum_b: {values: {data: b, metrics: nDCG@10}}
+means:
+  forums: {title: Forums, of: ["forum_*"]}
+  all: {title: Mean, of: [web, forums], expected: {RR@10: 0.4}}
+variants:
+  near: {title: "Layers ${layers}", expected: {source: Table 2, web.RR@10: 0.3, all.RR@10: 0.2}}
+  far: {values: {layers: [1, 6]}}
+baseline: near
+"""
+NO_VARIANTS = SETS.partition("variants:")[0]
+
+
+def test_each_variant_is_run_with_each_set(write):
+    found = recipe.load_recipe(write(SETS))
+    assert names(found)[:6] == [
+        *("near-web/train", "near-web/vectors", "near-web/figures"),
+        *("near-forum_a/vectors", "near-forum_a/figures", "near-forum_b/vectors"),
+    ]
+    assert [row.name for row in found.rows[:6]] == [
+        *("near-web", "near-forum_a", "near-forum_b", "near-forums", "near-all", "far-web"),
+    ]
+    web, *_, mean = found.rows[:5]
+    assert (web.title, mean.title) == ("Layers 4,6 · The web", "Layers 4,6 · Mean")
+    assert mean.of == ("near-web", "near-forums")
+    assert (mean.cells, mean.expected, mean.source) == ({}, {("figures", "RR@10"): 0.2}, "Table 2")
+    assert web.expected == {("figures", "RR@10"): 0.3}
+    assert [row.baseline for row in found.rows[5:]] == [f"near-{one.partition('-')[2]}" for one in ROWS_OF_FAR]
+
+
+ROWS_OF_FAR = ("far-web", "far-forum_a", "far-forum_b", "far-forums", "far-all")
+
+
+def test_sets_without_variants_are_rows_by_themselves(write):
+    found = recipe.load_recipe(write(NO_VARIANTS))
+    assert [row.name for row in found.rows] == ["web", "forum_a", "forum_b", "forums", "all"]
+    assert found.rows[0].expected == {("figures", "RR@10"): 0.5}
+    assert found.rows[-1].expected == {("figures", "RR@10"): 0.4}
+    assert found.rows[-1].of == ("web", "forums")
+
+
+def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
+    path = write(SETS)
+    settings = parse_set(["far.layers=[2]", "web.data=mine", "far-web.metrics=R@5"])
+    assert [row.name for row in recipe.load_recipe(path, variants=["far"]).rows] == list(ROWS_OF_FAR)
+    assert [row.name for row in recipe.load_recipe(path, variants=["forum_*"]).rows] == [
+        *("near-forum_a", "near-forum_b", "near-forums", "far-forum_a", "far-forum_b", "far-forums"),
+    ]
+    plain = recipe.load_recipe(write(SETS.replace("web.RR@10", "RR@10").replace("sets:", "sets:\n  gone: null")))
+    assert plain.rows[0].expected == {("figures", "RR@10"): 0.3}
+    steps = {step.name: step for step in recipe.load_recipe(path, settings).steps}
+    assert steps["near-web/vectors"].options["texts"] == steps["far-web/vectors"].options["texts"] == "mine"
+    assert steps["far-web/train"].options["set"] == {"pooler.layers": [2]}
+    assert steps["far-web/figures"].options["metrics"] == "R@5"
+    assert steps["near-web/figures"].options["metrics"] == "RR@10"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("web.RR@10", "wbe.RR@10"), "unknown set or step 'wbe'; did you mean 'web'"),
+        (("of: [web, forums]", "of: [web, all]"), "unknown set or variant 'all'"),
+        (("of: [web, forums]", "of: web"), "'of' is 'web', and should be a list of sets"),
+        (("forums: {title: Forums", "web: {title: Forums"), "the set 'web' has the name of another row"),
+        (("  far: {", "  near-web: {}\n  near: {}\n  far: {"), "'near' is here twice"),
+        (("baseline: near", "baseline: web"), "unknown variant 'web'"),
+        (("Layers ${layers}", "${layrs}"), "yaml:16: unknown value 'layrs'; did you mean 'layers'"),
+        (("  forum_a: {", "  figures: {"), "the set 'figures' has the name of a step"),
+    ],
+)
+def test_a_wrong_set_or_mean_is_refused(write, change, problem):
+    with pytest.raises((DataError, UnknownNameError), match=problem):
+        recipe.load_recipe(write(SETS.replace(*change)))
+
+
+def test_two_rows_of_one_name_are_refused(write):
+    """A variant a-b with the set c, and a variant a with the set b-c."""
+    text = SETS.replace("  far: {", "  near-web: {}\n  far: {").replace("  forum_a:", "  web-web:")
+    with pytest.raises(DataError, match="two rows have the name 'near-web-web'"):
+        recipe.load_recipe(write(text))

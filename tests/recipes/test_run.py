@@ -1,0 +1,445 @@
+"""Running recipes: the command lines that are built, what is skipped, and what happens when a step fails."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from filelock import FileLock
+
+from retrievalkit import storage
+from retrievalkit.errors import ArtifactError, DataError, InputError
+from retrievalkit.recipes.job import StepError
+from retrievalkit.recipes.outcome import Outcome
+from retrievalkit.recipes.recipe import load_recipe
+from retrievalkit.recipes.run import preview, run
+from retrievalkit.recipes.settings import parse_set
+from retrievalkit.recipes.state import STATE
+from retrievalkit.registry import trust
+
+COUNT = """\
+name: count
+description: Builds, trains and prints.
+values: {source: data.txt, layers: [4, 6], epochs: 1}
+steps:
+  - name: index
+    command: build
+    with: {source: "${source}", name: [one, two], fast: true}
+    output: index
+  - name: train
+    command: train
+    with: {from: "${steps.index}", epochs: "${epochs}", set: {pooler.layers: "${layers}"}, shared-tower: false}
+    output: model
+  - name: figures
+    command: evaluate
+    with: {run: "${steps.train}", json: true}
+    output: figures.json
+    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}
+"""
+FIGURES = 'evaluate\n    with: {run: "${steps.train}", json: true}\n    output: figures.json'
+
+
+@pytest.fixture
+def calls():
+    """What the commands were called with."""
+    return []
+
+
+@pytest.fixture
+def cli(calls):
+    """A command line with a command that writes a folder, one that resumes, and one that only prints."""
+    main = click.Group("rkit")
+
+    def write(output, text, overwrite):
+        with storage.write_folder(output, overwrite=overwrite) as staging:
+            (staging / "content").write_text(text)
+            storage.write_manifest(staging, "index", command="build", options={})
+
+    @main.command()
+    @click.argument("source")
+    @click.option("--name", multiple=True)
+    @click.option("--fast", is_flag=True)
+    @click.option("--weight", type=float)
+    @click.option("--fail", is_flag=True)
+    @click.option("--output", "-o", required=True, type=click.Path())
+    @click.option("--overwrite", is_flag=True)
+    def build(source, name, fast, weight, fail, output, overwrite):
+        calls.append(("build", source, name, fast, overwrite))
+        if fail:
+            click.echo("\n".join(f"line {number}" for number in range(100)))
+            msg = "the text is broken."
+            raise InputError(msg)
+        write(output, Path(source).read_text(), overwrite)
+
+    @main.command()
+    @click.option("--from", "source", required=True)
+    @click.option("--epochs", type=int)
+    @click.option("--shared-tower/--separate-towers", default=True)
+    @click.option("--set", "settings", multiple=True)
+    @click.option("--resume", is_flag=True)
+    @click.option("--output", required=True)
+    @click.option("--overwrite", is_flag=True)
+    def train(source, epochs, shared_tower, settings, resume, output, overwrite):
+        calls.append(("train", epochs, shared_tower, settings, resume, overwrite))
+        if epochs == 13 and not resume:
+            raise KeyboardInterrupt
+        write(output, (Path(source) / "content").read_text() + str(epochs // 10), overwrite)
+
+    @main.command()
+    @click.argument("run")
+    @click.option("--json", "as_json", is_flag=True)
+    def evaluate(run, as_json):
+        calls.append(("evaluate", as_json))
+        metrics = {"nDCG@10": len((Path(run) / "content").read_text()) / 10}
+        click.echo(json.dumps({"metrics": metrics, "queries": {"nDCG@10": 3}}))
+
+    @main.command()
+    @click.argument("source")
+    @click.argument("output")
+    def convert(source, output):
+        Path(output).write_text(Path(source).read_text().upper())
+
+    return main
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, cli):
+    """Runs the recipe `count` (or another text) with settings, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("data.txt").write_text("abc")
+
+    def start(*settings, text=COUNT, output="out", **options):
+        Path("recipe.yaml").write_text(text)
+        recipe = load_recipe("recipe.yaml", parse_set(settings), options.pop("variants", None))
+        return run(recipe, output, cli=cli, **options).steps
+
+    return start
+
+
+def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
+    results = start()
+    assert [one.command_line for one in results] == [
+        "rkit build data.txt --name one --name two --fast --output out/index",
+        "rkit train --from out/index --epochs 1 --set pooler.layers=4,6 --separate-towers --output out/model",
+        "rkit evaluate out/model --json > out/figures.json",
+    ]
+    assert calls == [
+        ("build", "data.txt", ("one", "two"), True, False),
+        ("train", 1, False, ("pooler.layers=4,6",), False, False),
+        ("evaluate", True),
+    ]
+    assert not any(one.skipped for one in results)
+    assert results[2].figures == {"nDCG@10": 0.4}
+
+
+def test_an_output_may_be_an_argument_of_the_command(start):
+    text = "name: upper\nsteps:\n  - {name: upper, command: convert, with: {source: data.txt}, output: a/upper.txt}\n"
+    Path("out/a").mkdir(parents=True)
+    Path("out", STATE).write_text('{"recipe": "upper", "steps": {}}')
+    (result,) = start(text=text)
+    assert result.command_line == "rkit convert data.txt out/a/upper.txt"
+    assert Path("out/a/upper.txt").read_text() == "ABC"
+
+
+def test_a_plan_is_what_a_run_then_does(start, calls, cli):
+    def planned(overrides=None, **options):
+        return preview(load_recipe("recipe.yaml", overrides), "out", cli=cli, **options)
+
+    Path("recipe.yaml").write_text(COUNT)
+    first = planned()
+    assert calls == []
+    assert not Path("out").exists()
+    assert not any(step["kept"] for step in first.steps)
+    assert [step["command_line"] for step in first.steps] == [step.command_line for step in start()]
+    assert all(step["kept"] for step in planned().steps)
+    assert not any(step["kept"] for step in planned(force=True).steps)
+    changed = planned(overrides=parse_set(["epochs=20"]))
+    assert [step["kept"] for step in changed.steps] == [True, False, False]
+    assert changed.summary.splitlines() == [
+        "[1/3] build → index (kept)",
+        "      rkit build data.txt --name one --name two --fast --output out/index",
+        "[2/3] train → model",
+        "      rkit train --from out/index --epochs 20 --set pooler.layers=4,6 --separate-towers --output out/model",
+        "[3/3] evaluate → figures.json",
+        "      rkit evaluate out/model --json > out/figures.json",
+        "2 of 3 steps would run; nothing was run.",
+    ]
+    Path("data.txt").write_text("other")
+    assert not any(step["kept"] for step in planned().steps)
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "again"),
+    [
+        (lambda: None, ["epochs=20"], "train evaluate"),
+        (lambda: None, ["epochs=2"], "train"),  # whose content is the same
+        (lambda: Path("data.txt").touch(), [], ""),
+        (lambda: Path("data.txt").write_text("abcd"), [], "build train evaluate"),
+        (lambda: Path("out/index/content").unlink(), [], "build"),
+        (lambda: Path("out/index/content").write_text("ab"), [], "build"),
+    ],
+    ids=["option", "same result", "time alone", "input", "output gone", "output cut off"],
+)
+def test_what_depends_on_a_change_is_run_again(start, calls, change, settings, again):
+    start()
+    calls.clear()
+    change()
+    start(*settings)
+    assert [name for name, *_ in calls] == again.split()
+
+
+def test_the_folder_may_be_moved_and_force_runs_every_step(start, calls):
+    first = start()
+    calls.clear()
+    Path("out").rename("elsewhere")
+    second = start(output="elsewhere")
+    assert calls == []
+    assert all(one.skipped for one in second)
+    assert [(one.seconds, one.figures) for one in second] == [(one.seconds, one.figures) for one in first]
+    start(output="elsewhere", force=True)
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
+
+
+def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
+    text = COUNT.replace("command: train", "command: build").replace("from:", "fail: true, source:")
+    text = text.replace(', epochs: "${epochs}", set: {pooler.layers: "${layers}"}, shared-tower: false', "")
+    with pytest.raises(StepError, match=r"step 'train' \(rkit build\) failed: the text is broken.") as caught:
+        start(text=text)
+    assert caught.value.exit_code == 2
+    assert Path("out/index/content").exists()
+    assert not Path("out/model").exists()
+    shown = capsys.readouterr().err
+    assert "[1/3] build → index" in shown
+    assert "| line 99\n" in shown
+    assert "line 50" not in shown
+    assert "The whole log: out/logs/train.log" in shown
+    assert "Stopped in step 2 of 3, 'train'. Kept in 'out': the output of index." in shown
+    calls.clear()
+    start()
+    assert [name for name, *_ in calls] == ["train", "evaluate"]
+
+
+def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        start("epochs=13")
+    last = interrupted.value.__notes__[-1]
+    assert "Interrupted in step 2 of 3, 'train'. Kept in 'out': the output of index, and the last saved state" in last
+    state = json.loads(Path("out", STATE).read_text())["steps"]
+    assert state["train"]["done"] is False
+    calls.clear()
+    capsys.readouterr()
+    results = start("epochs=13")
+    shown = capsys.readouterr().err
+    assert "[1/3] Unchanged, kept from the run before: index\n[2/3] train → model\n" in shown
+    assert "Goes on where it was cut off after" in shown
+    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+    assert results[1].seconds > state["train"]["seconds"]
+    with pytest.raises(KeyboardInterrupt):
+        start("epochs=13", "train.set.pooler.layers=2")
+    calls.clear()
+    start("epochs=5")
+    assert calls[0][4] is False
+
+
+def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
+    @cli.command(name="evaluate")
+    @click.argument("run")
+    @click.option("--json", is_flag=True)
+    def evaluate(run, json):
+        click.echo("{")
+        raise click.UsageError("no.")
+
+    with pytest.raises(StepError, match=r"step 'figures' .*: no\.") as caught:
+        start()
+    assert caught.value.exit_code == 2
+    assert sorted(path.name for path in Path("out").iterdir()) == ["index", "logs", "model", STATE]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "problem"),
+    [
+        ("command: train", "command: trian", 9, "unknown command 'trian'; did you mean 'train'"),
+        ('epochs: "', 'epohcs: "', 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
+        ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': 'many' is not a valid integer"),
+        ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
+        ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
+        ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
+        ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
+        ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
+        (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
+        ("name: [one, two]", "weight: heavy", 7, "'heavy' is not a valid float"),
+        # Nothing is written outside of the run's folder.
+        ('"${source}"', '"--output=/tmp/elsewhere"', 7, "would read as an option"),
+        ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
+        ("output: index", "output: a/../../b", 8, "not inside the run's folder"),
+        ("output: index", "output: /tmp/elsewhere", 8, "not inside the run's folder"),
+        ("command: build", "command: plugins new", 5, "unknown command 'plugins new'"),
+        ("command: build", "command: run", 5, "unknown command 'run'"),
+    ],
+)
+def test_a_wrong_step_is_named_with_its_line_before_anything_runs(start, cli, calls, old, new, line, problem):
+    cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
+    cli.add_command(cli.commands["build"], "run")
+    assert old in COUNT
+    with pytest.raises(DataError, match=rf"^recipe.yaml:{line}: .*{problem}"):
+        start(text=COUNT.replace(old, new, 1))
+    assert calls == []
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://stranger/x", "ftp://stranger/x", "s3://mine/x::ftp://stranger/x", "s3://mine2/x"]
+)
+def test_a_store_is_read_only_if_the_user_names_it(start, cli, calls, address):
+    text = COUNT.replace("name: [one, two]", f"name: {address}")
+    with pytest.raises(DataError, match="--set"):
+        start("source=s3://mine", text=text)
+    assert (calls, Path("out").exists()) == ([], False)
+    Path("recipe.yaml").write_text(COUNT.replace('"${source}"', '"${source}/corpus.jsonl"'))
+    planned = preview(load_recipe("recipe.yaml", parse_set(["source=s3://mine"])), "out", cli=cli).steps
+    assert planned[0]["command_line"].startswith("rkit build s3://mine/corpus.jsonl ")
+
+
+def test_another_recipes_folder_is_left_alone(start):
+    start()
+    with pytest.raises(ArtifactError, match="belongs to the recipe 'count', not to 'recount'"):
+        start(text=COUNT.replace("name: count", "name: recount"))
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("all of it")
+    with pytest.raises(ArtifactError, match=r"exists already, and holds no run of a recipe\. Choose another"):
+        start(output="mine")
+    Path("out", STATE).write_text("{")
+    with pytest.raises(ArtifactError, match="is not valid JSON"):
+        start()
+
+
+def test_two_runs_do_not_write_into_one_folder(start, calls):
+    start("epochs=1")
+    before, done = Path("out", STATE).read_text(), len(calls)
+    with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
+        start("epochs=2")
+    assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
+    assert [one.skipped for one in start("epochs=2")] == [True, False, True]
+
+
+TABLE = (
+    COUNT.replace("    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}\n", "")
+    + """\
+table: [figures]
+variants:
+  short: {expected: {source: a paper, nDCG@10: 0.5}}
+  long: {title: Long, values: {epochs: 20}, expected: {nDCG@10: 0.4}}
+baseline: short
+"""
+)
+
+
+def test_variants_share_steps_and_the_table_is_left_in_the_folder(start, calls, cli):
+    results = start(text=TABLE)
+    assert [one.name for one in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate", "train", "evaluate"]
+    assert "--from out/index --epochs 20" in results[3].command_line
+    calls.clear()
+    outcome = run(load_recipe("recipe.yaml"), "out", cli=cli)
+    assert calls == []
+    assert re.search(r"^short +0.4000 \(0.5000, -0.1000\)", outcome.summary, re.MULTILINE)
+    assert re.search(r"^Long +0.4000 \(0.4000, \+0.0000\)", outcome.summary, re.MULTILINE)
+    found = outcome.as_json()
+    assert [row["variant"] for row in found["rows"]] == ["short", "long"]
+    assert found.pop("steps")[0]["name"] == "index"
+    assert found == json.loads(Path("out/results.json").read_text())
+    assert "| Long | 0.4000 (0.4000, +0.0000) |" in Path("out/results.md").read_text()
+
+
+def test_steps_are_shown_with_their_titles_and_times(start, capsys):
+    text = COUNT.replace("- name: train\n", "- name: train\n    title: 'Train ${epochs} epoch: to see'\n")
+    outcome = Outcome(start(text=text, verbose=True))
+    out, shown = capsys.readouterr()
+    assert out == ""
+    assert "[2/3] Train 1 epoch: to see\n      rkit train --from out/index" in shown
+    assert Path("out/logs/train.log").read_text().startswith("$ rkit train --from out/index")
+    assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch$", outcome.summary, re.MULTILINE)
+    start(text=text)
+    shown = capsys.readouterr().err
+    assert shown == "[1-3/3] Unchanged, kept from the run before: index, train, figures\n"
+
+
+def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
+    text = TABLE.replace("epochs: 1}", "epochs: 1, seed: 1}").replace(
+        "pooler.layers:", "seed: '${seed}', pooler.layers:"
+    )
+    start("seeds=3", text=text, variants=["long"])
+    calls.clear()
+    results = start("seeds=3,4", text=text)
+    assert [one.name for one in results if one.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
+    assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
+    assert "over the seeds 3, 4." in Path("out/results.md").read_text()
+
+
+def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
+    with pytest.raises(KeyboardInterrupt):
+        start(text=TABLE.replace("epochs: 20", "epochs: 13"))
+    found = json.loads(Path("out/results.json").read_text())
+    assert [row["variant"] for row in found["rows"]] == ["short"]
+    calls.clear()
+    start(text=TABLE.replace("epochs: 20", "epochs: 13"))
+    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"pooler": "clss"}, "unknown pooler 'clss'; did you mean 'cls'"),
+        (
+            {"pooler": "cls", "set": {"pooler": {"layre": 3}}},
+            "pooler 'cls' has no option 'layre'; did you mean 'layer'",
+        ),
+        ({"set": {"pooler.layer": "first"}}, "option 'layer' of pooler 'cls' cannot be 'first'"),
+        (
+            {"loss": "contrastive", "set": {"loss.temprature": 1}},
+            "loss 'contrastive' has no option 'temprature'; did you mean 'temperature'",
+        ),
+        ({"set": {"loss.temprature": 1}}, "loss 'contrastive' has no option 'temprature'"),
+        ({"set": {"limt": 3}}, "rkit train has no option 'limt'; did you mean 'limit'"),
+        ({"encoder": "transfomer"}, "unknown encoder 'transfomer'; did you mean 'transformer'"),
+        ({"command": "mine-negatives", "set": {"skip": 3}}, "rkit mine-negatives has no option 'skip'"),
+    ],
+)
+def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_path, options, problem):
+    from retrievalkit.cli import main
+
+    command, usual = options.pop("command", "train"), {"examples": "e"}
+    usual |= {"model": "bert"} if command == "train" else {"from": "bm25", "corpus": "c"}
+    given = json.dumps({**usual, **options})
+    Path(tmp_path / "recipe.yaml").write_text(
+        f"name: x\nsteps:\n  - {{name: train, command: {command}, output: model, with: {given}}}\n"
+    )
+    with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
+        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [(), ("index.name=https://root:s3cret@host",), ("epochs=https://root:s3cret@host",)]
+)
+def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings):
+    text = COUNT if settings else COUNT.replace("name: [one, two]", "name: https://root:s3cret@host")
+    text = text.replace('epochs: "${epochs}", ', "") if "epochs" in "".join(settings) else text
+    with pytest.raises(InputError, match="holds a user or a password") as caught:
+        start(*settings, text=text)
+    assert "s3cret" not in str(caught.value)
+    assert not Path("out").exists()
+
+
+def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
+    seen = []
+    build = cli.commands["build"].callback
+    cli.commands["build"].callback = lambda **options: (seen.append(trust.in_recipe()), build(**options))
+    start()
+    assert (seen, trust.in_recipe()) == ([True], False)
+
+
+def test_titles_of_a_recipe_cannot_control_the_terminal(start, capsys):
+    start(text=COUNT.replace("command: build", 'command: build\n    title: "a\\e[2Jb"', 1))
+    assert "a\\x1b[2Jb" in capsys.readouterr().err

@@ -1,0 +1,282 @@
+"""What is around a method: plugins' filters, fusion methods, metrics, re-rankers and recipes, as the guide has them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import textwrap
+
+import ir_measures
+import pytest
+import retrievalkit_testing as testing
+from click.testing import CliRunner
+
+from places import ROOT
+from retrievalkit import registry
+from retrievalkit.cli import main
+from retrievalkit.contracts import Judged
+from retrievalkit.errors import OptionError, PluginError, UnknownNameError
+from retrievalkit.evaluation.measures import IrMeasure, open_metric
+from retrievalkit.evaluation.metrics import per_query
+from retrievalkit.models.rerankers import open_reranker
+from retrievalkit.recipes.files import bundled_recipes, find_recipe
+from retrievalkit.registry.component_options import read_call
+from retrievalkit.registry.registrations import METRICS
+from retrievalkit.search.fusion import Fusion
+
+GUIDE = (ROOT / "docs" / "write-a-plugin.md").read_text()
+
+
+def file_of_the_guide(name):
+    return re.search(rf"<!-- file: {re.escape(name)} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)[1]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, fresh_registry):
+    """Runs `rkit` in a folder with the guide's plugin, a collection and a run of it."""
+    (tmp_path / "my_recipes").mkdir()
+    for name in ("extras.py", "my_recipes/overlap.yaml"):
+        (tmp_path / name).write_text(file_of_the_guide(name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", "extras.py")
+    fresh_registry()
+    testing.tiny_collection("data")
+    queries = [json.loads(line) for line in (tmp_path / "data" / "queries.jsonl").read_text().splitlines()]
+    lines = [f"{one['_id']} Q0 c{rank} {rank + 1} {50 - rank} t\n" for one in queries for rank in range(9)]
+    (tmp_path / "run.trec").write_text("".join(lines))
+
+    def invoke(*words):
+        return CliRunner().invoke(main, [*words])
+
+    return invoke
+
+
+def well(result):
+    assert result.exit_code == 0, result.output
+    return result
+
+
+RERANK = shlex.split("rerank apply overlap:lower --run run.trec --queries data --corpus data/corpus.jsonl")
+
+
+def test_a_plugins_reranker_fusion_and_metric_do_what_they_say(run, tmp_path):
+    """Words are counted, votes are summed, and unjudged documents are left out; the recipe gives the same bytes."""
+    well(run(*RERANK, "--output", "overlap.trec"))
+    first = (tmp_path / "overlap.trec").read_text().splitlines()[0].split()
+    assert first[:3] == ["q0-0", "Q0", "c0"]  # what is the capital of argentina: is the of argentina
+    assert float(first[4]) == 4
+    well(run("search", "run.trec", "overlap.trec", "--fusion", "votes(top=3)", "--output", "votes.trec"))
+    votes = {float(line.split()[4]) for line in (tmp_path / "votes.trec").read_text().splitlines()}
+    assert votes == {0, 1, 2}
+    line = ["--qrels", "data/qrels/test.tsv", "--metrics", "nDCG@10 condensed@5 condensed", "--json"]
+    found = json.loads(well(run("evaluate", "run.trec", *line)).stdout)["metrics"]
+    assert found["condensed@5"] == pytest.approx(5 / 42)  # of c0 to c4 each has a question, and finds nothing else
+    assert found["condensed"] == pytest.approx(9 / 42)
+    well(run("run", "extras/overlap", "--output", "by-recipe"))
+    assert (tmp_path / "by-recipe" / "overlap.trec").read_bytes() == (tmp_path / "overlap.trec").read_bytes()
+
+
+def test_a_plugins_fusion_is_tuned(run, tmp_path):
+    """The file of weights names it with its options, and is read back; nothing is normalised."""
+    well(run(*RERANK, "--output", "overlap.trec"))
+    runs = ("search", "run.trec", "overlap.trec")
+    tune = shlex.split("--fusion votes(top=3) --tune data/qrels/test.tsv --output weights.json")
+    assert "votes(top=3)" in well(run(*runs, *tune)).output
+    best = json.loads((tmp_path / "weights.json").read_text())["fusion"]
+    assert (best["method"], best["normalization"]) == ("votes(top=3)", None)
+    well(run(*runs, "--weights", "weights.json", "--output", "tuned.trec"))
+    weights = ",".join(map(str, best["weights"]))
+    well(run(*runs, "--fusion", "votes(top=3)", "--weights", weights, "--output", "same.trec"))
+    assert (tmp_path / "tuned.trec").read_bytes() == (tmp_path / "same.trec").read_bytes()
+
+
+def test_a_plugins_reranker_filters_negatives(run, tmp_path):
+    """As a cross-encoder does, by its score."""
+    mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --output mined.jsonl")
+    well(run(*mine, "--reranker", "overlap:lower", "--reranker-above", "2"))
+    audit = json.loads((tmp_path / "mined.jsonl.audit.json").read_text())
+    reasons = {shown["reason"] for one in audit["filters"] if one["name"] == "re-ranker" for shown in one["examples"]}
+    assert reasons
+    assert all(re.fullmatch(r"the re-ranker gives it [3-9], and the limit is 2", reason) for reason in reasons)
+
+
+def test_a_plugins_filter_is_in_the_audit_by_its_name(run, tmp_path):
+    """With its options; without filters of plugins the audit says nothing of them."""
+    mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --depth 8")
+    well(run(*mine, "--output", "all.jsonl"))
+    assert "filters" not in json.loads((tmp_path / "all.jsonl.audit.json").read_text())["options"]
+    well(run(*mine, "--filter", "longer_than(words=30)", "--output", "some.jsonl"))
+    audit = json.loads((tmp_path / "some.jsonl.audit.json").read_text())
+    assert audit["options"]["filters"] == ["longer_than(words=30)"]
+    dropped = {one["name"]: one["dropped"] for one in audit["filters"]}
+    assert dropped["longer_than"] > 0
+    lines = (tmp_path / "some.jsonl").read_text().splitlines()
+    kept = {name for line in lines for name in json.loads(line)["negatives"]}
+    texts = [json.loads(line) for line in (tmp_path / "data" / "corpus.jsonl").read_text().splitlines()]
+    assert all((len(one["text"].split()) > 30) == (one["_id"] in kept) for one in texts[:8])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("search a b --fusion vots", "unknown fusion 'vots'; did you mean 'votes'? Known: linear, rrf, sum, votes."),
+        ("search a b --fusion vots", "'votes' comes with extras.py local file."),
+        ("search {runs} --fusion 'votes(tip=3)'", "fusion 'votes' has no option 'tip'"),
+        ("search {runs} --fusion 'votes(top=x y)'", "is not written like NAME or NAME(option=value"),
+        ("search {runs} --fusion votes --rrf-k 3", "rrf_k=3 has no effect with fusion 'votes'"),
+        ("search {runs} --fusion 'rrf(rrf_k=3)'", "which has a flag of its own: --rrf-k"),
+        ("{evaluate} condenst@5", "Write 'condensed@5'. 'condensed' comes with extras.py local file."),
+        ("{evaluate} 'condensed(a=1)'", "has no option 'a'"),
+        ("rerank apply overlop:x {pairs} -o o", "unknown reranker 'overlop'; did you mean 'overlap'?"),
+        ("run extras/overlop -o o", "unknown recipe 'extras/overlop'; did you mean 'extras/overlap'?"),
+        ("run no_such -o o", "or extras/NAME"),
+        ("{mine} --filter longer", "unknown filter 'longer'; did you mean 'longer_than'?"),
+        ("{mine} --filter longer_than --filter 'longer_than(words=3)'", "the filter 'longer_than' is given twice"),
+    ],
+)
+def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):
+    """What is known, what is near and who brings it; nothing was written."""
+    line = line.format(
+        runs="run.trec run.trec",
+        evaluate="evaluate run.trec --qrels data/qrels/test.tsv --metrics",
+        pairs="--run run.trec --queries data --corpus data/corpus.jsonl",
+        mine="mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data -o o",
+    )
+    result = run(*shlex.split(line))
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "o").exists()
+
+
+def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
+    """Both are named, whatever the kind."""
+    (tmp_path / "other.py").write_text((tmp_path / "extras.py").read_text().replace('"extras:', '"other:'))
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", "extras.py,other.py")
+    fresh_registry()
+    for call in (
+        lambda: Fusion("votes"),
+        lambda: open_metric("condensed@5"),
+        lambda: open_reranker("overlap:lower"),
+        lambda: find_recipe("extras/overlap"),
+        lambda: registry.create("filter", "longer_than", None),
+    ):
+        with pytest.raises(PluginError, match=r"is registered by both extras\.py local file and other\.py local file"):
+            call()
+    assert well(run("--help")).output
+
+
+def test_a_class_of_another_kind_is_refused(tmp_path, monkeypatch, fresh_registry):
+    """With the class that it has to extend."""
+    kinds = {"filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker", "recipe": "Path"}
+    hooks = "\n".join(f'@hookimpl\ndef register_{kind}s(register):\n    register("odd", "odd:Odd")' for kind in kinds)
+    (tmp_path / "odd.py").write_text(f"from retrievalkit import hookimpl\nclass Odd:\n    pass\n{hooks}\n")
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "odd.py"))
+    fresh_registry()
+    for kind, base in kinds.items():
+        with pytest.raises(PluginError, match=f"'odd:Odd' is no {base}"):
+            registry.get(kind, "odd")
+
+
+def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_registry):
+    """A metric that is no number, as many scores as there are pairs, and only finite ones."""
+    (tmp_path / "wrong.py").write_text(
+        textwrap.dedent("""
+        from retrievalkit import hookimpl
+        from retrievalkit.contracts import Metric, Reranker
+
+        class NaN(Metric):
+            def value(self, query):
+                return float("nan")
+
+        class Scores(Reranker):
+            def __init__(self, scores):
+                self.scores = scores
+                if scores:
+                    self.fingerprint = ""
+
+            @classmethod
+            def load(cls, source, *, max_length=None):
+                return cls([float(one) for one in source.split()])
+
+            def score(self, pairs, *, batch_tokens=None, precision="fp32", advance=None):
+                return self.scores
+
+        @hookimpl
+        def register_metrics(register):
+            register("NaN", "wrong:NaN")
+
+        @hookimpl
+        def register_rerankers(register):
+            register("scores", "wrong:Scores")
+        """)
+    )
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "wrong.py"))
+    fresh_registry()
+    from retrievalkit.models.rerankers import score_pairs
+
+    with pytest.raises(PluginError, match="metric 'NaN' is nan for query 'q'"):
+        per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN")
+    with pytest.raises(PluginError, match=r"shape \(1,\) for 2 pairs"):
+        score_pairs(open_reranker("scores:1"), ["a", "b"])
+    with pytest.raises(PluginError, match="the re-ranker 'scores' has no fingerprint"):
+        open_reranker("scores:")
+    with pytest.raises(PluginError, match="not finite"):
+        score_pairs(open_reranker("scores:1 inf"), ["a", "b"])
+
+
+def test_what_is_built_in_is_registered_too():
+    """By the same hooks, so that `rkit plugins list` shows it and no plugin takes its name."""
+    assert {"rrf", "sum", "linear"} <= set(registry.names("fusion"))
+    assert set(METRICS) <= set(registry.names("metric"))
+    assert set(METRICS) <= set(ir_measures.measures.registry)
+    assert "cross_encoder" in registry.names("reranker")
+    assert {"jsonl", "tsv", "hf"} <= set(registry.names("source"))
+    assert "retrievalkit" in registry.names("recipe")
+    for kind in ("filter", "fusion", "metric", "reranker", "source"):
+        for name in registry.names(kind):
+            assert registry.get(kind, name)
+    name = next(iter(bundled_recipes()))
+    assert find_recipe(f"retrievalkit/{name}") == find_recipe(name)
+
+
+@pytest.mark.parametrize("name", [*METRICS, "nDCG@10", "RR@1", "P(rel=2)@3", "infAP"])
+def test_a_metric_of_one_query_is_that_of_all(name):
+    """`value` gives what the one pass over all queries gives."""
+    name = f"{name}@0.1" if name == "IPrec" else f"{name}@5" if name in ("P", "R", "Judged", "Success", "ERR") else name
+    run = {"q": [("a", 3.0), ("b", 2.0), ("c", 1.0), ("d", 0.5)]}
+    qrels = {"q": {"b": 2, "d": 1, "a": 0, "x": 1, "y": 0}}
+    one = open_metric(name).value(Judged([0, 2, None, 1], [2, 1, 0, 1, 0]))
+    assert isinstance(open_metric(name), IrMeasure)
+    assert one == pytest.approx(per_query(run, qrels, name)[name]["q"])
+    assert math.isfinite(one)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rrf", ("rrf", {}, None)),
+        ("nDCG@10", ("nDCG", {}, 10)),
+        ("votes(top=3, way=min_max)@5", ("votes", {"top": 3, "way": "min_max"}, 5)),
+        ("a(b='x, y', c=[1, 2], d=None)", ("a", {"b": "x, y", "c": [1, 2], "d": None}, None)),
+    ],
+)
+def test_options_in_parentheses_are_read(text, expected):
+    """Python's literals, and bare words as texts."""
+    assert read_call(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a(", "a(1)", "a(b)", "a()(c=1)", "a(b=c())", "a(**b)", "a(b=1, b=2)", "a@0", "a@x", "a" * 600, "a b"]
+)
+def test_what_is_no_name_with_options_is_refused(text):
+    """Nothing is evaluated."""
+    with pytest.raises(OptionError, match="is not written like NAME"):
+        read_call(text)
+
+
+def test_an_unknown_prefix_of_a_reranker_is_told(tmp_path):
+    """A folder with a colon in its name, and `package:`, are models."""
+    with pytest.raises(UnknownNameError, match="unknown reranker 'cros_encoder'; did you mean 'cross_encoder'"):
+        open_reranker("cros_encoder:x")

@@ -1,0 +1,267 @@
+"""What looks wrong but does not stop a command is told once at its end, and is an error with --strict."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+import retrievalkit as rk
+from retrievalkit.cli import main
+from retrievalkit.data.runs import write_run
+from retrievalkit.errors import DataError, InputError
+from retrievalkit.mining.audit import _SCORES
+from retrievalkit.reporting import notices
+from retrievalkit.training.examples import ExampleData
+
+
+def rkit(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result
+
+
+def test_notes_are_shown_once_at_the_end_and_not_after_an_error(capsys):
+    """A command within another, as a recipe's step, shows its own; outside of a command a note is shown at once."""
+    with notices.collected():
+        notices.note("One.", "Two.")
+        with notices.collected():
+            notices.note("Inner.")
+        notices.note("One.")
+        assert capsys.readouterr().err == "Note: Inner.\n"
+    assert capsys.readouterr().err == "Note: One.\nNote: Two.\n"
+    with pytest.raises(KeyError), notices.collected():
+        notices.note("One.")
+        raise KeyError
+    assert capsys.readouterr().err == ""
+    notices.note("One.")
+    assert capsys.readouterr().err == "Note: One.\n"
+
+
+def test_a_strict_command_and_the_steps_within_it_refuse():
+    refused = r"One\. Two\. \(An error because of --strict"
+    with notices.collected(strict=True), pytest.raises(InputError, match=refused):
+        notices.note("One.", "Two.")
+    with notices.collected(strict=True), notices.collected(), pytest.raises(InputError, match=refused):
+        notices.note("One.", "Two.")
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """A run of two hits for each query, and judgements of more documents and of another query."""
+    write_run(tmp_path / "run", {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("a", 2.0), ("b", 1.0)], "x": [("a", 1.0)]})
+    (tmp_path / "qrels").write_text("q1 0 a 1\nq1 0 z 1\nq2 0 b 1\nq3 0 a 1\n")
+    return tmp_path
+
+
+NOTES = [
+    "1 of 3 queries of the run are not in the qrels and are left out: 'x'.",
+    "1 of 3 queries of the qrels are not in the run and count 0: 'q3'.",
+    "the run has at most 2 documents per query, so R@1000 looks no further.",
+]
+
+
+def test_an_evaluation_notes_what_its_figures_lack(judged):
+    """Recall at 1,000 of a run with two hits is not what its name says; RR@10 may be, if all queries found a hit."""
+    words = ("evaluate", judged / "run", "--qrels", judged / "qrels")
+    result = rkit(*words, "--metrics", "R@1000 RR@10")
+    assert result.exit_code == 0
+    assert all(f"Note: {note}\n" in result.stderr for note in NOTES)
+    for form in ((), ("--json",)):
+        result = rkit(*words, "--strict", *form)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert all(note in result.stderr for note in NOTES[:2])
+
+
+def test_a_strict_comparison_of_runs_of_different_queries_is_refused(judged):
+    write_run(judged / "other", {"q1": [("a", 2.0)], "q3": [("a", 2.0)]})
+    words = ["compare", judged / "run", judged / "other", "--qrels", judged / "qrels"]
+    assert rkit(*words).exit_code == 0
+    result = rkit(*words, "--strict", "--output", judged / "page.json")
+    assert result.exit_code == 2
+    assert "'x'" in result.stderr
+    assert "are not in run 'other'" in result.stderr
+    assert not (judged / "page.json").exists()
+
+
+@pytest.fixture
+def long_texts(tmp_path):
+    """A corpus with an empty text and one of 10,000 words."""
+    rows = [{"_id": "a", "text": "rome"}, {"_id": "b", "text": " "}, {"_id": "c", "text": "rome " * 10_000}]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_encoding_notes_empty_and_cut_texts_and_a_strict_one_writes_nothing(tiny_model, long_texts):
+    words = ["encode", tiny_model, long_texts / "corpus.jsonl", "--output", long_texts / "v"]
+    result = rkit(*words, "--strict")
+    assert result.exit_code == 2
+    assert "would be cut" in result.stderr or "is empty" in result.stderr
+    assert [path.name for path in long_texts.iterdir()] == ["corpus.jsonl"]
+    result = rkit(*words)
+    assert result.exit_code == 0
+    assert f"Note: 1 of the 3 passages of '{long_texts / 'corpus.jsonl'}' is empty: b." in result.stderr
+    (note,) = [line for line in result.stderr.splitlines() if "was cut" in line]
+    kept, lost = map(int, re.findall(r"\d{2,}", note.replace(",", "")))
+    assert kept + lost > 10_000  # "rome" may be several tokens
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A corpus with two empty passages, a run of two hits, and examples of which one lacks a positive."""
+    passages = {"a": "rome is the city", "b": " ", "c": "", "d": "people pay with the peso in the city of rome"}
+    _write(tmp_path / "corpus.jsonl", [{"_id": one, "text": text} for one, text in passages.items()])
+    _write(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "rome"}, {"_id": "q2", "text": " "}])
+    examples = [{"query_id": "q1", "query": "rome", "positives": ["a"], "negatives": ["d"]}]
+    _write(tmp_path / "dev.jsonl", examples)
+    examples.append({"query_id": "q3", "query": "the city", "positives": [], "negatives": ["a"]})
+    _write(tmp_path / "examples.jsonl", examples)
+    write_run(tmp_path / "run", {"q1": [("a", 2.0), ("d", 1.0)]})
+    write_run(tmp_path / "other", {"q1": [("d", 2.0), ("a", 1.0)]})
+    return tmp_path
+
+
+def _write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+EMPTY = "2 of the 4 passages of '{corpus}' are empty: b, c."
+EMPTY_QUERY = "1 of the 2 queries of '{queries}' is empty: q2."
+WITHOUT_POSITIVE = "1 of the 2 examples of '{examples}' has no positive and is left out."
+SEEN = "1 of the 1 dev questions are training questions too"
+SHALLOW = "the run 'run' ends before rank 200, so --depth looks no further."
+ODD_COMMANDS = {
+    "index": ("index {corpus} -o {out}", [EMPTY]),
+    "convert": ("convert {corpus} {out} --kind corpus", [EMPTY]),
+    "pretrain": ("pretrain --pretrainer mlm --model {model} --corpus {corpus} -o {out} --steps 1", [EMPTY]),
+    "train": (
+        "train --model {model} --examples {examples} --dev {dev} --corpus {corpus} -o {out} --epochs 1",
+        [EMPTY, WITHOUT_POSITIVE, SEEN],
+    ),
+    "rerank train": (
+        "rerank train --model {model} --examples {examples} --corpus {corpus} -o {out} --epochs 1",
+        [EMPTY, WITHOUT_POSITIVE],
+    ),
+    "mine-negatives": (
+        "mine-negatives --from {run} --examples {examples} --corpus {corpus} -o {out}",
+        [EMPTY, WITHOUT_POSITIVE, SHALLOW],
+    ),
+    "encode": ("encode {model} {queries} --side query -o {out}", [EMPTY_QUERY]),
+    "search": ("search {run} {other} --depth 200 -o {out}", [SHALLOW]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_COMMANDS)
+def test_each_command_tells_what_is_odd_and_refuses_it_if_strict(name, odd, tiny_model):
+    """Once at the end; with --strict nothing is written."""
+    if name in ("index",):
+        pytest.importorskip("retrievalkit_pyserini")
+    files = {place.stem: place for place in odd.iterdir()} | {"model": tiny_model}
+    line, notes = ODD_COMMANDS[name]
+    words = line.format(**files, out=odd / "out").split()
+    before = sorted(odd.iterdir())
+    refused = rkit(*words, "--strict")
+    assert refused.exit_code == 2
+    assert refused.stderr.splitlines()[-1].endswith("(An error because of --strict.)")
+    assert sorted(odd.iterdir()) == before
+    told = rkit(*words)
+    assert told.exit_code == 0, told.output
+    for note in notes:
+        assert told.stderr.count(f"Note: {note.format(**files)}") == 1
+
+
+def test_a_reranker_notes_empty_queries_and_a_run_that_ends_before_k(odd, tiny_model):
+    places = {"corpus": odd / "corpus.jsonl"}
+    model = rk.train_reranker(tiny_model, odd / "dev.jsonl", **places, output=odd / "reranker", epochs=1)
+    words = ["rerank", "apply", model, "--run", odd / "run", "--queries", odd / "queries.jsonl"]
+    words += ["--corpus", odd / "corpus.jsonl", "--output", odd / "out"]
+    shown = rkit(*words, "--k", 10).stderr
+    assert EMPTY_QUERY.format(queries=odd / "queries.jsonl") in shown
+    assert "has at most 2 documents per query, so k=10 looks no further" in shown
+    assert "looks no further" not in rkit(*words).stderr
+
+
+def test_tuning_tells_of_judged_queries_without_a_text(odd):
+    (odd / "qrels").write_text("q1 0 a 1\nq9 0 a 1\n")
+    words = ["search", odd / "run", odd / "other", "--fusion", "linear", "--tune", odd / "qrels", "-o", odd / "weights"]
+    assert "1 of the 2 judged queries are not among the queries to tune on" in rkit(*words).stderr
+
+
+def test_a_check_with_queries_from_a_file_tells_of_cut_texts(odd, tiny_model):
+    _write(odd / "long.jsonl", [{"_id": "q", "text": "rome " * 1_000}])
+    assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
+    result = rkit("index", odd / "vectors", "-o", odd / "index", "--check", "--check-queries", odd / "long.jsonl")
+    assert "Note: 1 query text had more than 64 tokens and was cut" in result.stderr
+
+
+def test_a_text_that_is_cut_is_counted_once(odd, tiny_model):
+    """Explaining a hit encodes the query again, and each epoch its texts; the passage was counted by `encode`."""
+    long = "rome " * 400
+    _write(odd / "corpus.jsonl", [{"_id": "a", "text": long}, {"_id": "b", "text": "lima"}])
+    assert "1 document text had" in rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").stderr
+    assert rkit("index", odd / "vectors", "-o", odd / "index").exit_code == 0
+    result = rkit("search", odd / "index", "--query", long)
+    assert result.stderr.startswith("Note: 1 query text had more than 64 tokens and was cut, by 338 tokens.")
+    assert result.stderr.count("Note") == 1
+    _write(odd / "triples", [{"anchor": name, "positive": long} for name in "xy"])
+    words = ["train", "--model", tiny_model, "--pooler", "mean", "--examples", odd / "triples", "--epochs", 3]
+    assert "1 document text had" in rkit(*words, "--batch-size", 2, "--output", odd / "trained").stderr
+
+
+def test_hits_are_shown_without_a_word_about_other_passages(odd, tiny_model):
+    assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
+    assert rkit("index", odd / "vectors", "-o", odd / "index").exit_code == 0
+    assert rkit("search", odd / "index", "--query", "rome", "--strict").stderr == ""
+
+
+def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
+    """It does not say what it cut."""
+    import transformers
+
+    from retrievalkit.data.truncation import count_cut
+
+    tokenizer = transformers.ByT5Tokenizer()
+    texts = ["hello world", "hello w", "a"]
+    with notices.collected():
+        encoded = tokenizer(texts, truncation=True, max_length=8)
+        count_cut(tokenizer, encoded, texts, kind="texts", limit=8)
+    assert "1 text had more than 8 tokens and was cut, by 4 tokens" in capsys.readouterr().err
+
+
+def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tmp_path):
+    """The text of the dev examples would be trained on."""
+    for name, text in (("train", "rome"), ("dev", "lima")):
+        positive = {"docid": "p", "title": "", "text": text}
+        _write(
+            tmp_path / name,
+            [{"query_id": name, "query": name, "positive_passages": [positive], "negative_passages": []}],
+        )
+    with pytest.raises(DataError, match="the passage id 'p' stands for another text in the training examples"):
+        ExampleData.read(str(tmp_path / "train"), None, str(tmp_path / "dev"))
+
+
+def test_few_scores_of_a_sampled_question_are_kept():
+    """With 100,000 negatives a question they took gigabytes."""
+    from retrievalkit.contracts import Found, Question
+    from retrievalkit.data.queries import Query
+    from retrievalkit.mining.audit import Audit
+    from retrievalkit.mining.filters import Filtered
+    from retrievalkit.mining.options import Mined
+
+    ids = [f"d{n}" for n in range(5_000)]
+    found = Found(Question(Query("q", "text"), ("q",), frozenset()), ids, [float(-n) for n in range(5_000)])
+    (row,) = Audit.of([Filtered(found, [], range(5_000), Mined(tuple(ids)))], [], questions=1).sample
+    assert row.negatives == 5_000
+    assert len(row.scores) <= _SCORES
+    assert (row.scores[0], row.scores[-1]) == (0.0, -4_995.0)
+
+
+def test_a_command_within_another_ends_itself_alone(capsys):
+    """Even where both have nothing to tell by then: threads of Python search at once."""
+    with notices.collected():
+        with notices.collected():
+            pass
+        notices.note("A sentence.")
+    assert capsys.readouterr().err == "Note: A sentence.\n"

@@ -1,0 +1,137 @@
+"""Pages: one file, nothing fetched, nothing taken for HTML."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit.reporting.page import _environment, write_page
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+EMPTY = {"meta", "img", "source", "input"}
+
+
+class Reader(HTMLParser):
+    """What a browser would see: the texts, the attributes, and whether every element that opens is closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.seen, self.texts, self.attributes = [], [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"script", "style"}.intersection(self.open):
+            self.texts.append(data)
+
+
+ELEMENTS = """
+{{ parts.figures([(text, text)]) }}
+{{ parts.table([text, "b"], [[text, 1.0], [text, none]], ["b"], text) }}
+{{ parts.figure(png, text, dark=png) }}
+{{ parts.figure(none, text, svg=svg) }}
+<p>{{ parts.marked(text, [(0, text | length)]) }}</p>
+"""
+SVG = '<svg viewBox="0 0 1 1"></svg>'
+
+
+def page(elements, text="plain"):
+    """A page with some elements, as the templates of the commands make them."""
+    template = f'{{% extends "base.html.j2" %}}{{% import "parts.html.j2" as parts %}}{{% block body %}}{elements}'
+    made = _environment().from_string(template + "{% endblock %}")
+    return made.render(title=text, subtitle=text, text=text, png=PNG, svg=SVG, nan=math.nan)
+
+
+def full(text="plain"):
+    return page(ELEMENTS, text)
+
+
+def test_a_page_is_whole_and_fetches_nothing(tmp_path):
+    write_page(tmp_path / "a" / "page.html", full())
+    html = (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
+    read = Reader(html)
+    assert read.open == []
+    places = [value for name, value in read.attributes if name in ("src", "srcset", "href", "action", "data")]
+    assert places
+    assert all(place.startswith("data:image/png;base64,") for place in places)
+    assert not re.search(r"https?://|@import|url\(", html)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["page.html"]
+
+
+def test_the_policy_of_a_page_allows_its_own_script_and_no_other():
+    html = full()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    import hashlib
+
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    # These two do not fall back to default-src.
+    assert "base-uri 'none'; form-action 'none'" in policy
+
+
+@pytest.mark.slow
+def test_a_browser_runs_the_pages_own_script_and_nothing_of_its_texts(tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no Chromium")
+    run = "document.title='run'"
+    attack = f'</script></title><script>{run}</script>"\'><img src=x onerror="{run}"><svg onload="{run}">'
+    (tmp_path / "page.html").write_text(full(attack) + f"<script>{run}</script>")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    line = [browser, *options, (tmp_path / "page.html").as_uri()]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert "<title>run</title>" not in done.stdout
+    assert 'class="sortable"' in done.stdout or 'class="number sortable"' in done.stdout
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.sampled_from("<>&\"'/a =") | st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12))
+def test_whatever_is_given_is_text(text):
+    read = Reader(full(text))
+    assert read.seen == Reader(full()).seen
+    assert read.open == []
+    assert sum(text in seen for seen in read.texts) >= 12
+
+
+def test_cells_are_shown_and_ordered():
+    html = page('{{ parts.table(["name", "value"], [["x", 0.51234], ["y", 1234], ["z", nan]], ["value"]) }}')
+    assert '<td class="number" data-sort="0.51234">0.5123</td>' in html
+    assert '<td class="number" data-sort="1234">1,234</td>' in html
+    assert '<th scope="col" class="number">value</th>' in html
+    assert '<td class="number" data-sort="nan"></td>' in html
+
+
+def test_a_vector_figure_is_put_in_as_it_is():
+    html = page('{{ parts.figure(none, "A point", svg=svg) }}')
+    assert f'<div role="img" aria-label="A point">{SVG}</div>' in html
+
+
+def test_equal_pages_have_equal_bytes():
+    assert full() == full()
+
+
+def test_a_picture_has_the_width_it_is_given():
+    html = page("{{ parts.figure(png, width=192) }}{{ parts.figure(png) }}")
+    assert html.count(' width="192"') == 1
+    assert html.count("<img ") == 2

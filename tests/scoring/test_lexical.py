@@ -1,0 +1,315 @@
+"""Fused pooling of vocabulary logits has the values and gradients of the plain expression, without its memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from retrievalkit.contracts import TokenStates, VocabularyHead
+from retrievalkit.scoring import lexical
+from retrievalkit.scoring.lexical import keep_top_k, max_saturated, max_weighted_softmax, text_mask
+
+# [CLS] t1 t2 [SEP] [PAD]
+SATURATED = [
+    [5.0, -1.0, 0.0, 0.0, 0.0, 0.0],
+    [0.5, 2.0, -3.0, 0.0, 1.0, 0.0],
+    [-1.0, 0.5, 1.5, 0.0, 1.2, -2.0],
+    [0.0, 0.0, 0.0, 3.0, 0.0, 0.0],
+    [0.0, 0.0, 0.0, 0.0, 0.0, 9.0],
+]
+WEIGHTED = [
+    [9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    [2.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 3.0],
+    [0.0, 0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0],
+    [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0, 1.0, 0.0],
+    [0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+]
+TOKEN_WEIGHTS = [5.0, 2.0, -0.5, 0.25, 9.0]
+LEFT = [0.3797911309, 0.139717349, 0.0513991403]
+RIGHT = [0.0513991403, 1.0323793296]
+
+
+def plain_saturated(hidden, head, mask):
+    """The equation as it is written: the maximum over the tokens of saturated logits."""
+    weights = torch.log1p(torch.relu(head(hidden))) * mask[:, :, None]
+    return weights.max(dim=1).values
+
+
+def plain_weighted(hidden, head, weights, mask):
+    """The equation as it is written, text by text."""
+    rows = [
+        (head(states[taken]).softmax(dim=1) * of[taken][:, None]).max(dim=0).values
+        if taken.any()
+        else head(states).new_zeros(head(states).shape[1])
+        for states, of, taken in zip(hidden, weights, mask, strict=True)
+    ]
+    return torch.stack(rows)
+
+
+class Setting:
+    """Texts of mixed lengths, one of them empty, and a head; float64 unless told otherwise."""
+
+    def __init__(self, *, texts=5, tokens=7, width=4, vocabulary=11, seed=0, bias=True, dtype=torch.float64):
+        random = torch.Generator().manual_seed(seed)
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype).requires_grad_()
+
+        self.hidden, self.weights = draw(texts, tokens, width), draw(texts, tokens)
+        self.weight, self.bias = draw(vocabulary, width), draw(vocabulary) if bias else None
+        self.mask = torch.rand(texts, tokens, generator=random) < 0.6
+        self.mask[-1] = False
+        self.upstream = torch.randn(texts, vocabulary, generator=random, dtype=torch.float64).to(dtype)
+
+    @property
+    def head(self):
+        return VocabularyHead(torch.tanh, self.weight, self.bias)
+
+    @property
+    def leaves(self):
+        return [one for one in (self.hidden, self.weight, self.bias, self.weights) if one is not None]
+
+    def gradients(self, pooled):
+        """Of (pooled * upstream).sum(), for hidden states, weight, bias and token weights; None where there is none."""
+        upstream = self.upstream.to(pooled.dtype)
+        return torch.autograd.grad(pooled, self.leaves, upstream, allow_unused=True, retain_graph=True)
+
+    def compare(self, fused, plain):
+        torch.testing.assert_close(fused, plain)
+        for ours, theirs in zip(self.gradients(fused), self.gradients(plain), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.fixture(params=[1, 3, 1000])
+def tile(request, monkeypatch):
+    """As many tokens are projected at a time."""
+    monkeypatch.setattr(lexical, "_most_tokens", lambda weight: request.param)
+
+
+def identity_head(logits):
+    """Hidden states and a VocabularyHead whose logits are those, so that known numbers go through the fused path."""
+    logits = torch.tensor([logits])
+    return logits, VocabularyHead(lambda hidden: hidden, torch.eye(logits.shape[2]))
+
+
+@pytest.mark.parametrize(
+    ("attention", "special", "expected"),
+    [([1, 1, 1, 1, 0], [1, 0, 0, 1, 0], [0, 1, 1, 0, 0]), ([1, 1, 0], [0, 0, 1], [1, 1, 0])],
+)
+def test_special_tokens_and_padding_are_no_text(attention, special, expected):
+    states = TokenStates({}, torch.tensor([attention]), torch.zeros(1), torch.tensor([special]).bool())
+    assert text_mask(states).tolist() == [list(map(bool, expected))]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ([0, 1, 1, 0, 0], [0.4054651081, 1.0986122887, 0.9162907319, 0.0, 0.7884573604, 0.0]),
+        ([1, 1, 1, 1, 0], [1.7917594692, 1.0986122887, 0.9162907319, 1.3862943611, 0.7884573604, 0.0]),
+    ],
+)
+def test_saturated_numbers_worked_out_by_hand(mask, expected):
+    """Without and with [CLS] and [SEP], from a head in two parts and from one that is only a function."""
+    mask, expected = torch.tensor([mask]).bool(), torch.tensor([expected])
+    hidden, head = identity_head(SATURATED)
+    torch.testing.assert_close(max_saturated(hidden, head, mask), expected)
+    torch.testing.assert_close(max_saturated(hidden, lambda states: states, mask), expected)
+
+
+@pytest.mark.parametrize(
+    ("weights", "middle"),
+    [
+        (
+            [abs(weight) for weight in TOKEN_WEIGHTS],
+            [0.1508192612, 0.0554833055, 0.139717349, 0.2036189424, 0.1508192612],
+        ),
+        (TOKEN_WEIGHTS, [0.0513991403, 0.0513991403, 0.139717349, 0.2036189424, 0.0513991403]),
+    ],
+)
+def test_weighted_numbers_worked_out_by_hand(weights, middle):
+    """[CLS] and padding take no part; weights without their sign, and with it."""
+    mask, expected = torch.tensor([[0, 1, 1, 1, 0]]).bool(), torch.tensor([[*LEFT, *middle, *RIGHT]])
+    hidden, head = identity_head(WEIGHTED)
+    weights = torch.tensor([weights])
+    torch.testing.assert_close(max_weighted_softmax(hidden, head, weights, mask), expected)
+    torch.testing.assert_close(max_weighted_softmax(hidden, lambda states: states, weights, mask), expected)
+
+
+def saturated(setting, head=None):
+    return max_saturated(setting.hidden, head or setting.head, setting.mask)
+
+
+def weighted(setting, head=None):
+    return max_weighted_softmax(setting.hidden, head or setting.head, setting.weights, setting.mask)
+
+
+def plain(pool, setting):
+    if pool is saturated:
+        return plain_saturated(setting.hidden, setting.head, setting.mask)
+    return plain_weighted(setting.hidden, setting.head, setting.weights, setting.mask)
+
+
+@pytest.mark.parametrize("pool", [saturated, weighted])
+class TestBoth:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_equals_the_plain_expression(self, pool, tile, bias, seed, sign):
+        """Values and gradients; of negative weights, what takes no part is no candidate with its zero."""
+        setting = Setting(bias=bias, seed=seed)
+        if sign < 0:
+            setting.weights = (-setting.weights.abs() - 0.1).detach().requires_grad_()
+        setting.compare(pool(setting), plain(pool, setting))
+        setting.compare(pool(setting), pool(setting, head=lambda hidden: setting.head(hidden)))
+
+    @pytest.mark.parametrize("k", [1, 2, 10])
+    def test_with_a_gradient_at_few_terms(self, pool, tile, k):
+        """The rows of the weight that are gathered are few, or many; Aggretriever takes the maximum of slices."""
+        setting = Setting(vocabulary=30)
+        setting.compare(*(keep_top_k(one, k) for one in (pool(setting), plain(pool, setting))))
+        setting.upstream = setting.upstream[:, :10]
+        both = (pool(setting), plain(pool, setting))
+        setting.compare(*(one.unflatten(1, (3, 10)).max(dim=1).values for one in both))
+
+    def test_a_batch_without_tokens(self, pool):
+        setting = Setting()
+        setting.mask[:] = False
+        pooled = pool(setting)
+        assert not pooled.any()
+        assert not any(one.any() for one in setting.gradients(pooled) if one is not None)
+
+    def test_padding_changes_nothing(self, pool):
+        """Whatever stands there."""
+        setting = Setting()
+        before = pool(setting)
+        gradients = setting.gradients(before)
+        noise = torch.full_like(setting.hidden[:, :3], 100.0)
+        setting.hidden = torch.cat([setting.hidden, noise], dim=1).detach().requires_grad_()
+        setting.weights = torch.cat([setting.weights, noise[:, :, 0]], dim=1).detach().requires_grad_()
+        setting.mask = torch.nn.functional.pad(setting.mask, (0, 3))
+        after = pool(setting)
+        assert torch.equal(after, before)
+        of_hidden, *rest = setting.gradients(after)
+        assert torch.equal(of_hidden[:, :-3], gradients[0])
+        assert not of_hidden[:, -3:].any()
+        assert torch.equal(rest[0], gradients[1])
+
+    def test_equal_tokens_leave_the_gradient_to_the_first(self, pool, tile):
+        """Of numbers whose products and sums are exact: a kernel need not compute all rows of a matrix alike."""
+        setting = Setting()
+        with torch.no_grad():
+            for one in (setting.hidden, setting.weight, setting.bias):
+                one.copy_((one * 8).round() / 8)
+            setting.hidden[:] = setting.hidden[:, :1].clone()
+            setting.weights[:] = 0.5
+        setting.mask[:] = True
+        head = VocabularyHead(torch.nn.Identity(), setting.weight, setting.bias)
+        (of_hidden, *_) = setting.gradients(pool(setting, head=head))
+        assert of_hidden[:, 0].any(dim=1).all()
+        assert not of_hidden[:, 1:].any()
+
+    @pytest.mark.parametrize("frozen", ["hidden", "weight", "bias", "weights"])
+    def test_what_is_frozen_gets_no_gradient_and_the_others_keep_theirs(self, pool, frozen):
+        setting = Setting()
+        before = setting.gradients(pool(setting))
+        names = ["hidden", "weight", "bias", "weights"]
+        getattr(setting, frozen).requires_grad_(False)
+        others = [getattr(setting, name) for name in names if name != frozen]
+        after = torch.autograd.grad(pool(setting), others, setting.upstream, allow_unused=True)
+        expected = [one for one, name in zip(before, names, strict=True) if name != frozen]
+        assert all(one is other or torch.equal(one, other) for one, other in zip(after, expected, strict=True))
+
+    def test_without_a_graph(self, pool):
+        setting = Setting()
+        expected = pool(setting).detach()
+        with torch.no_grad():
+            assert torch.equal(pool(setting), expected)
+        with torch.inference_mode():
+            assert torch.equal(pool(setting), expected)
+
+    def test_twice_the_same(self, pool):
+        setting = Setting(texts=20, tokens=30, vocabulary=200, dtype=torch.float32)
+        first, second = pool(setting), pool(setting)
+        assert torch.equal(first, second)
+        gradients = zip(setting.gradients(first), setting.gradients(second), strict=True)
+        assert all(one is other or torch.equal(one, other) for one, other in gradients)
+
+    @pytest.mark.parametrize("tokens", [64, 5])
+    def test_autocast_multiplies_in_bfloat16_and_gives_float32(self, pool, tokens, monkeypatch):
+        """Gradients have the type of what they are of, and are near to those of float32."""
+        monkeypatch.setattr(lexical, "_most_tokens", lambda weight: tokens)
+        setting = Setting(width=16, vocabulary=50, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            lower = pool(setting)
+            plain = pool(setting, head=lambda hidden: setting.head(hidden))
+        full = pool(setting)
+        assert lower.dtype == full.dtype == torch.float32
+        assert not torch.equal(lower, full)
+        torch.testing.assert_close(lower, plain, atol=0.02, rtol=0.02)
+        for leaf, ours, theirs in zip(setting.leaves, setting.gradients(lower), setting.gradients(full), strict=True):
+            if theirs is not None:
+                assert ours.dtype == leaf.dtype
+                assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.98
+
+    def test_states_and_head_in_bfloat16(self, pool):
+        setting = Setting(dtype=torch.bfloat16)
+        pooled = pool(setting)
+        assert pooled.dtype == torch.float32
+        assert all(one is None or one.dtype == torch.bfloat16 for one in setting.gradients(pooled))
+
+    def test_not_a_number_is_not_hidden(self, pool):
+        """A training that has diverged is seen."""
+        setting = Setting()
+        setting.mask[0, 0] = True
+        with torch.no_grad():
+            setting.hidden[0, 0] = float("nan")
+        assert pool(setting)[0].isnan().all()
+
+    def test_all_logits_are_never_held_at_once(self, pool, monkeypatch):
+        """Not in the forward pass and not in the backward pass, with a gradient at few terms or at all."""
+        monkeypatch.setattr(lexical, "_most_tokens", lambda weight: 20)
+        setting = Setting(texts=8, tokens=50, width=8, vocabulary=500, dtype=torch.float32)
+        setting.mask[:] = True
+        with LargestTensor() as largest:
+            setting.gradients(keep_top_k(pool(setting), 20))
+            setting.gradients(pool(setting))
+        assert largest.elements == 20 * 500  # the logits of as many tokens as are projected at a time
+
+
+class LargestTensor(TorchDispatchMode):
+    """Takes note of the largest tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
+        result = operation(*arguments, **(keywords or {}))
+        sizes = [one.numel() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return result
+
+
+def test_top_k_does_not_hide_not_a_number():
+    assert keep_top_k(torch.tensor([[float("nan"), 1.0, 2.0]]), 1).isnan().any()
+
+
+@given(st.data())
+def test_top_k_equals_a_stable_sort(data):
+    """Exactly k are kept, of equals the first, and receive the gradient, zeros among them."""
+    rows = data.draw(st.integers(1, 3))
+    columns = data.draw(st.integers(1, 8))
+    k = data.draw(st.integers(1, columns))
+    values = st.sampled_from([-1.0, 0.0, 0.5, 1.0])
+    weights = torch.tensor(
+        data.draw(st.lists(st.lists(values, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
+    ).requires_grad_()
+    order = weights.detach().sort(dim=1, descending=True, stable=True).indices[:, :k]
+    expected = torch.zeros_like(weights).scatter(1, order, weights.gather(1, order))
+    kept = keep_top_k(weights, k)
+    assert torch.equal(kept, expected)
+    (ours,), (theirs,) = (torch.autograd.grad(one.sum(), weights) for one in (kept, expected))
+    assert torch.equal(ours, theirs)
+    assert ours.sum() == k * rows

@@ -1,0 +1,590 @@
+"""`rkit rerank` trains a cross-encoder, goes on where it was killed, and scores runs and examples as it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+
+import retrievalkit as rk
+from killed_processes import forks, in_another_process, kill_at_call
+from retrievalkit import storage
+from retrievalkit.cli import main
+from retrievalkit.contracts import Progress
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run, write_run
+from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.models.cross_encoder import CrossEncoder
+from retrievalkit.models.pretrained import quiet
+from retrievalkit.search import pair_scoring
+from retrievalkit.training.loop import Loop
+from retrievalkit.training.options import RerankerOptions
+from retrievalkit.training.reranker import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler
+from retrievalkit.training.train_reranker import train_reranker
+from trainings import bytes_of, log_of, quick_training, saved_states
+
+# Three steps an epoch, and each option has something to change.
+QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
+
+
+@pytest.fixture(scope="session")
+def euro(tiny_collection, tmp_path_factory):
+    """Examples of one kind, which a tiny model learns: a passage that tells of the euro, and five that do not."""
+    folder = tmp_path_factory.mktemp("euro")
+    passages = list(open_corpus(tiny_collection.corpus))
+    with_euro = [one.id for one in passages if "euro" in one.text]
+    without = [one.id for one in passages if "euro" not in one.text]
+    rows = [
+        Example(
+            f"e{row}",
+            "which use the euro" if row % 2 else "the euro is the currency in",
+            (one, with_euro[row - 1]),
+            tuple(without[(3 * row + place) % len(without)] for place in range(5)),
+        )
+        for row, one in enumerate(with_euro)
+    ]
+    # A known positive among the negatives, and an example with fewer negatives than are drawn.
+    rows[0] = dataclasses.replace(rows[0], negatives=(with_euro[2], *rows[0].negatives[:2]))
+    rows[2] = dataclasses.replace(rows[2], negatives=rows[2].negatives[:1], positives=(with_euro[2],))
+    write_examples(folder / "train.jsonl", rows)
+    write_examples(folder / "dev.jsonl", rows[3:7])
+    return {name: str(folder / f"{name}.jsonl") for name in ("train", "dev")}
+
+
+@pytest.fixture(scope="module")
+def train(tiny_model, tiny_collection, euro):
+    """Trains for half a second or so."""
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": euro["train"]}
+    return quick_training(train_reranker, QUICK, **places)
+
+
+@pytest.fixture(scope="module")
+def trained(train, tmp_path_factory):
+    """A re-ranker that has learnt the examples."""
+    output = tmp_path_factory.mktemp("trained") / "reranker"
+    train(output, epochs=16)
+    return output
+
+
+def plain_scores(folder, pairs):
+    """The logits of transformers alone, one pair at a time."""
+    with quiet():
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.inference_mode():
+        return [float(model(**tokenizer(*pair, truncation=True, return_tensors="pt")).logits[0, 0]) for pair in pairs]
+
+
+def rkit(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+# --- losses --------------------------------------------------------------------------------------------------------
+
+SCORES = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0])
+LISTS = torch.tensor([[0, 1, 2], [4, 3, -1]])
+
+
+# -log(e^2 / (e^2 + e^1 + e^0)) - log(e^3 / (e^3 + e^-1)), and the sum of -log sigmoid of +2, -1, -0, +3, -(-1).
+BY_HAND = {
+    listwise: math.log(1 + math.exp(-1) + math.exp(-2)) + math.log(1 + math.exp(-4)),
+    pointwise: sum(math.log(1 + math.exp(-one)) for one in (2, -1, 0, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("loss", [listwise, pointwise])
+def test_the_loss_by_hand_where_places_without_a_pair_have_no_gradient(loss):
+    assert float(loss(SCORES, LISTS)) == pytest.approx(BY_HAND[loss], rel=1e-6)
+    scores = SCORES.clone().requires_grad_()
+    padded = torch.cat([LISTS, torch.full((2, 3), -1)], dim=1)
+    assert torch.equal(loss(scores, padded), loss(scores, LISTS))
+    loss(scores, padded).backward()
+    assert scores.grad.isfinite().all()
+
+
+@pytest.fixture
+def step_of(tiny_model, tiny_collection, euro):
+    """Makes a step; its model is in float64, so that nothing but rounding is forgiven, and has no dropout."""
+    corpus, rows = open_corpus(tiny_collection.corpus), read_examples(euro["train"]).rows
+
+    def step_of(**options):
+        model = CrossEncoder.create(tiny_model, seed=1).double().eval()
+        options = RerankerOptions(precision="fp32", negatives=3, **options)
+        assembler = StepAssembler(corpus.get, rows, mask_false_negatives=options.false_negatives == "mask")
+        return RerankerStep(model, ExampleSampler(rows, negatives=3), assembler, options)
+
+    return step_of
+
+
+KEYS = [(0, position) for position in range(5)]
+
+
+@pytest.mark.parametrize("loss", ["listwise", "pointwise"])
+def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(step_of, tiny_model, tiny_collection, loss):
+    made = step_of(loss=loss)
+    model, corpus = made.model, open_corpus(tiny_collection.corpus)
+    total = count = 0.0
+    for epoch, position in KEYS:
+        draw = made.samples.draw(position, epoch)
+        # All that share a query text are its known positives.
+        known = {one for row in made.samples.examples if row.query == draw.example.query for one in row.positives}
+        documents = [draw.positive, *(one for one in draw.negatives if one not in known)]
+        passages = [corpus.get(one) for one in documents]
+        with torch.no_grad():
+            scores = [
+                float(model(model.collate(model.tokenize([draw.example.query], [(one.title, one.text)]))))
+                for one in passages
+            ]
+        exponentials = [math.exp(one) for one in scores]
+        if loss == "listwise":
+            total -= math.log(exponentials[0] / sum(exponentials))
+            count += 1
+        else:
+            total += sum(math.log(1 + math.exp(one if row else -one)) for row, one in enumerate(scores))
+            count += len(scores)
+    (part,) = made.collate(KEYS).parts
+    assert part.size == count
+    value = sum_of_losses(model, part.batch["lists"], loss, "fp32")
+    assert float(value.detach()) == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"micro_batch_size": 2}, {"batch_tokens": 50}, {"micro_batch_size": 1}], ids=str)
+@pytest.mark.parametrize("loss", ["listwise", "pointwise"])
+def test_the_size_of_a_micro_batch_changes_neither_loss_nor_gradient(step_of, loss, options):
+    """Lists differ in length, so a pointwise loss may not count queries."""
+    values, gradients = [], []
+    for made in (step_of(loss=loss), step_of(loss=loss, **options)):
+        logged = made.run(made.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward)
+        values.append(logged["loss"])
+        gradients.append({name: one.grad for name, one in made.module.named_parameters() if one.grad is not None})
+    torch.testing.assert_close(*values)
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        # Scores are computed in float32.
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-8)
+
+
+def test_known_positives_are_no_negatives_unless_kept(step_of):
+    """The first example has another's positive among its negatives, and asks the same."""
+    for false_negatives, pairs in (("mask", 3), ("keep", 4)):
+        (part,) = step_of(loss="pointwise", false_negatives=false_negatives).collate([(0, 0)]).parts
+        assert part.size == pairs
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reranker_learns(trained, euro, tiny_collection):
+    losses = [line["loss"] for line in log_of(trained) if "loss" in line]
+    assert losses[-1] < losses[0] / 2
+    dev = DevLists(read_examples(euro["dev"]).rows, open_corpus(tiny_collection.corpus).get)
+    assert dev.average_rank(CrossEncoder.load(trained), "fp32") < 0.5
+
+
+def test_the_rank_counts_the_negatives_that_score_as_high(tiny_model, tiny_collection, euro):
+    model = CrossEncoder.create(tiny_model).eval()
+    torch.nn.init.zeros_(model.model.classifier.weight)
+    rows = read_examples(euro["dev"]).rows
+    assert DevLists(rows, open_corpus(tiny_collection.corpus).get).average_rank(model, "fp32") == 5
+
+
+def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
+    returned = train(tmp_path / "out", dev=euro["dev"])
+    manifest = storage.read_manifest(tmp_path / "out", "reranker")
+    assert manifest == json.loads(json.dumps(returned))
+    assert manifest["counts"] == {"examples": 11, "without_negatives": 0, "steps": 6}
+    assert manifest["options"] == {"model": tiny_model, "training": dataclasses.asdict(RerankerOptions(**QUICK))}
+    assert manifest["precision"] == "fp32"
+    assert set(manifest["inputs"]) == {"model", "examples", "corpus", "dev"}
+    assert manifest["fingerprint"] == CrossEncoder.load(tmp_path / "out").fingerprint
+    card = (tmp_path / "out" / "README.md").read_text()
+    for part in (tiny_model, "11 from", "listwise, 3 negatives", "rkit rerank apply FOLDER"):
+        assert part in card
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_the_best_state_on_the_dev_questions_is_kept(train, tmp_path, euro, monkeypatch):
+    states, values = [], [3.0, 1.0, 2.0]
+
+    def average_rank(self, model, precision):
+        states.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return values[len(states) - 1]
+
+    monkeypatch.setattr(DevLists, "average_rank", average_rank)
+    train(tmp_path / "out", dev=euro["dev"], epochs=3)
+    kept = CrossEncoder.create(tmp_path / "out").state_dict()
+    same = [all(torch.equal(kept[name], tensor) for name, tensor in state.items()) for state in states]
+    assert same == [False, True, False]
+    chosen = json.loads((tmp_path / "out" / "selection.json").read_text())
+    assert chosen == {"epoch": 1, "measure": "average_rank", "value": 1.0}
+
+
+OTHERWISE = {
+    "loss": "pointwise", "epochs": 1, "limit": 8, "batch_size": 3, "micro_batch_size": 2, "negatives": 2,
+    "negative_pool": 1, "positive": "random", "false_negatives": "keep", "max_length": 20, "learning_rate":
+    2e-2, "warmup_ratio": 0.5, "weight_decay": 0.1, "adam_epsilon": 1e-3, "max_gradient_norm": 0.01,
+    "batch_tokens": 50, "precision": "bf16", "logging_steps": 1, "save_steps": 1, "seed": 43,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def baseline(train, tmp_path_factory):
+    output = tmp_path_factory.mktemp("baseline") / "out"
+    train(output)
+    return output
+
+
+@pytest.mark.parametrize("option", OTHERWISE)
+def test_every_option_changes_something(train, tmp_path, baseline, monkeypatch, option):
+    assert set(OTHERWISE) == {field.name for field in dataclasses.fields(RerankerOptions)}
+    saved = saved_states(monkeypatch)
+    manifest = train(tmp_path / "out", **{option: OTHERWISE[option]})
+    same = manifest["fingerprint"] == storage.read_manifest(baseline)["fingerprint"]
+    assert same == (option in ("save_steps", "logging_steps"))
+    if option == "save_steps":
+        assert len(saved) == 6
+    if option == "logging_steps":
+        assert len(log_of(tmp_path / "out")) > len(log_of(baseline))
+
+
+# --- resuming ------------------------------------------------------------------------------------------------------
+
+RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4}
+
+
+@forks
+def test_a_killed_training_resumes_and_ends_with_the_same_bytes(train, tmp_path, euro):
+    output = tmp_path / "out"
+
+    def killed():
+        kill_at_call(Loop, "compute_step", 6)
+        train(output, dev=euro["dev"], **RESUMED)
+
+    train(tmp_path / "whole", dev=euro["dev"], **RESUMED)
+    assert in_another_process(killed) == -signal.SIGKILL
+    assert not output.exists()
+    train(output, dev=euro["dev"], resume=True, **RESUMED)
+    assert bytes_of(output) == bytes_of(tmp_path / "whole")
+    assert {*tmp_path.iterdir()} == {output, tmp_path / "whole"}
+
+
+# --- applying ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tiny_collection, tmp_path_factory):
+    """Twelve documents for each of three questions, and a queries file."""
+    path = tmp_path_factory.mktemp("run") / "first.trec"
+    ids = open_corpus(tiny_collection.corpus).ids()
+    write_run(path, {f"q{row}-1": [(ids[(row + 5 * place) % 42], -place) for place in range(12)] for row in range(3)})
+    return path
+
+
+@pytest.fixture
+def apply(trained, run, euro, tiny_collection, tmp_path, monkeypatch):
+    """Scores the run, or the examples, to a file of a name, in windows of five pairs."""
+    monkeypatch.setattr(pair_scoring, "WINDOW", 5)
+
+    def apply(name, *, of="run", reranker=trained, **options):
+        given = {"examples": euro["train"]} if of == "examples" else {"run": run, "queries": tiny_collection.queries}
+        return rk.rerank(reranker, corpus=tiny_collection.corpus, output=tmp_path / name, **given, **options)
+
+    return apply
+
+
+@pytest.mark.parametrize("k", [100, 7])
+def test_a_run_comes_out_in_the_order_of_the_scores(trained, apply, run, tiny_collection, tmp_path, k):
+    found = apply("out.trec", k=k, batch_tokens=100)
+    corpus, texts = (
+        open_corpus(tiny_collection.corpus),
+        {one.id: one.text for one in read_queries(tiny_collection.queries)},
+    )
+    pairs = {
+        (query, document): (texts[query], f"{corpus.get(document).title} {corpus.get(document).text}")
+        for query, hits in read_run(run).items()
+        for document, _ in hits[:k]
+    }
+    expected = dict(zip(pairs, plain_scores(trained, pairs.values()), strict=True))
+    assert found.report["pairs"] == len(pairs) == sum(map(len, found.values()))
+    assert found == rk.Run.load(tmp_path / "out.trec", ties="run")
+    places = (tiny_collection.queries, tiny_collection.corpus)
+    assert rk.rerank(trained, rk.Run(read_run(run)), *places, k=k, batch_tokens=100) == found
+    for query, hits in found.items():
+        assert [score for _, score in hits] == sorted((score for _, score in hits), reverse=True)
+        for document, score in hits:
+            assert score == pytest.approx(expected[query, document], abs=1e-4)
+    assert list(tmp_path.iterdir()) == [tmp_path / "out.trec"]
+
+
+def test_equal_scores_stay_in_their_order(apply, run, monkeypatch):
+    monkeypatch.setattr(CrossEncoder, "score", lambda self, pairs, **_: np.zeros(len(pairs), dtype=np.float32))
+    found = apply("out.trec")
+    assert [document for hits in found.values() for document, _ in hits] == [
+        document for hits in read_run(run).values() for document, _ in hits
+    ]
+
+
+def test_examples_come_out_with_a_score_for_each_document(trained, apply, euro, tiny_collection):
+    corpus, before, after = (
+        open_corpus(tiny_collection.corpus),
+        read_examples(euro["train"]).rows,
+        apply("o", of="examples"),
+    )
+    assert [dataclasses.replace(row, teacher=None) for row in after] == before
+    for row in after[:3]:
+        documents = list(dict.fromkeys((*row.positives, *row.negatives)))
+        assert list(row.teacher) == documents
+        passages = [corpus.get(one) for one in documents]
+        expected = plain_scores(trained, [(row.query, f"{one.title} {one.text}") for one in passages])
+        assert list(row.teacher.values()) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_size_of_windows_and_batches_changes_nothing_but_the_last_digits(apply, monkeypatch):
+    found = []
+    for window, tokens in ((4096, None), (3, 40)):
+        monkeypatch.setattr(pair_scoring, "WINDOW", window)
+        rows = apply("scored.jsonl", of="examples", batch_tokens=tokens)
+        found.append([score for row in rows for score in row.teacher.values()])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[4 * 5 + 5] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def add(path):
+    path.write_bytes(path.read_bytes() + b"cut off")
+
+
+@forks
+@pytest.mark.parametrize(
+    ("name", "change", "count", "again", "told"),
+    [
+        ("scores.f32", add, 1, 0, ""),
+        ("scores.f32", add, 4, 0, ""),
+        ("scores.f32", flip, 4, 2, "were changed after they were written: from pair 6 on they are scored again"),
+        ("scores.f32", cut, 4, 1, ""),
+        ("scores.f32", Path.unlink, 4, 3, ""),
+        ("checksums.txt", cut, 4, 1, ""),
+        ("checksums.txt", flip, 4, 3, "from pair 1 on they are scored again"),
+    ],
+)
+def test_a_killed_scoring_resumes_with_its_whole_windows(
+    apply, tmp_path, monkeypatch, capsys, name, change, count, again, told
+):
+    """Windows that were cut off or changed since are scored again; it ends with the same bytes."""
+
+    def killed():
+        kill_at_call(CrossEncoder, "score", count)
+        apply("killed.jsonl", of="examples")
+
+    whole = apply("whole.jsonl", of="examples")
+    assert in_another_process(killed) == -signal.SIGKILL
+    work = storage.partial_folder(tmp_path / "killed.jsonl")
+    assert (work / "scores.f32").stat().st_size == 4 * 5 * (count - 1)
+    change(work / name)
+    scored, score = [], CrossEncoder.score
+    monkeypatch.setattr(
+        CrossEncoder, "score", lambda self, *args, **more: scored.append(1) or score(self, *args, **more)
+    )
+    apply("killed.jsonl", of="examples")
+    assert len(scored) == math.ceil(whole.report["pairs"] / 5) - (count - 1) + again
+    assert told in capsys.readouterr().err
+    assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not work.exists()
+
+
+@forks
+def test_scores_of_something_else_are_not_used(apply, tmp_path):
+    def killed():
+        kill_at_call(pair_scoring, "write_run", 1)
+        apply("out")
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    assert len(apply("out", of="examples")) == 11
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.precision
+def test_from_a_reranker_to_a_distilled_retriever(tmp_path, tiny_model, tiny_collection, euro, run):
+    def succeed(*words):
+        result = rkit(*words)
+        assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
+        return result.stdout
+
+    corpus = ("--corpus", tiny_collection.corpus)
+    train = ("rerank", "train", "--model", tiny_model, *corpus, "--examples", euro["train"], "--dev", euro["dev"])
+    train += ("--epochs", 1, "--batch-size", 4, "--negatives", 3, "--learning-rate", 1e-3, "--max-length", 48)
+    train += ("--loss", "pointwise", "--precision", "fp32", "--seed", 7, "--set", "logging_steps=1")
+    shown = succeed(*train, "--output", tmp_path / "reranker")
+    assert shown == f"{tmp_path / 'reranker'}: trained on 11 examples in 3 steps\n"
+    options = storage.read_manifest(tmp_path / "reranker")["options"]["training"]
+    assert (options["loss"], options["max_length"], options["seed"]) == ("pointwise", 48, 7)
+    apply = ("rerank", "apply", tmp_path / "reranker", *corpus)
+    queries = ("--queries", tiny_collection.queries)
+    shown = succeed(*apply, "--run", run, *queries, "--k", 5, "--json", "--output", tmp_path / "second.trec")
+    assert json.loads(shown) == {"output": str(tmp_path / "second.trec"), "queries": 3, "pairs": 15}
+    shown = succeed(*apply, "--examples", euro["train"], "--output", tmp_path / "scored.jsonl")
+    assert re.fullmatch(r".*scored\.jsonl: 11 examples, \d+ pairs scored\n", shown)
+    distilled = ("train", "--model", tiny_model, *corpus, "--examples", tmp_path / "scored.jsonl", "--epochs", 1)
+    succeed(*distilled, "--loss", "distill_kl", "--negatives", 3, "--output", tmp_path / "retriever")
+
+
+def test_examples_without_negatives_are_dropped_and_counted(train, tmp_path, euro):
+    rows = read_examples(euro["train"]).rows
+    rows[1] = dataclasses.replace(rows[1], negatives=())
+    write_examples(tmp_path / "some.jsonl", rows)
+    manifest = train(tmp_path / "out", examples=str(tmp_path / "some.jsonl"), epochs=0)
+    assert manifest["counts"] == {"examples": 10, "without_negatives": 1, "steps": 0}
+
+
+@pytest.mark.parametrize("role", ["examples", "dev"])
+def test_without_any_negative_nothing_is_trained(train, tmp_path, euro, role):
+    path = tmp_path / "none.jsonl"
+    write_examples(path, [dataclasses.replace(row, negatives=()) for row in read_examples(euro["train"]).rows])
+    with pytest.raises(InputError, match=r"none of the 11 examples .* has negatives.*rkit mine-negatives"):
+        train(tmp_path / "out", **{role: str(path)})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "no-such/model"}, "cannot load the model 'no-such/model'"),
+        ({"corpus": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ({"corpus": None}, "--corpus"),
+        ({"max_length": 1000}, "max_length is 1000"),
+        ({"precision": "fp16"}, "fp16 needs a GPU"),
+        ({"epochs": -1}, "epochs"),
+        ({"negatives": 0}, "negatives"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"learning_rate": math.nan}, "learning_rate"),
+        ({"warmup_ratio": 2}, "less than or equal to 1"),
+    ],
+    ids=str,
+)
+def test_wrong_input_of_a_training_leaves_nothing(train, tmp_path, changes, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        train(tmp_path / "out", **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+ROW = '{"query_id": "q0-1", "query": "lima", "positives": ["c0"], "negatives": ["c1"]}\n'
+HITS = "q0-1 Q0 c1 1 2 x\nq0-1 Q0 c99 2 1 x\n"
+RUN = "--run RUN --queries QUERIES"
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "message"),
+    [
+        ("--run RUN --queries GIVEN", "q0-2\tlima\n", "3 of its 3 queries, such as 'q0-1', are not among the 1 query"),
+        ("--run GIVEN --queries QUERIES", HITS, "given:2: unknown document id 'c99'; did you mean 'c"),
+        ("--examples GIVEN", ROW.replace("c1", "d1"), "given:1: unknown document id 'd1'"),
+        ("--examples GIVEN", ROW + ROW[:40], "given:2: "),
+        ("--examples FOLDER", "", "none of the 84 examples"),
+        (f"{RUN} --max-length 20", "", "drop --max-length"),
+        (f"{RUN} --precision int8", "", "int8"),
+        ("", "", "give either a run"),
+        (f"{RUN} --examples EXAMPLES", "", "give either a run"),
+        ("--run RUN", "", "queries"),
+        ("--examples EXAMPLES --k 3", "", "k goes with a run"),
+        ("--examples EXAMPLES --queries QUERIES", "", "queries goes with a run"),
+        (f"{RUN} --output RUN", "", "is the input too"),
+        (f"{RUN} --output .", "", "is a folder"),
+    ],
+)
+def test_wrong_input_is_one_message_and_leaves_nothing(
+    trained, run, euro, tiny_collection, tmp_path, monkeypatch, words, given, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given").write_text(given)
+    places = {"RUN": run, "QUERIES": tiny_collection.queries, "EXAMPLES": euro["train"], "GIVEN": "given"}
+    places |= {"FOLDER": tiny_collection.folder}
+    output = () if "--output" in words else ("--output", "out")
+    shown = [places.get(word, word) for word in words.split()]
+    result = rkit("rerank", "apply", trained, "--corpus", tiny_collection.corpus, *output, *shown)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == [tmp_path / "given"]
+
+
+def test_another_model_or_folder_is_no_reranker(apply, tiny_model, tmp_path):
+    with pytest.raises(InputError, match="is not a re-ranker"):
+        apply("out.trec", reranker=tiny_model)
+    (tmp_path / "vectors").mkdir()
+    storage.write_manifest(tmp_path / "vectors", "vectors", command="encode", options={})
+    with pytest.raises(ArtifactError, match="is of the kind vectors, and should be"):
+        apply("out.trec", reranker=tmp_path / "vectors")
+    assert list(tmp_path.iterdir()) == [tmp_path / "vectors"]
+    assert "Did you mean 'apply'?" in rkit("rerank", "aply").stderr
+
+
+# --- recipes -------------------------------------------------------------------------------------------------------
+
+RECIPE = """
+name: distilling
+steps:
+  - name: reranker
+    command: rerank train
+    with: {{model: {model}, corpus: {corpus}, examples: {examples}, loss: pointwise, epochs: 0, set: {{negatives: 3}}}}
+    output: reranker
+  - name: scored
+    command: rerank apply
+    with: {{reranker: "${{steps.reranker}}", corpus: {corpus}, examples: {examples}}}
+    output: scored.jsonl
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, tiny_model, tiny_collection, euro):
+    text = RECIPE.format(model=tiny_model, corpus=tiny_collection.corpus, examples=euro["train"])
+    (tmp_path / "recipe.yaml").write_text(text)
+    return tmp_path / "recipe.yaml"
+
+
+@pytest.mark.precision
+def test_a_recipe_names_both_words_of_the_command(recipe, tmp_path):
+    result = rkit("run", recipe, "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    options = storage.read_manifest(tmp_path / "out" / "reranker")["options"]["training"]
+    assert (options["loss"], options["negatives"]) == ("pointwise", 3)
+    assert len(read_examples(tmp_path / "out" / "scored.jsonl").rows[0].teacher) == 5
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("rerank train", "rerank trian", "recipe.yaml:4: .*'rerank trian'; did you mean 'rerank train'"),
+        ("rerank train", "rerank", "recipe.yaml:4: .*unknown command 'rerank'"),
+        ("pointwise", "pairwise", "recipe.yaml:6: .*'pairwise' is not one of"),
+        ("negatives: 3", "negatifs: 3", "recipe.yaml:6: .*did you mean 'negatives'"),
+    ],
+    ids=str,
+)
+def test_a_recipe_with_a_mistake_is_refused_before_it_runs(recipe, tmp_path, right, wrong, message):
+    recipe.write_text(recipe.read_text().replace(right, wrong))
+    result = rkit("run", recipe, "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr), result.stderr

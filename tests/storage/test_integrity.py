@@ -1,0 +1,147 @@
+"""The files of a folder against its manifest: damage that is found, and what is read for it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from retrievalkit import storage
+from retrievalkit.errors import ArtifactError
+from retrievalkit.reporting import progress
+from retrievalkit.storage import integrity
+
+REMEDY = "Make it again."
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files, large enough that samples do not cover them, written an hour ago."""
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    for name in ("one.bin", "inner/two.bin"):
+        (folder / name).write_bytes(random.Random(name).randbytes(300_000))
+        age(folder / name)
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The names of the files whose bytes were all read, in order."""
+    names, digest = [], integrity._digest
+    monkeypatch.setattr(integrity, "_digest", lambda path, stop: (names.append(path.name), digest(path, stop))[1])
+    return names
+
+
+def age(path, seconds=3600):
+    found = path.stat()
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - seconds * 10**9))
+
+
+def test_the_files_of_a_folder_are_described(folder):
+    """By relative name; a nested folder with a manifest of its own is described by that."""
+    (folder / ".hidden").write_text("x")
+    (folder / "README.md").write_text("x")
+    storage.write_manifest(folder, "index", command="index", options={})
+    assert list(storage.describe_files(folder, skip=("README.md",))) == ["inner/two.bin", "one.bin"]
+    assert storage.fingerprint_files(storage.describe_files(folder)) == storage.fingerprint_folder(
+        folder, skip=("manifest.json",)
+    )
+    storage.write_manifest(folder / "inner", "vectors", command="encode", options={})
+    described = storage.describe_files(folder)
+    assert list(described) == ["README.md", "inner/manifest.json", "one.bin"]
+    assert described["one.bin"] == {"bytes": 300_000, "blake2b": storage.fingerprint_file(folder / "one.bin")}
+
+
+def test_files_beside_a_manifest_of_another_program_are_described_too(folder):
+    """Milvus Lite names a file of its own so; a damaged manifest of ours still leaves out what it lists."""
+    (folder / "inner" / "manifest.json").write_text('{"version": 2}')
+    files = storage.describe_files(folder)
+    assert list(files) == ["inner/manifest.json", "inner/two.bin", "one.bin"]
+    (folder / "inner" / "more.bin").write_text("x")
+    with pytest.raises(ArtifactError, match=r"inner/more\.bin' is no file of"):
+        storage.check_unlisted(folder, files, remedy=REMEDY)
+    del files["inner/two.bin"]
+    storage.check_unlisted(folder, files, remedy=REMEDY)
+
+
+@pytest.mark.parametrize(
+    "damage", ["bytes", "cut", "longer", "gone", "swapped", "folder", "pipe", "link out", "parent"]
+)
+def test_damage_is_named(folder, tmp_path, damage):
+    """Whatever became of a file, the message names it and says what to do."""
+    files, path = storage.describe_files(folder), folder / "one.bin"
+    storage.check_files(folder, files, remedy=REMEDY)
+    content = path.read_bytes()
+    match damage:
+        case "bytes":
+            path.write_bytes(content[:150_000] + b"?" + content[150_001:])
+        case "cut":
+            path.write_bytes(content[:-1])
+        case "longer":
+            path.write_bytes(content + b"?")
+        case "swapped":
+            path.write_bytes((folder / "inner" / "two.bin").read_bytes())
+        case "parent":
+            (tmp_path / "one.bin").write_bytes(content)
+            files = {"../one.bin": files["one.bin"]}
+        case _:
+            path.unlink()
+    match damage:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link out":
+            (tmp_path / "elsewhere").write_bytes(content)
+            path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ArtifactError, match=r"one\.bin' (was|has|is|lies) .*Make it again\."):
+        storage.check_files(folder, files, remedy=REMEDY)
+
+
+def test_bytes_are_read_of_what_may_have_changed(folder, read):
+    """Of files that were written to after their manifest, of all without one, and of all with --verify."""
+    files = storage.describe_files(folder)
+    read.clear()
+    storage.check_files(folder, files, remedy=REMEDY)
+    assert sorted(read) == ["one.bin", "two.bin"]
+    storage.write_manifest(folder, "index", command="index", options={}, files=files)
+    read.clear()
+    storage.check_files(folder, files, remedy=REMEDY)
+    assert read == []
+    age(folder / "one.bin", -7200)
+    storage.check_files(folder, files, remedy=REMEDY)
+    assert read == ["one.bin"]
+    with storage.verifying():
+        storage.check_files(folder, files, remedy=REMEDY)
+    assert sorted(read[1:]) == ["one.bin", "two.bin"]
+    assert integrity.VERIFY not in os.environ
+
+
+def test_a_long_check_shows_how_far_it_has_come(folder, monkeypatch, capsys):
+    """What is checked, and of how much; A short one is silent."""
+    files, digest = storage.describe_files(folder), integrity._digest
+    monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
+    storage.check_files(folder, files, remedy=REMEDY)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(integrity, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(integrity, "_MEGABYTE", 100_000)
+    monkeypatch.setattr(integrity, "_digest", lambda path, one: (digest(path, one), time.sleep(0.5))[0])
+    storage.check_files(folder, files, remedy=REMEDY)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"check '{folder}' 6/6 MB (100 %)")
+    monkeypatch.setenv("RANK", "1")
+    storage.describe_files(folder)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_unlisted_file_is_refused(folder):
+    """Lucene and transformers read whatever they find."""
+    files = storage.describe_files(folder)
+    storage.check_unlisted(folder, files, remedy=REMEDY)
+    (folder / "inner" / "added_tokens.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"added_tokens\.json' is no file of .*Remove it"):
+        storage.check_unlisted(folder, files, remedy=REMEDY)
+    storage.check_unlisted(folder, files, skip=("added_tokens.json",), remedy=REMEDY)

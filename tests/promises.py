@@ -36,7 +36,7 @@ PROMISED = {
     "retrievalkit.data.truncation": None,
     "retrievalkit.data.vectors": None,
     "retrievalkit.contracts.declarations": [
-        "Argument", "Command", "CommandOptions", "Flag", "Place", "ReadingOptions", "Reads", "Sections",
+        "Argument", "Command", "CommandOptions", "Flag", "Place", "ReadingOptions", "Reads", "Rest",
         "WritingOptions", "command",
     ],
     "retrievalkit.errors": None,

@@ -59,7 +59,7 @@ def check_plugin(options: CheckOptions) -> Checked:
     try:
         conforming = importlib.import_module("retrievalkit_testing.conforming")
     except ModuleNotFoundError as error:
-        if error.name != "retrievalkit_testing":
+        if (error.name or "").partition(".")[0] != "retrievalkit_testing":
             raise
         msg = "The conformance tests are a distribution of their own. Install it: pip install retrievalkit-testing"
         raise InputError(msg) from error

@@ -16,6 +16,7 @@ from typing import Any
 from retrievalkit.errors import DataError, UnknownNameError
 from retrievalkit.recipes.settings import NOWHERE, Place, Section, flatten
 
+_MOST_CHARACTERS = 1 << 20
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _STEP = "steps."
 
@@ -95,6 +96,7 @@ class Values:
     def __init__(self, values: Section) -> None:
         self.values = values
         self._open: list[str] = []
+        self._filled: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
         """All values, filled in; None for those that were not given, or that refer to such a value."""
@@ -112,7 +114,7 @@ class Values:
             place: Where it is used.
 
         Raises:
-            DataError: There is no such value, or it refers to itself.
+            DataError: There is no such value, it refers to itself, or it is too large.
         """
         if name.startswith(_STEP):
             return f"${{{name}}}"
@@ -127,11 +129,16 @@ class Values:
         value = self.values[name]
         if value is None:
             return None if optional else f"${{{name}}}"
-        self._open.append(name)
-        try:
-            return fill(value, partial(self.look_up, place=place))
-        finally:
-            self._open.pop()
+        if name not in self._filled:
+            self._open.append(name)
+            try:
+                self._filled[name] = fill(value, partial(self.look_up, place=place))
+            finally:
+                self._open.pop()
+            # Values that name each other twice would double at each step.
+            if len(str(self._filled[name])) > _MOST_CHARACTERS:
+                self.values.fail(f"the value '{name}' has more than {_MOST_CHARACTERS:,} characters.", name)
+        return self._filled[name]
 
     def label(self, template: str, place: Place) -> str:
         """A title with values in place of `${name}`; an output of a step is shown by the step's name."""

@@ -80,7 +80,7 @@ def test_a_package_is_found_without_importing_what_it_is_part_of(tmp_path, monke
     ],
 )
 def test_a_model_in_a_package_is_below_a_package_that_is_installed(name, message):
-    assert locate_model("package:retrievalkit/builtin").endswith("retrievalkit/builtin")
+    assert locate_model("package:retrievalkit/models").endswith("retrievalkit/models")
     with pytest.raises(InputError, match=message):
         locate_model(name)
 

@@ -99,7 +99,7 @@ def expected_top(queries, documents, k):
 
 
 def found(scores, rows):
-    """The (row, scoring) pairs that were found."""
+    """The (row, score) pairs that were found."""
     for query_scores, query_rows in zip(scores.tolist(), rows.tolist(), strict=True):
         yield [(row, value) for value, row in zip(query_scores, query_rows, strict=True) if row >= 0]
 
@@ -145,7 +145,7 @@ def test_top_k_over_many_blocks_in_any_order(monkeypatch, m, order):
 
 
 def test_equal_documents_tie_wherever_they_stand():
-    """Copies of a document in blocks of different sizes get one scoring, and come in their order."""
+    """Copies of a document in blocks of different sizes get one score, and come in their order."""
     random = np.random.default_rng(0)
     documents = random.standard_normal((500, 1, 33)).astype(np.float32)
     copies = [3, 77, 130, 131, 240, 499]

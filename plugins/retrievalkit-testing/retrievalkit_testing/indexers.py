@@ -739,7 +739,7 @@ def odd_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def terms(case: IndexerCase) -> None:
-    """`contributions` of the terms of a query add up to the scoring, or it raises UnsupportedError."""
+    """`contributions` of the terms of a query add up to the score, or it raises UnsupportedError."""
     case.only("texts")
     query, ids, scores = case.main.sample.queries[0], case.found[0][0], case.found[1][0]
     for row, terms_of in enumerate(case.opened.contributions(query, ids)):

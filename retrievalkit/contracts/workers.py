@@ -69,7 +69,7 @@ class Tasks(Protocol):
 class Workers(ABC):
     """Workers of a cluster.
 
-    Functions and items are pickled. What a function notes (`oddities`) reaches the command.
+    Functions and items are pickled. What a function notes (`notices`) reaches the command.
 
     Args:
         options: Where, and what a worker has.

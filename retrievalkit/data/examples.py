@@ -143,7 +143,7 @@ def no_positive(count: int, source: str | Path) -> DataError:
 
 
 def note_dropped(examples: Examples) -> None:
-    """Tell `oddities` of examples that were dropped because they have no positive."""
+    """Tell `notices` of examples that were dropped because they have no positive."""
     if count := examples.dropped:
         whole = f"{count:,} of the {count + len(examples):,} examples of '{examples.source}'"
         notices.note(

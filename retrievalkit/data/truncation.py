@@ -9,7 +9,7 @@ from retrievalkit.reporting import notices
 
 
 def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, limit: int) -> None:
-    """Tell `oddities` which texts were cut.
+    """Tell `notices` which texts were cut.
 
     Args:
         tokenizer: A Hugging Face tokenizer.

@@ -413,7 +413,7 @@ def note_left_out(
     encoder_options: Mapping[str, Any] | None,
     pooler_options: Mapping[str, Any] | None,
 ) -> None:
-    """Tell `oddities` what a named pooler leaves out of the settings that a model was trained with."""
+    """Tell `notices` what a named pooler leaves out of the settings that a model was trained with."""
     if pooler is not None and (encoder or "transformer") == "transformer":
         notices.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
 

@@ -1,4 +1,4 @@
-"""Oddities: what looks wrong but does not stop a command. They are told once, at its end; `--strict` makes them errors.
+"""Notices: what looks wrong but does not stop a command. They are told once, at its end; `--strict` makes them errors.
 
 Any part of a program calls `note`, or `cut` and `empty` for texts that were too long or are empty; a command collects
 them by `collected`. Outside of a command, notes are shown at once.
@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 @dataclass(eq=False)
-class Oddities:
+class Notices:
     """What a command, or a worker of it on another machine, has met."""
 
     strict: bool = False
@@ -42,45 +42,45 @@ class Oddities:
 
 
 # Commands, of which a recipe's step is an inner one.
-_commands: list[Oddities] = []
+_commands: list[Notices] = []
 
 
 def strict() -> bool:
-    """Whether a command under way takes oddities for errors."""
+    """Whether a command under way takes notices for errors."""
     return any(command.strict for command in _commands)
 
 
 @contextmanager
 def collected(*, strict: bool = False) -> Iterator[None]:
-    """Collect the oddities of a command, and show them on standard error when it ends without an error.
+    """Collect the notices of a command, and show them on standard error when it ends without an error.
 
     Args:
         strict: Raise the first as an error instead; the steps of a strict recipe are strict too.
     """
-    oddities = Oddities(strict or any(outer.strict for outer in _commands))
-    _commands.append(oddities)
+    notices = Notices(strict or any(outer.strict for outer in _commands))
+    _commands.append(notices)
     try:
         yield
     finally:
-        _commands.remove(oddities)
+        _commands.remove(notices)
     # Of several processes that train together, one tells.
     if os.environ.get("RANK", "0") == "0":
-        for sentence in oddities.told():
+        for sentence in notices.told():
             show(sentence)
 
 
 @contextmanager
-def gathered() -> Iterator[Oddities]:
-    """Gather oddities without a word, for a command in another process to `join`."""
-    oddities = Oddities()
-    _commands.append(oddities)
+def gathered() -> Iterator[Notices]:
+    """Gather notices without a word, for a command in another process to `join`."""
+    notices = Notices()
+    _commands.append(notices)
     try:
-        yield oddities
+        yield notices
     finally:
-        _commands.remove(oddities)
+        _commands.remove(notices)
 
 
-def join(met: Oddities) -> None:
+def join(met: Notices) -> None:
     """Take over what another process has met.
 
     Raises:
@@ -98,7 +98,7 @@ def join(met: Oddities) -> None:
 
 
 def note(*sentences: str) -> None:
-    """Tell of oddities, each a whole sentence; the same sentence is shown once.
+    """Tell of notices, each a whole sentence; the same sentence is shown once.
 
     Raises:
         InputError: The command is strict.
@@ -112,7 +112,7 @@ def note(*sentences: str) -> None:
 
 
 def check(*sentences: str) -> None:
-    """Refuse oddities if the command is strict; for programs that show them by themselves.
+    """Refuse notices if the command is strict; for programs that show them by themselves.
 
     Raises:
         InputError: There are some.

@@ -135,7 +135,7 @@ def joined() -> Iterator[None]:
         yield
     except RuntimeError as error:
         lost = isinstance(error, distributed.DistError) or any(
-            one in str(error) for one in ("gloo", "Connection closed")
+            one in str(error) for one in ("gloo", "Connection closed", "remote worker")
         )
         if count() == 1 or not lost:
             raise

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from contextlib import suppress
 
 import psutil
@@ -195,6 +196,7 @@ def _run_in_fork(words, folder, environment, unblocked, before):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if before is not None:
         before()
+    warnings.simplefilter("ignore", ResourceWarning)  # as Python does, and pytest does not
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)

@@ -226,7 +226,7 @@ def _write_tokenization(retriever: Retriever, folder: Path) -> None:
         }
         for side in SIDES
     }
-    write_json(folder / "tokenization.json", {**described, "padding_id": tower._padding_id})
+    write_json(folder / "tokenization.json", {**described, "padding_id": tower.padding_id})
 
 
 def _title_note(retriever: Retriever) -> str:
@@ -243,7 +243,7 @@ def _example(retriever: Retriever, output: str, graph: str) -> str:
     values = {
         "DOCUMENT_LENGTH": str(taken["document"]),
         "QUERY_LENGTH": str(taken["query"]),
-        "PADDING": str(tower_of(retriever, "document")._padding_id),
+        "PADDING": str(tower_of(retriever, "document").padding_id),
         "PREFIX": prompts(retriever)["document"],
         "OUTPUT": output,
         "GRAPH": graph,

@@ -79,7 +79,7 @@ class PackageCase:
         if self.is_file:
             return [Path(self.plugins[0].distribution).stem]
         if same_name(self.name, "retrievalkit"):
-            return ["retrievalkit", *(f"retrievalkit.builtin.{one.name}" for one in self.plugins)]
+            return ["retrievalkit", "retrievalkit.registry.registrations"]
         return [one.module for one in self.entry_points]
 
     @cached_property

@@ -268,13 +268,17 @@ class Transformer(Encoder):
             return [self.extra.insert(row, side, starts_special=starts_special) + self.end for row in ids]
         return ids
 
+    @property
+    def padding_id(self) -> int:
+        """The token that fills up a batch."""
+        # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        return next((int(token) for token in known if token is not None), 0)
+
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
         """Pad tokenised texts to the longest of them, or fill them with [MASK] tokens if the pooler asks for that."""
         lengths = [len(ids) for ids in token_ids]
-        # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
-        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
-        fill = next((int(token) for token in known if token is not None), 0)
-        width = max([1, *lengths])
+        fill, width = self.padding_id, max([1, *lengths])
         if side in self.needs.mask_filled:
             fill, width = self.tokenizer.mask_token_id, self.lengths[side]
         # At least one column: without special tokens an empty text has no tokens.

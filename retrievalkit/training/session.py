@@ -56,6 +56,7 @@ class Training:
         return {"options": dict(self.options), "inputs": dict(self.inputs)}
 
 
+@processes.joined()
 def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     """Train and write a folder.
 
@@ -65,7 +66,6 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     Raises:
         InputError: Something about the input is wrong; nothing was written.
     """
-    processes.join()
     # Of a training that has ended just before a process was lost, nothing is left to go on with but its output.
     again = processes.restarted()
     resume = options.resume or again

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 import pytest
-import retrievalkit_testing as testing
 from click.testing import CliRunner
 
 from retrievalkit import registry
@@ -19,12 +11,6 @@ from retrievalkit.models.retriever import Retriever
 
 # Other libraries take a passage as one text.
 AS_OTHERS = {"query_length": 32, "document_length": 100, "title": "space"}
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
-    """The folder of a BERT of two layers, width 32."""
-    return testing.tiny_model(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture

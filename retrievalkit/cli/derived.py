@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from retrievalkit import registry, storage
-from retrievalkit.cli.group import STARTED_BY_TORCHRUN
+from retrievalkit.cli.signals import STARTED_BY_TORCHRUN
 from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
 from retrievalkit.errors import InputError
 from retrievalkit.registry.component_options import NAMED_WITH_OPTIONS, Option, convert, options, read_call

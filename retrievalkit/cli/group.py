@@ -24,8 +24,6 @@ from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
 from retrievalkit.reporting.terminal import printable
 
-STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
-
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
 """Errors of the machine, even where they name no file."""
 
@@ -90,7 +88,7 @@ class RkitGroup(click.Group):
         """As click does, but with the nearest name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             self.check_known(ctx, args[0])
-        if STARTED_BY_TORCHRUN in os.environ and args:
+        if signals.STARTED_BY_TORCHRUN in os.environ and args:
             _check_several_processes(ctx, args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:

@@ -29,7 +29,7 @@ _SOON = 0.05
 _exit = os._exit
 """Kept: while plugins are imported it is another function."""
 
-_STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG."""
 
@@ -49,14 +49,14 @@ def handled() -> Iterator[None]:
     Signals that are ignored, as by nohup, stay ignored. torchrun ends its processes itself, and waits for them; they
     end too where it is gone.
     """
-    if _STARTED_BY_TORCHRUN in os.environ and sys.platform == "linux":
+    if STARTED_BY_TORCHRUN in os.environ and sys.platform == "linux":
         import ctypes
 
         # torchrun that is killed cannot end its processes, which would wait for each other for a day.
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
     wanted = [number for number in usual if signal.getsignal(number) == usual[number]]
-    if threading.current_thread() is not threading.main_thread() or _STARTED_BY_TORCHRUN in os.environ or not wanted:
+    if threading.current_thread() is not threading.main_thread() or STARTED_BY_TORCHRUN in os.environ or not wanted:
         yield
         return
     watcher = _Watcher()

@@ -205,7 +205,8 @@ class RootGroup(RkitGroup):
         whole.built_in, whole.commands = self.built_in, dict(self.commands)
         for name in self.list_commands(context := click.Context(self)):
             with contextlib.suppress(RetrievalkitError):
-                whole.add_command(self.get_command(context, name), name)
+                if command := self.get_command(context, name):
+                    whole.add_command(command, name)
         return whole
 
 

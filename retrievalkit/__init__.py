@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from retrievalkit.search.index import Index
     from retrievalkit.search.rerank import rerank
     from retrievalkit.search.searchable import Hit, Hits
-    from retrievalkit.storage.folder import Folder
+    from retrievalkit.storage import Folder
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -56,7 +56,7 @@ _MODULES = {
     "indexing.retriever": ("Retriever",),
     "search.searchable": ("Hit", "Hits"),
     "indexing.vectors": ("Vectors",),
-    "storage.folder": ("Folder",),
+    "storage": ("Folder",),
     "cli.doctor": ("doctor",),
     "cli.plugins": ("new_plugin", "package_plugin", "plugins", "show_plugin"),
     "cli.run": ("quickstart", "run"),

@@ -16,7 +16,7 @@ from retrievalkit.contracts.declarations import Flag, Named, Reads, command
 from retrievalkit.data import inputs
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage.folder import Folder
+from retrievalkit.storage import Folder
 from retrievalkit.training.options import PretrainingOptions, RunOptions
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         VocabularyHead,
         absolute_layer,
         absolute_layers,
+        masked_mean,
+        refuse_idle,
     )
     from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
     from retrievalkit.contracts.workers import ClusterOptions, Staying, Tasks, Workers
@@ -89,6 +91,8 @@ __all__ = [
     "Workers",
     "absolute_layer",
     "absolute_layers",
+    "masked_mean",
+    "refuse_idle",
 ]
 
 

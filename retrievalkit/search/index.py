@@ -461,7 +461,7 @@ class Index(Searching):
             after = self._opened()
             after.encoders.adopt(before.encoders)
             with self._reading:
-                self._searcher, self._reader = after, None
+                self._searcher = after
                 self.manifest = after.indexes[0].manifest
         return outcome.as_json()
 

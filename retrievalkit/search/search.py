@@ -28,7 +28,7 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import printable, printable_json, say
-from retrievalkit.search.options import HybridOptions, OpenOptions
+from retrievalkit.search.options import METRIC, HybridOptions, OpenOptions
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,6 @@ def search(options: SearchOptions) -> None:
     from retrievalkit.search.interactive import converse
     from retrievalkit.search.searchable import Searching
     from retrievalkit.search.searcher import HITS, HITS_TO_READ, find, opened
-    from retrievalkit.search.tuning import METRIC, tune, write_choice
 
     # 1. Refuse what cannot work, and read the queries, before any index is opened.
     count, places = len(options.indexes), list(map(str, options.indexes))
@@ -158,6 +157,8 @@ def search(options: SearchOptions) -> None:
     # 4. Tune the weights, if that was asked for.
     k, about = options.k or HITS, {}
     if qrels is not None:
+        from retrievalkit.search.tuning import tune, write_choice
+
         if fusion is None:
             msg = "tune weights several indexes, but there is only one. Give more."
             raise OptionError(msg)

@@ -15,9 +15,9 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun
 from retrievalkit.indexing.query_encoders import Encoders
-from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.fusion import Fusion, read_choice
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.tuning import read_choice, tune, write_choice
+from retrievalkit.search.tuning import tune, write_choice
 
 
 def tuned(runs, qrels, method="linear", **options):

@@ -79,7 +79,7 @@ def compare(options: CompareOptions) -> Comparison:
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
     from retrievalkit.evaluation.compare.comparison import Comparison, compare_metric
-    from retrievalkit.evaluation.compare.contender import measured, with_rankings
+    from retrievalkit.evaluation.compare.contender import add_rankings, measured
     from retrievalkit.evaluation.compare.page import check_output, write
     from retrievalkit.evaluation.measures import check_metrics
     from retrievalkit.evaluation.metrics import first_ids
@@ -109,11 +109,12 @@ def compare(options: CompareOptions) -> Comparison:
         )
         means += of_runs
         differences += of_pairs
+    add_rankings(differences, contenders, texts, options.corpus)
     settings: dict[str, Any] = {"permutations": PERMUTATIONS, "resamples": RESAMPLES, "confidence": options.confidence}
     settings |= {"seed": options.seed, "ties": options.ties, "over": options.over}
     comparison = Comparison(
         means,
-        with_rankings(differences, contenders, texts, options.corpus),
+        differences,
         ALL_PAIRS if options.baseline == ALL_PAIRS else pairs[0][1],
         values,
         settings | {"ignore_same_id": options.exclude_self},

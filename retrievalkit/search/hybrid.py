@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from retrievalkit import storage
 from retrievalkit.contracts.declarations import Reads, method
 from retrievalkit.data import inputs as given
 from retrievalkit.data.qrels import read_qrels
@@ -122,12 +123,10 @@ class Hybrid(Searching):
         Raises:
             InputError: They were not tuned.
         """
-        from retrievalkit.search.tuning import write_choice
-
         if self.tuned is None:
             msg = "there are no tuned weights to write. Tune them first: hybrid.tune(qrels, queries)."
             raise InputError(msg)
-        write_choice(os.fspath(path), self.tuned)
+        storage.write_json(os.fspath(path), self.tuned.to_json())
 
     @property
     def options(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def search(options: SearchOptions) -> None:
     # 4. Tune the weights, if that was asked for.
     k, about = options.k or HITS, {}
     if qrels is not None:
-        from retrievalkit.search.tuning import tune, write_choice
+        from retrievalkit.search.tuning import tune
 
         if fusion is None:
             msg = "tune weights several indexes, but there is only one. Give more."
@@ -167,7 +167,7 @@ def search(options: SearchOptions) -> None:
         tuned = tune(searcher, dev, qrels, fusion, metric=metric, k=k, depth=options.depth)
         fusion, about = tuned.best.fusion, {"tuned": tuned.to_json()}
         if queries is None and options.output is not None:
-            write_choice(str(options.output), tuned)
+            storage.write_json(str(options.output), tuned.to_json())
         if queries is None and options.as_json:
             sys.stdout.write(_json(tuned.to_json()))
         if not options.as_json:

@@ -72,9 +72,6 @@ class Hits(Sequence[Hit], Tabular):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Hits) and (self.query, self._hits) == (other.query, other._hits)
 
-    def __hash__(self) -> int:
-        return hash((self.query, tuple(hit.id for hit in self)))
-
     def __repr__(self) -> str:
         return "\n".join([f"Hits({self._title!r}):", *(f"  {hit!r}" for hit in self)])
 

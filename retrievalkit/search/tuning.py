@@ -11,12 +11,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from retrievalkit import storage
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.queries import Query, check_queries
@@ -268,8 +266,3 @@ def _name(fusion: Fusion) -> str:
     if fusion.method == "rrf":
         return f"rrf, k = {fusion.rrf_k}"
     return f"{fusion.method}, {fusion.normalization or 'none'}" if fusion.takes("normalization") else fusion.method
-
-
-def write_choice(path: str | Path, tuned: Tuned) -> None:
-    """Write the best fusion and all trials as JSON."""
-    storage.write_json(path, tuned.to_json())

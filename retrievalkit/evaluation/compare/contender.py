@@ -13,20 +13,19 @@ from retrievalkit.data.runs import Columns, check_run, open_run
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.evaluation.compare.comparison import Difference, Ranking, TopHit
 from retrievalkit.evaluation.evaluate import Conventions
-from retrievalkit.evaluation.metrics import Doubts, PerQuery, WithoutSameId, check_overlap, per_query
+from retrievalkit.evaluation.metrics import Doubts, PerQuery, WithoutSameId, check_overlap, first_ids, per_query
+from retrievalkit.reporting.counts import counted
 
 TOP_HITS = 5
 
 
 @dataclass(frozen=True)
 class Contender:
-    """The parts of a run that a comparison needs."""
+    """The parts of a run that a comparison needs; problems are sentences in two parts, around the names of runs."""
 
     values: PerQuery
     rankings: dict[str, Ranking]
-    absent: list[str]
-    unjudged: list[str]
-    doubts: list[str]
+    problems: list[tuple[str, str]]
 
 
 def measured(
@@ -44,10 +43,17 @@ def measured(
         rankings[query_id] = _ranking(columns, ranks, qrels[query_id])
 
     values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=visit)
-    absent = [query_id for query_id in qrels if query_id not in run]
-    unjudged = [query_id for query_id in run if query_id not in qrels]
     check_run(whole)
-    return Contender(values, rankings, absent, unjudged, doubts.sentences(metrics))
+    problems = []
+    if absent := [query_id for query_id in qrels if query_id not in run]:
+        consequence = "count 0" if conventions.over == "qrels" else "are left out for all runs"
+        start = f"{len(absent)} of {len(qrels)} queries of the qrels are not in run"
+        problems.append((start, f" and {consequence}: {first_ids(absent)}."))
+    if unjudged := [query_id for query_id in run if query_id not in qrels]:
+        end = f" are not in the qrels and are left out: {first_ids(unjudged)}."
+        problems.append((f"{counted(len(unjudged), 'queries')} of run", end))
+    problems += [("run", f": {doubt}") for doubt in doubts.sentences(metrics)]
+    return Contender(values, rankings, problems)
 
 
 def _ranking(columns: Columns, ranks: Mapping[str, int], judged: Mapping[str, int]) -> Ranking:

@@ -295,7 +295,9 @@ _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."
 
 
 def _fusion(fusion: Fusion | None) -> _Json | None:
-    return fusion and {name: value for name, value in asdict(fusion).items() if value is not None}
+    if fusion is None:
+        return None
+    return {name: value for name, value in asdict(fusion).items() if value is not None}
 
 
 def _hit(hit: DescribedHit, texts: bool) -> _Json:

@@ -228,11 +228,9 @@ def _typed(value: Any) -> str:
 def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]) -> None:
     """Refuse unknown settings, unknown components, and options that these do not have."""
     settings = parse_set(given.get("settings", ()))
-    declared: Command[..., Any, Any] | None = getattr(command, "declared", None)
+    declared: Command[..., Any, Any] = command.declared  # type: ignore[attr-defined]
     option = "set"
     try:
-        if declared is None:
-            return
         fields = registry.options(declared.declaration)
         values = {**given, **declared.settings(settings)}
         for name, field in fields.items():

@@ -65,6 +65,7 @@ DISTRIBUTIONS = {
     "analyse-views": "retrievalkit-mvr",
     "export": "retrievalkit-export",
     "serve": "retrievalkit-serve",
+    **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }
 """Commands of distributions of ours -> the distribution to install."""
 
@@ -108,7 +109,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the click or declared command, for a check the function, for recipes a Path.
+        """Import the class; for a command the declared command, for a check the function, for recipes a Path.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -134,10 +135,8 @@ class Component:
 def _not_of_kind(kind: str, loaded: object) -> str:
     """Says why an imported object cannot be a component of that kind; "" if it can."""
     if kind == "command":
-        import click
-
-        fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
-        problem = "no command. Decorate it with @click.command() or @retrievalkit.contracts.declarations.command."
+        fits = hasattr(loaded, "declaration")
+        problem = "no command. Decorate it with @retrievalkit.contracts.commands.command."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
     elif kind == "recipe":

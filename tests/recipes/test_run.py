@@ -2,13 +2,18 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
 import click
 import pytest
 from filelock import FileLock
 
 from retrievalkit import storage
+from retrievalkit.cli.derived import DerivedCommand
+from retrievalkit.contracts.declarations import Argument, Flag, Rest, WritingOptions, command
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.recipes.job import StepError
 from retrievalkit.recipes.outcome import Outcome
@@ -46,60 +51,81 @@ def calls():
     return []
 
 
+@dataclass(frozen=True)
+class BuildOptions(WritingOptions):
+    """Options of `build`."""
+
+    source: Annotated[str, Argument()]
+    _: KW_ONLY
+    name: Sequence[str] = ()
+    fast: bool = False
+    weight: float | None = None
+    fail: bool = False
+
+
+@dataclass(frozen=True)
+class TrainOptions(WritingOptions):
+    """Options of `train`."""
+
+    source: Annotated[str, Flag(("--from",))]
+    _: KW_ONLY
+    epochs: int | None = None
+    shared_tower: Annotated[bool, Flag(("--shared-tower/--separate-towers",))] = True
+    set: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Options of `evaluate`."""
+
+    run: Annotated[str, Argument()]
+    as_json: Annotated[bool, Flag(("--json",))] = False
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Options of `convert`."""
+
+    source: Annotated[str, Argument()]
+    output: Annotated[str, Argument()]
+
+
 @pytest.fixture
 def cli(calls):
     """A command line with a command that writes a folder, one that resumes, and one that only prints."""
     main = click.Group("rkit")
 
-    def write(output, text, overwrite):
-        with storage.write_folder(output, overwrite=overwrite) as staging:
+    def write(options, text):
+        with storage.write_folder(options.output, overwrite=options.overwrite) as staging:
             (staging / "content").write_text(text)
             storage.write_manifest(staging, "index", command="build", options={})
 
-    @main.command()
-    @click.argument("source")
-    @click.option("--name", multiple=True)
-    @click.option("--fast", is_flag=True)
-    @click.option("--weight", type=float)
-    @click.option("--fail", is_flag=True)
-    @click.option("--output", "-o", required=True, type=click.Path())
-    @click.option("--overwrite", is_flag=True)
-    def build(source, name, fast, weight, fail, output, overwrite):
-        calls.append(("build", source, name, fast, overwrite))
-        if fail:
+    def build(options) -> None:
+        calls.append(("build", options.source, tuple(options.name), options.fast, options.overwrite))
+        if options.fail:
             click.echo("\n".join(f"line {number}" for number in range(100)))
             msg = "the text is broken."
             raise InputError(msg)
-        write(output, Path(source).read_text(), overwrite)
+        write(options, Path(options.source).read_text())
 
-    @main.command()
-    @click.option("--from", "source", required=True)
-    @click.option("--epochs", type=int)
-    @click.option("--shared-tower/--separate-towers", default=True)
-    @click.option("--set", "settings", multiple=True)
-    @click.option("--resume", is_flag=True)
-    @click.option("--output", required=True)
-    @click.option("--overwrite", is_flag=True)
-    def train(source, epochs, shared_tower, settings, resume, output, overwrite):
-        calls.append(("train", epochs, shared_tower, settings, resume, overwrite))
-        if epochs == 13 and not resume:
+    def train(options) -> None:
+        calls.append(("train", options.epochs, options.shared_tower, options.set, options.resume, options.overwrite))
+        if options.epochs == 13 and not options.resume:
             raise KeyboardInterrupt
-        write(output, (Path(source) / "content").read_text() + str(epochs // 10), overwrite)
+        write(options, (Path(options.source) / "content").read_text() + str(options.epochs // 10))
 
-    @main.command()
-    @click.argument("run")
-    @click.option("--json", "as_json", is_flag=True)
-    def evaluate(run, as_json):
-        calls.append(("evaluate", as_json))
-        metrics = {"nDCG@10": len((Path(run) / "content").read_text()) / 10}
+    def evaluate(options) -> None:
+        calls.append(("evaluate", options.as_json))
+        metrics = {"nDCG@10": len((Path(options.run) / "content").read_text()) / 10}
         click.echo(json.dumps({"metrics": metrics, "queries": {"nDCG@10": 3}}))
 
-    @main.command()
-    @click.argument("source")
-    @click.argument("output")
-    def convert(source, output):
-        Path(output).write_text(Path(source).read_text().upper())
+    def convert(options) -> None:
+        Path(options.output).write_text(Path(options.source).read_text().upper())
 
+    declarations = {build: BuildOptions, train: TrainOptions, evaluate: EvaluateOptions, convert: ConvertOptions}
+    for program, options in declarations.items():
+        main.add_command(DerivedCommand(command(program.__name__, options)(program)))
     return main
 
 
@@ -126,7 +152,7 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
     ]
     assert calls == [
         ("build", "data.txt", ("one", "two"), True, False),
-        ("train", 1, False, ("pooler.layers=4,6",), False, False),
+        ("train", 1, False, {"pooler": {"layers": "4,6"}}, False, False),
         ("evaluate", True),
     ]
     assert not any(one.skipped for one in results)
@@ -233,7 +259,7 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
     shown = capsys.readouterr().err
     assert "[1/3] Unchanged, kept from the run before: index\n[2/3] train → model\n" in shown
     assert "Goes on where it was cut off after" in shown
-    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+    assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
     assert results[1].seconds > state["train"]["seconds"]
     with pytest.raises(KeyboardInterrupt):
         start("epochs=13", "train.set.pooler.layers=2")
@@ -243,13 +269,12 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
 
 
 def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
-    @cli.command(name="evaluate")
-    @click.argument("run")
-    @click.option("--json", is_flag=True)
-    def evaluate(run, json):
+    def evaluate(options) -> None:
         click.echo("{")
-        raise click.UsageError("no.")
+        msg = "no."
+        raise InputError(msg)
 
+    cli.add_command(DerivedCommand(command("evaluate", EvaluateOptions)(evaluate)))
     with pytest.raises(StepError, match=r"step 'figures' .*: no\.") as caught:
         start()
     assert caught.value.exit_code == 2
@@ -261,14 +286,14 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
     [
         ("command: train", "command: trian", 9, "unknown command 'trian'; did you mean 'train'"),
         ('epochs: "', 'epohcs: "', 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
-        ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': 'many' is not a valid integer"),
+        ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': .*epochs cannot be 'many'"),
         ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
         ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
         ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
         ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
         (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
-        ("name: [one, two]", "weight: heavy", 7, "'heavy' is not a valid float"),
+        ("name: [one, two]", "weight: heavy", 7, "weight cannot be 'heavy'"),
         # Nothing is written outside of the run's folder.
         ('"${source}"', '"--output=/tmp/elsewhere"', 7, "would read as an option"),
         ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
@@ -384,7 +409,7 @@ def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
     assert [row["variant"] for row in found["rows"]] == ["short"]
     calls.clear()
     start(text=TABLE.replace("epochs: 20", "epochs: 13"))
-    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+    assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
 
 
 @pytest.mark.parametrize(

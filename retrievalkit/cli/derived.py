@@ -94,9 +94,10 @@ class DerivedCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if more := option_for_extra(error):
-                error.message += f". {more}"
-            raise
+            if not (more := option_for_extra(error)):
+                raise
+            msg = f"{error.message}. {more}"
+            raise click.UsageError(msg, error.ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does; explains an argument of another kind than the command takes, such as a corpus for a run."""

@@ -24,7 +24,7 @@ import click
 from retrievalkit import registry
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.group import RkitGroup
-from retrievalkit.contracts.declarations import Argument, command
+from retrievalkit.contracts.declarations import Argument, Command, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.registry.component_options import how_to_set
 from retrievalkit.registry.modules import module_spec
@@ -226,7 +226,7 @@ def group() -> None:
     """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
 
 
-_commands = [plugins, show_plugin, install_plugin, remove_plugin]
+_commands: list[Command[..., Any, Any]] = [plugins, show_plugin, install_plugin, remove_plugin]
 if importlib.util.find_spec("retrievalkit_testing") is not None:
     _commands += importlib.import_module("retrievalkit_testing.commands").COMMANDS
 for _one in _commands:

@@ -19,7 +19,7 @@ _KEYS = (
     "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "sets", "means",
     "baseline", "seeds",
 )  # fmt: skip
-_STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
+_STEP_KEYS = ("name", "title", "command", "with", "output")
 
 
 _HERE = Path(__file__).parent

@@ -36,7 +36,6 @@ class StepResult:
         seconds: How long it took, in the run that did the work; resumed work is added up.
         skipped: Whether an earlier run had done it.
         figures: Name -> number, where the output is a JSON file of figures.
-        expected: The recipe's reference figures, and their "source".
     """
 
     name: str
@@ -47,7 +46,6 @@ class StepResult:
     seconds: float
     skipped: bool
     figures: Mapping[str, float] = field(default_factory=dict)
-    expected: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@
 The keys under `with` are the command's options and arguments, with dashes or underscores; `set` contains the settings
 of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
 variants, `--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds.
-Titles may contain values too, and follow them. Reference figures may also be given as `expected` at a step; in a
-variant those of a second step in the table are STEP.FIGURE.
+Titles may contain values too, and follow them. Reference figures of a second step in the table are STEP.FIGURE.
 
     sets:                                                  # of data, say
       nq: {title: Natural Questions, values: {data: nq}}
@@ -432,8 +431,6 @@ class _Reader:
     ) -> Iterable[Row]:
         """The rows of the selected variants, and of the means whose rows are all among them."""
         rows: dict[str, Row] = {}
-        of_steps = {(name, key): value for name in self.table for key, value in self.steps[name].expected.items()}
-        sources = [of_steps.pop((name, "source"), None) for name in self.table]
 
         def known(expected: Cells) -> Cells:
             return {key: value for key, value in expected.items() if value is not None and key[0] in self.table}
@@ -446,8 +443,8 @@ class _Reader:
                     variant.name,
                     label(variant, variant.title, variant.place),
                     {seed: {step: own[step] for step in self.table} for seed, own in names[variant.name].items()},
-                    known({**of_steps, **variant.expected}),
-                    next((str(one) for one in (variant.source, *sources) if one is not None), ""),
+                    known(variant.expected),
+                    str(variant.source or ""),
                     "-".join((self.baseline, *variant.parts[1:])) if self.baseline else "",
                 )
             for mean in self.means:
@@ -487,7 +484,6 @@ def _step(section: Section, defaults: Section) -> Step:
         options=merged(shared, options),
         output=output,
         title=section.wanted("title", str, "text") if section.get("title") is not None else "",
-        expected=section.section("expected"),
         place=section.place,
         places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
     )

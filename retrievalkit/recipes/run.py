@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from retrievalkit import storage
 from retrievalkit.errors import InputError
 from retrievalkit.recipes.display import Display
 from retrievalkit.recipes.job import Job
@@ -36,7 +37,6 @@ def run(
     *,
     cli: click.Group,
     force: bool = False,
-    verbose: bool = False,
     together: int | None = None,
 ) -> Outcome:
     """Run a recipe; `together` says how many steps run side by side, in processes of their own.
@@ -64,14 +64,14 @@ def run(
             seconds=state.steps[job.step.name]["seconds"],
             skipped=skipped,
             figures=read_figures(job.output),
-            expected=job.step.expected,
         )
         if results[job.step.name].figures and recipe.table:
             # After each row, so that a run that is cut off leaves the rows it finished.
             _table(recipe, in_order(), folder, tested=False)
 
-    with state.held():
-        display = Display(jobs, str(output), verbose=verbose, together=together is not None)
+    # The lock is within the folder, which may be all that can be written here.
+    with storage.held(folder, lock=storage.place_of(folder) / ".run.lock"):
+        display = Display(jobs, str(output), together=together is not None)
         if together is None:
             _run_in_order(jobs, state, cli, display, force=force, done=done)
         else:

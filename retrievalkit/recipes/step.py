@@ -31,7 +31,6 @@ class Step:
         options: Its options and arguments, which may still contain `${steps.NAME}`.
         output: The file or folder that it writes, relative to the run's folder; None = it only prints.
         title: What it does and why, in words; "" = only the command is known.
-        expected: Figures to compare with, and their "source".
         place: Where it is in the file.
         places: Option -> where it is.
     """
@@ -41,7 +40,6 @@ class Step:
     options: Mapping[str, Any]
     output: str | None = None
     title: str = ""
-    expected: Mapping[str, Any] = field(default_factory=dict)
     place: Place = NOWHERE
     places: Mapping[str, Place] = field(default_factory=dict)
 

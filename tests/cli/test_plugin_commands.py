@@ -267,11 +267,3 @@ def test_the_list_has_the_first_sentence_of_each_component_without_importing_it(
     assert summaries == {"acme": "Adds e.g. noise, as in Foo et al. 2020.", "nowhere": "", "named": "Says it itself."}
     assert "acme_parts" not in sys.modules
     assert "Adds e.g. noise, as in Foo et al. 2020." in rkit("plugins", "list").output
-
-
-def test_every_built_in_component_has_a_sentence():
-    listed = json.loads(rkit("plugins", "list", "--json").output)
-    for plugin in listed:
-        if plugin["distribution"] == "retrievalkit":
-            for one in plugin["components"]:
-                assert one["summary"].endswith("."), one

@@ -1,7 +1,5 @@
 """Recipes: what is read, what is filled in, and where a mistake is said to be."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -180,13 +178,6 @@ def test_flattening_undoes_nesting(options):
 def test_an_unknown_recipe_offers_those_that_come_along():
     with pytest.raises(UnknownNameError, match="did you mean 'quickstart'"):
         find_recipe("quikstart")
-
-
-def test_reading_recipes_imports_nothing_heavy():
-    heavy = "('yaml', 'torch', 'pydantic', 'numpy')"
-    code = f"import sys, retrievalkit.recipes.recipe; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_the_example_in_the_documentation_is_a_recipe(write):

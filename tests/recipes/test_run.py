@@ -1,7 +1,9 @@
 """Running recipes: the command lines that are built, what is skipped, and what happens when a step fails."""
 
 import json
+import logging
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -12,15 +14,18 @@ import pytest
 from filelock import FileLock
 
 from retrievalkit import storage
+from retrievalkit.cli import main
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.contracts.declarations import Argument, Flag, Rest, WritingOptions, command
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.recipes.job import StepError
+from retrievalkit.recipes.log import StepLog
 from retrievalkit.recipes.outcome import Outcome
-from retrievalkit.recipes.recipe import load_recipe
-from retrievalkit.recipes.run import preview, run
+from retrievalkit.recipes.recipe import Recipe, load_recipe
+from retrievalkit.recipes.run import plan, preview, run
 from retrievalkit.recipes.settings import parse_set
 from retrievalkit.recipes.state import STATE
+from retrievalkit.recipes.step import Step
 from retrievalkit.registry import trust
 
 COUNT = """\
@@ -467,3 +472,57 @@ def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
 def test_titles_of_a_recipe_cannot_control_the_terminal(start, capsys):
     start(text=COUNT.replace("command: build", 'command: build\n    title: "a\\e[2Jb"', 1))
     assert "a\\x1b[2Jb" in capsys.readouterr().err
+
+
+def test_all_that_is_missing_is_named_in_one_message():
+    step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
+    with pytest.raises(InputError) as caught:
+        plan(
+            Recipe("demo", "", {}, (step,), "", requires={"no-such-plugin": "a pooler", "click": "options"}), None, main
+        )
+    assert str(caught.value).splitlines() == [
+        "the recipe 'demo' needs packages that are not installed:",
+        "  no-such-plugin: a pooler",
+        "  no-such-model: the pretrained encoder",
+        "Install: pip install no-such-plugin no-such-model",
+    ]
+    assert plan(Recipe("demo", "", {}, (), "", requires={"click": "options"}), None, main) == []
+
+
+# --- logs ---
+
+
+def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys):
+    log = StepLog(tmp_path, "near/train")
+    with log.collecting("rkit train", resume=False):
+        print("step 1")
+        print("a note", file=sys.stderr)
+        print("trained")
+        print()
+    assert log.path.read_text() == "$ rkit train\nstep 1\na note\ntrained\n\n"
+    assert log.path == tmp_path / "logs/near/train.log"
+    assert log.result == "trained"
+    assert log.tail(2) == ["a note", "trained"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_keeps_standard_error(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
+        print("50 %", file=sys.stderr)
+    assert capsys.readouterr().err == "50 %\n"
+
+
+def test_a_resumed_step_adds_to_its_log(tmp_path):
+    log = StepLog(tmp_path, "train")
+    for resume, lines in ((False, 2), (True, 4), (False, 2)):
+        with log.collecting("rkit train", resume=resume):
+            print("trained")
+        assert len(log.path.read_text().splitlines()) == lines
+
+
+def test_a_logging_handler_made_during_a_step_can_be_used_after_it(tmp_path, capsys):
+    with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
+        handler = logging.StreamHandler()
+    handler.emit(logging.makeLogRecord({"msg": "afterwards"}))
+    assert capsys.readouterr().err == "afterwards\n"

@@ -20,7 +20,7 @@ from retrievalkit.cli import step
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.contracts.declarations import Argument, Flag, command
 from retrievalkit.errors import InputError
-from retrievalkit.recipes import side_by_side
+from retrievalkit.recipes import schedule
 
 JOURNAL = "journal.txt"
 
@@ -70,7 +70,7 @@ def note(line):
 
 if __name__ == "__main__":
     rkit.add_command(write)
-    side_by_side.PROGRAM = "stepping"
+    schedule.PROGRAM = "stepping"
     if len(sys.argv) > 1:
         rkit(prog_name="rkit")
     else:

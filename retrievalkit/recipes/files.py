@@ -66,10 +66,6 @@ def _recipes_in(folder: Path) -> dict[str, Path]:
 def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
     """The content of a recipe file joined with the files that it extends, its steps by name.
 
-    Args:
-        path: The file.
-        opened: The files that extend it.
-
     Raises:
         DataError: One of them is not a recipe, or extends itself; names file and line.
     """

@@ -37,14 +37,7 @@ class StepError(RetrievalkitError):
 
 @dataclass(frozen=True)
 class Job:
-    """A step and its command line.
-
-    Attributes:
-        step: The step.
-        command: Its command.
-        output: The file or folder that it writes, if any.
-        words: The command line, without "rkit".
-    """
+    """A step, the file or folder that it writes if any, and its command line without "rkit"."""
 
     step: Step
     command: click.Command

@@ -86,11 +86,8 @@ class Row:
     """A row of the table: a variant, and the steps whose figures are its cells.
 
     Attributes:
-        name: The variant's name.
-        title: Its label, with values filled in.
         cells: Seed (None = the recipe's only one) -> step of the table -> step that was run.
         expected: (step of the table, figure) -> reference.
-        source: Where the references were published.
         baseline: The row that it is compared with; "" = the recipe's.
         of: The rows that it averages; () = it is run.
     """
@@ -109,13 +106,9 @@ class Recipe:
     """A recipe with its values filled in.
 
     Attributes:
-        name: Its name.
-        description: One sentence about the result.
         values: Name -> value, overrides applied; those of variants are not among them.
         steps: In the order they run, those of all variants.
-        file: The file it was read from.
         table: The steps whose figures are the columns; () = there is no table.
-        rows: The table's rows.
         baseline: The row that the others are compared with; "" = none.
         requires: Distributions to have installed -> what they bring.
         named: The texts that the user gave by `--set`: stores are read only at addresses among them.

@@ -39,13 +39,7 @@ class _Content:
 
 
 class State:
-    """The state file of a run, written after each change.
-
-    Attributes:
-        folder: The run's folder.
-        recipe: The recipe that is run.
-        steps: Step -> its entry: key, done, seconds, and the fingerprint of its output.
-    """
+    """The state file of a run, written after each change: step -> key, done, seconds, fingerprint of its output."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         """Read the state of an earlier run of the same recipe, or start one in a new folder.

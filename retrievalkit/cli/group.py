@@ -32,54 +32,6 @@ _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 """Errors of what the user named."""
 
-_SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
-
-Rows = list[tuple[str, str]]
-
-
-class SingleOption(click.Option):
-    """An option that takes one value: given twice, it is refused, where click would forget the first."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser collect all values."""
-        del ctx
-        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
-
-    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
-        """Take the only value."""
-        values = opts.get(self.name)
-        if isinstance(values, list):
-            if len(values) > 1:
-                given = " and ".join(f"'{value}'" for value in values)
-                msg = f"{self.opts[0]} takes one value, and {given} are given. Give it once."
-                raise click.UsageError(msg, ctx)
-            opts = {**opts, self.name: values[0]}
-        return super().consume_value(ctx, opts)
-
-
-def refuse_repeated_options(command: click.Command) -> None:
-    """Make the options of a command, and of those below it, refuse to be given twice."""
-    for parameter in command.params:
-        # Only plain options: a flag may be repeated, and other classes have rules of their own.
-        if type(parameter) is click.Option and not (parameter.is_flag or parameter.multiple or parameter.count):
-            parameter.__class__ = SingleOption
-    for below in getattr(command, "commands", {}).values():
-        refuse_repeated_options(below)
-
-
-class ExplainingContext(click.Context):
-    """Explains an argument of another kind than the command takes, such as a corpus for a run."""
-
-    def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """As click does."""
-        explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if callback is self.command.callback:
-            from retrievalkit.cli.kinds import explained
-
-            explaining = explained(self, kwargs)
-        with explaining:
-            return super().invoke(callback, *args, **kwargs)
-
 
 class RkitGroup(click.Group):
     """Offers the nearest command for an unknown one, and prints a user's mistake without a traceback."""
@@ -87,21 +39,16 @@ class RkitGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but with the nearest name."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            self.check_known(ctx, args[0])
-        if signals.STARTED_BY_TORCHRUN in os.environ and args:
-            _check_several_processes(ctx, args[0])
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            refuse_repeated_options(command)
-            command.context_class = ExplainingContext
-        return name, command, rest
-
-    def check_known(self, ctx: click.Context, name: str) -> None:
-        """Refuse a name that is no command."""
-        close = nearest(name, self.list_commands(ctx))
-        ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close}'?" if close else ""))
+        """As click does; an unknown command is reported with the nearest one, or the distribution that brings it."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            if (path := f"{ctx.command_path} {name}".partition(" ")[2]) in registry.DISTRIBUTIONS:
+                registry.component("command", path)
+            close = nearest(name, known)
+            advice = f"Did you mean '{close}'?" if close else ""
+            sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
+            ctx.fail(" ".join(filter(None, sentences)))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands, each with its first sentence in full."""
@@ -111,13 +58,6 @@ class RkitGroup(click.Group):
         """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
         try:
             return super().invoke(ctx)
-        except click.UsageError as error:
-            from retrievalkit.cli.kinds import option_for_extra
-
-            if not (more := option_for_extra(error)):
-                raise
-            msg = f"{error.message}. {more}"
-            raise click.UsageError(msg, error.ctx) from error
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 
@@ -168,20 +108,9 @@ class RootGroup(RkitGroup):
             return command
         return _derived(registry.component("command", cmd_name).load()) if cmd_name in self.list_commands(ctx) else None
 
-    def check_known(self, ctx: click.Context, name: str) -> None:
-        """Refuse a name that is neither a command nor one of a plugin, which may be broken or not installed."""
-        if name not in self.list_commands(ctx):
-            close = nearest(name, self.list_commands(ctx))
-            package = registry.DISTRIBUTIONS.get(name)
-            advice = f"Did you mean '{close}'?" if close else ""
-            if package:
-                advice = f"It is part of {package}. Install it: pip install {package}."
-            sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
-            ctx.fail(" ".join(filter(None, sentences)))
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; those of plugins by the help text that they were registered with."""
-        rows: dict[str, Rows] = {section: [] for section in COMMAND_GROUPS}
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in COMMAND_GROUPS}
         for name, (section, _, text) in self.built_in.items():
             rows[section].append((name, text))
         problem = ""
@@ -226,23 +155,10 @@ def summary(command: click.Command) -> str:
     return match[1] if match else paragraph
 
 
-def _write(formatter: click.HelpFormatter, heading: str, rows: Rows) -> None:
+def _write(formatter: click.HelpFormatter, heading: str, rows: list[tuple[str, str]]) -> None:
     if rows:
         with formatter.section(heading):
             formatter.write_dl(rows)
-
-
-def _check_several_processes(ctx: click.Context, name: str) -> None:
-    """Refuse a command that torchrun started and that knows nothing of several processes."""
-    above: list[str] = []
-    context: click.Context | None = ctx
-    while context is not None and context.parent is not None:
-        above.insert(0, str(context.info_name))
-        context = context.parent
-    command = " ".join([*above, name])
-    if not any(f"{one} ".startswith(f"{command} ") for one in _SEVERAL_PROCESSES):
-        known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
-        ctx.fail(f"rkit {command} runs in one process. Start it without torchrun, which is for {known}.")
 
 
 def _shown(message: str) -> str:

@@ -1,4 +1,4 @@
-"""A step of a recipe in this process: `rkit run --jobs` starts it for each step, see `recipe.side_by_side`."""
+"""A step of a recipe in this process: `rkit run --jobs` starts it for each step, see `recipes.schedule`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrievalkit.cli.main import main as rkit
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit.recipes.job import Job, StepError, commands
 from retrievalkit.recipes.log import StepLog
-from retrievalkit.recipes.side_by_side import Ended
+from retrievalkit.recipes.schedule import Ended
 from retrievalkit.recipes.step import Step
 from retrievalkit.reporting import notices
 

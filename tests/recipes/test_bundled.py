@@ -4,7 +4,6 @@ import json
 
 import pytest
 import retrievalkit_testing as testing
-from click.testing import CliRunner
 
 from paper_settings import load
 from retrievalkit import registry
@@ -42,18 +41,6 @@ def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need
     assert plan(found, tmp_path, main.with_all_commands())
     assert found.description
     assert find_recipe(f"recipes/{name}.yaml").samefile(found.file)
-
-
-def test_a_plan_is_shown_by_the_command(tmp_path):
-    words = ["run", "squad/small", "--set", f"data={tmp_path}", "--output", str(tmp_path / "out"), "--plan"]
-    shown = json.loads(CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False).stdout)
-    found = recipe.load_recipe("squad/small", {"data": str(tmp_path)})
-    jobs = plan(found, tmp_path / "out", main.with_all_commands())
-    assert [step["command_line"] for step in shown] == [job.typed for job in jobs]
-    text = CliRunner().invoke(main, words, catch_exceptions=False).stdout
-    assert text.splitlines()[1].strip() == jobs[0].typed
-    assert text.endswith(f"\n{len(jobs)} of {len(jobs)} steps would run; nothing was run.\n")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -92,7 +92,7 @@ class RootGroup(RkitGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """Built-in commands, then those of plugins."""
-        return [*self.built_in, *registry.names("command")]
+        return [*dict.fromkeys((*self.built_in, *self.commands, *registry.names("command")))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, which is imported here: `rkit --help` and other commands start without it.

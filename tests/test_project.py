@@ -20,7 +20,7 @@ import retrievalkit
 from retrievalkit import registry
 from retrievalkit.cli.main import main as rkit
 
-main = rkit.with_plugin_commands()
+main = rkit.with_all_commands()
 ROOT = Path(__file__).parent.parent
 PLUGINS = sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "pyproject.toml").is_file())
 DISTRIBUTIONS = [".", *(f"plugins/{name}" for name in PLUGINS)]

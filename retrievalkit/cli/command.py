@@ -33,8 +33,9 @@ def command(name: str, /, **options: Any) -> Any:
     return found.declared(**options)
 
 
-def command_names(group: click.Group = main) -> list[str]:
+def command_names(group: click.Group | None = None) -> list[str]:
     """The words of all commands, those of plugins included."""
+    group = group or main.with_all_commands()
     names: list[str] = []
     for name in group.list_commands(click.Context(group)):
         below = group.commands.get(name)

@@ -9,18 +9,19 @@ import atexit
 import contextlib
 import errno
 import gc
+import importlib
 import io
 import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from retrievalkit import registry
 from retrievalkit.cli import signals
-from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
 from retrievalkit.reporting.terminal import printable
@@ -39,11 +40,11 @@ class RkitGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does; an unknown command is reported with the nearest one, or the distribution that brings it."""
-        name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
             if (path := f"{ctx.command_path} {name}".partition(" ")[2]) in registry.DISTRIBUTIONS:
                 registry.component("command", path)
-            close = nearest(name, known)
+            close = nearest(name, self.list_commands(ctx))
             advice = f"Did you mean '{close}'?" if close else ""
             sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
             ctx.fail(" ".join(filter(None, sentences)))
@@ -51,7 +52,7 @@ class RkitGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands, each with its first sentence in full."""
-        _write(formatter, "Commands", [(name, _summary(one)) for name, one in sorted(self.commands.items())])
+        _write(formatter, "Commands", [(name, summary(one)) for name, one in sorted(self.commands.items())])
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
@@ -86,33 +87,32 @@ class RkitGroup(click.Group):
 class RootGroup(RkitGroup):
     """The command `rkit`: its own commands by section, and those of plugins."""
 
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.sections: dict[str, list[str]] = {section: [] for section in COMMAND_GROUPS}
+    built_in: Mapping[str, tuple[str, str, str]] = {}
+    """Name -> section of the help, where the command is ("module:name"), and one sentence about it."""
 
-    def add_section(self, section: str, *commands: click.Command) -> None:
-        """Add commands to a section of the help, in this order."""
-        for command in commands:
-            self.add_command(command)
-            self.sections[section].append(str(command.name))
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """Built-in commands, then those of plugins."""
-        return [*super().list_commands(ctx), *registry.names("command")]
+        return [*self.built_in, *registry.names("command")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A built-in command, or one of a plugin, which is imported.
+        """The command, which is imported here: `rkit --help` and other commands start without it.
 
         Raises:
             PluginError: The command of the plugin cannot be imported, or two plugins bring it.
         """
-        if cmd_name in self.commands or cmd_name not in registry.names("command"):
-            return super().get_command(ctx, cmd_name)
-        return DerivedCommand(registry.component("command", cmd_name).load())
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name in self.built_in:
+            module, _, attribute = self.built_in[cmd_name][1].partition(":")
+            command = self.commands[cmd_name] = _derived(getattr(importlib.import_module(module), attribute))
+            return command
+        return _derived(registry.component("command", cmd_name).load()) if cmd_name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; those of plugins by the help text that they were registered with."""
-        rows = {name: [(one, _summary(self.commands[one])) for one in names] for name, names in self.sections.items()}
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in COMMAND_GROUPS}
+        for name, (section, _, text) in self.built_in.items():
+            rows[section].append((name, text))
         problem = ""
         try:
             for name in registry.names("command"):
@@ -128,19 +128,27 @@ class RootGroup(RkitGroup):
         if problem:
             _write(formatter, "Plugins cannot be listed", [("", problem)])
 
-    def with_plugin_commands(self) -> RootGroup:
-        """The same group with the commands of plugins imported; without those that cannot be."""
+    def with_all_commands(self) -> RootGroup:
+        """The same group with all commands imported; without those of plugins that cannot be."""
         whole = RootGroup(self.name, callback=self.callback, params=self.params, context_settings=self.context_settings)
-        whole.commands = dict(self.commands)
-        for name in registry.names("command"):
-            try:
-                whole.commands[name] = DerivedCommand(registry.component("command", name).load())
-            except RetrievalkitError:
-                continue
+        whole.built_in, whole.commands = self.built_in, dict(self.commands)
+        for name in self.list_commands(context := click.Context(self)):
+            with contextlib.suppress(RetrievalkitError):
+                if command := self.get_command(context, name):
+                    whole.add_command(command, name)
         return whole
 
 
-def _summary(command: click.Command) -> str:
+def _derived(command: Any) -> click.Command:
+    """The click command of a declared one; a group as it is."""
+    if isinstance(command, click.Group):
+        return command
+    from retrievalkit.cli.derived import DerivedCommand
+
+    return DerivedCommand(command)
+
+
+def summary(command: click.Command) -> str:
     """The first sentence of a command's help, in full."""
     paragraph = " ".join((command.help or "").partition("\n\n")[0].split())
     match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)

@@ -86,7 +86,7 @@ def run(options: RunOptions) -> Outcome | Plan:
     recipe = load_recipe(
         str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
     )
-    output, cli = str(options.output), main.with_plugin_commands()
+    output, cli = str(options.output), main.with_all_commands()
     if options.plan:
         return program.preview(recipe, output, cli=cli, force=options.force)
     return program.run(recipe, output, cli=cli, force=options.force, together=options.jobs)
@@ -136,6 +136,6 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     # The page has plots where matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
-    outcome = run_recipe(recipe, str(options.output), cli=main.with_plugin_commands(), force=options.force)
+    outcome = run_recipe(recipe, str(options.output), cli=main.with_all_commands(), force=options.force)
     title = "Questions about a package that was not trained on" if missing else "Your questions"
     return results(recipe, outcome, Path(options.output), title)

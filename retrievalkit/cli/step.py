@@ -48,7 +48,7 @@ def _run(task: dict[str, Any], log: StepLog) -> Ended:
     started = time.perf_counter()
     problem, code = "", 0
     try:
-        cli = rkit.with_plugin_commands()
+        cli = rkit.with_all_commands()
         output = None if task["output"] is None else Path(task["output"])
         job = Job(Step(task["name"], task["command"], {}), commands(cli)[task["command"]], output, tuple(task["words"]))
         with notices.collected(strict=task["strict"]):

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         VocabularyHead,
         absolute_layer,
         absolute_layers,
+        masked_mean,
+        refuse_idle,
     )
 
 __all__ = [
@@ -81,6 +83,8 @@ __all__ = [
     "Workers",
     "absolute_layer",
     "absolute_layers",
+    "masked_mean",
+    "refuse_idle",
 ]
 
 

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import retrievalkit as rk
 from retrievalkit import hookspecs, registry
-from retrievalkit.cli import main
+from retrievalkit.cli.group import summary
+from retrievalkit.cli.main import main
 from retrievalkit.cli.plugins import group
 from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.errors import MissingDependencyError, OptionError
@@ -188,9 +189,10 @@ def test_the_help_works_whatever_the_environment_names(monkeypatch, fresh_regist
     assert "unknown plugin 'no_such_plugin'" in shown(result.output)
 
 
-def test_the_reserved_names_are_the_built_in_commands():
-    assert set(main.commands) == hookspecs.BUILT_IN_COMMANDS
-    assert {name for names in main.sections.values() for name in names} == set(main.commands)
+def test_the_help_says_of_built_in_commands_what_their_own_help_says():
+    assert set(main.built_in) == hookspecs.BUILT_IN_COMMANDS
+    commands = main.with_all_commands().commands
+    assert {name: summary(commands[name]) for name in main.built_in} == {n: row[2] for n, row in main.built_in.items()}
 
 
 def test_a_recipe_may_run_a_plugins_command(use, tmp_path):

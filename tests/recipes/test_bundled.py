@@ -20,7 +20,7 @@ TABLES = [name for name in NAMES if "table" in name.rpartition("/")[2] or "four_
 def need():
     """Skips a test whose plugins are not installed."""
     known = {kind: registry.names(kind) for kind in ("pooler", "loss", "indexer")}
-    commands = {*main.commands, *registry.names("command"), "rerank train", "rerank apply"}
+    commands = {*main.built_in, *registry.names("command"), "rerank train", "rerank apply"}
 
     def need(found):
         for step in found.steps:
@@ -38,7 +38,7 @@ def need():
 def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need):
     found = load(name)
     need(found)
-    assert plan(found, tmp_path, main.with_plugin_commands())
+    assert plan(found, tmp_path, main.with_all_commands())
     assert found.description
     assert find_recipe(f"recipes/{name}.yaml").samefile(found.file)
 
@@ -89,7 +89,7 @@ def tiny(tiny_collection, tmp_path):
 
 
 def results(name, output, variants, values):
-    run(recipe.load_recipe(name, values, variants), output, cli=main)
+    run(recipe.load_recipe(name, values, variants), output, cli=main.with_all_commands())
     return {row["variant"]: row for row in json.loads((output / "results.json").read_text())["rows"]}
 
 

@@ -445,7 +445,7 @@ def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_pat
         f"name: x\nsteps:\n  - {{name: train, command: {command}, output: model, with: {given}}}\n"
     )
     with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
-        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
+        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main.with_all_commands())
     assert not (tmp_path / "out").exists()
 
 

@@ -49,12 +49,6 @@ def test_a_document_of_a_megabyte_and_an_index_of_one_document(places, tmp_path)
     assert [document for document, _ in run["q"]] == ["d0"]
 
 
-def test_a_query_of_ten_thousand_words_is_cut_and_told(places, tmp_path):
-    run, result = searched(places, "three", "rome " * 10_000, tmp_path)
-    assert len(run["q"]) == 3
-    assert "Note: 1 query text had more than" in result.stderr
-
-
 @pytest.mark.parametrize("content", ["", "\n", "[]"])
 def test_a_file_without_queries_is_refused(places, tmp_path, content):
     (tmp_path / "queries.jsonl").write_text(content)

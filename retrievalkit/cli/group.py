@@ -40,11 +40,11 @@ class RkitGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does; an unknown command is reported with the nearest one, or the distribution that brings it."""
-        name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
             if (path := f"{ctx.command_path} {name}".partition(" ")[2]) in registry.DISTRIBUTIONS:
                 registry.component("command", path)
-            close = nearest(name, known)
+            close = nearest(name, self.list_commands(ctx))
             advice = f"Did you mean '{close}'?" if close else ""
             sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
             ctx.fail(" ".join(filter(None, sentences)))
@@ -140,8 +140,8 @@ class RootGroup(RkitGroup):
 
 
 def _derived(command: Any) -> click.Command:
-    """A click command as it is; the click command of a declared one."""
-    if isinstance(command, click.Command):
+    """The click command of a declared one; a group as it is."""
+    if isinstance(command, click.Group):
         return command
     from retrievalkit.cli.derived import DerivedCommand
 

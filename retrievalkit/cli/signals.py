@@ -6,7 +6,6 @@ Ctrl-C meanwhile, and for a library that takes too long after SIGTERM.
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import os
 import signal
@@ -15,11 +14,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
-_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = 10.0
 """Seconds that a library may take to return after SIGTERM, and to fail because of an interruption."""
 
@@ -92,24 +92,24 @@ class _Watcher:
         self._read, self._write = socket.socketpair()
         self._write.setblocking(False)
         self._before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._leave_child)
+        os.register_at_fork(after_in_child=self._leave_child)
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
 
     def act(self, number: int, _: Any) -> None:
         """What Python does on a signal, in the main thread."""
         # Of signals that arrive together, Python acts on the first alone; the watcher may not have seen this one yet.
         self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
-        if _torch_begins():
+        # Its C++ calls Python, and aborts the process where that raises anything.
+        if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
             self._raise_soon(signal.Signals(number))
             return
         self._last = number, time.monotonic()
         raise _interruption(number)
 
     def replaced_by(self, error: Exception) -> KeyboardInterrupt | None:
-        """The interruption of which a library, as numpy in `tofile`, made an error of its own; None = there is none."""
-        told = isinstance(error.__cause__, KeyboardInterrupt)
-        if told or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
+        """The interruption that a library, as numpy in `tofile`, turned into an error of its own, if there is one."""
+        kept = isinstance(error.__cause__, KeyboardInterrupt)
+        if kept or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
             return None
         interruption = _interruption(self._last[0])
         for note in getattr(error, "__notes__", [])[-1:]:
@@ -117,7 +117,7 @@ class _Watcher:
         return interruption
 
     def unraisable(self, event: Any) -> None:
-        """Where Python drops a KeyboardInterrupt, as in `__del__` or a callback of an import, raise it again soon."""
+        """Raise a KeyboardInterrupt again that Python dropped, as in `__del__` or a callback of an import."""
         if not isinstance(event.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(event)
             return
@@ -125,18 +125,12 @@ class _Watcher:
         self._raise_soon(number)
 
     def _raise_soon(self, number: signal.Signals) -> None:
-        timer = threading.Timer(_SOON, self._again, (number,))
-        timer.daemon = True
-        timer.start()
+        def again() -> None:
+            if not self._ended:
+                # To the main thread, which may sleep.
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
 
-    def _again(self, number: signal.Signals) -> None:
-        if self._ended:
-            return
-        if hasattr(signal, "pthread_kill"):
-            # To the main thread, which may sleep.
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
-        else:
-            _thread.interrupt_main(number)
+        _later(_SOON, again)
 
     def stop(self) -> None:
         """Stop watching."""
@@ -145,23 +139,17 @@ class _Watcher:
         self._write.close()
 
     def _watch(self) -> None:
+        def end_if_waiting(number: int, most: int = 0) -> None:
+            if self._arrived[number] - self._acted[number] > most:
+                _end(number)
+
         while data := self._read.recv(16):
             for number in data:
                 self._arrived[number] += 1
-                if self._waiting(number) > 1:
-                    _end(number)
+                end_if_waiting(number, most=1)
                 if number in _ENDING:
-                    timer = threading.Timer(_PATIENCE, self._end_if_waiting, (number,))
-                    timer.daemon = True
-                    timer.start()
+                    _later(_PATIENCE, partial(end_if_waiting, number))
         self._read.close()
-
-    def _waiting(self, number: int) -> int:
-        return self._arrived[number] - self._acted[number]
-
-    def _end_if_waiting(self, number: int) -> None:
-        if self._waiting(number) > 0:
-            _end(number)
 
     def _leave_child(self) -> None:
         """A process forked from this one ends by signals as any other, silently."""
@@ -174,9 +162,10 @@ class _Watcher:
                 signal.signal(number, signal.SIG_DFL)
 
 
-def _torch_begins() -> bool:
-    """Whether torch is being imported: its C++ calls Python, and aborts the process where that raises anything."""
-    return getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False)
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
 
 
 def _interruption(number: int) -> KeyboardInterrupt:

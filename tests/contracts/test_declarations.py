@@ -23,7 +23,7 @@ from retrievalkit.errors import OptionError
 from retrievalkit.registry.component_options import options
 
 
-def declared(group=main):
+def declared(group):
     """All commands that are derived from a declaration."""
     for one in group.commands.values():
         if isinstance(one, click.Group):
@@ -75,7 +75,7 @@ def test_a_new_option_is_a_field_and_nothing_else():
     assert "--least N Shortest word to count. [default: 1]" in shown
 
 
-@pytest.mark.parametrize("one", [*declared()], ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [*declared(main.with_all_commands())], ids=lambda one: one.name)
 def test_every_option_is_described_and_in_the_help(one):
     shown = " ".join(CliRunner().invoke(main, [*one.name.split(), "--help"], terminal_width=400).output.split())
     for option in options(one.declaration).values():

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -97,46 +96,6 @@ def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
     assert better["ours"]["low"] < 0.075 < better["ours"]["high"]
     assert better["same_metric"]["mean"] == pytest.approx(0.0375)
     assert worse["ours"]["mean"] == pytest.approx(-0.075)
-
-
-def test_a_step_that_rows_share_counts_once(programs, collected, tmp_path):
-    assert collected["tables"][0]["hours"] == pytest.approx(6 / 60)  # two steps of each of three rows
-    run = tmp_path / "runs" / "demo"
-    steps = json.loads((run / "run.json").read_text())["steps"] | {
-        "again/seed-1/figures": {"done": True, "seconds": 60.0}
-    }
-    shutil.copytree(run / "better", run / "again")
-    (run / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
-    plan = programs["plan"].content(tmp_path / "plan.yaml")
-    plan["tables"][0]["directions"].append({"row": "again", "over": "plain", "paper": [None, None]})
-    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
-    table = programs["results"].collect(plan, tmp_path / "rows")["tables"][0]
-    assert table["hours"] == pytest.approx(7 / 60)
-    assert table["levels"]["again"]["minutes"] == [2.0]
-
-
-def test_a_row_that_ran_with_another_recipe_is_said(programs, collected, tmp_path, capsys):
-    path = tmp_path / "runs" / "demo" / "run.json"
-    content = json.loads(path.read_text())
-    content["steps"]["better/seed-1/trained"] = content["steps"].pop("better/seed-1/model")
-    path.write_text(json.dumps(content))
-    plan = programs["plan"].content(tmp_path / "plan.yaml")
-    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
-    assert capsys.readouterr().out == (
-        "demo, better: step 'better/seed-1/model' never ran. Collect with the recipe that was run.\n"
-    )
-
-
-def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, tmp_path):
-    shutil.rmtree(tmp_path / "runs")
-    plan = programs["plan"].content(tmp_path / "plan.yaml")
-    assert programs["results"].collect(plan, tmp_path / "rows") == collected
-    steps = ran(tmp_path / "runs" / "demo", "better", {2: [1.0] * 40})
-    (tmp_path / "runs" / "demo" / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
-    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
-    better = programs["results"].collect(plan, tmp_path / "rows")["tables"][0]["directions"][0]["ours"]
-    assert better["seeds"] == {"1": pytest.approx(0.075), "2": pytest.approx(0.1)}
-    assert better["questions"] == 40
 
 
 def test_directions_are_judged_and_counted(collected, programs):

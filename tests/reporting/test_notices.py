@@ -120,6 +120,8 @@ def odd(tmp_path):
     _write(tmp_path / "examples.jsonl", examples)
     write_run(tmp_path / "run", {"q1": [("a", 2.0), ("d", 1.0)]})
     write_run(tmp_path / "other", {"q1": [("d", 2.0), ("a", 1.0)]})
+    (tmp_path / "qrels").write_text("q1 0 a 1\nq9 0 a 1\n")
+    _write(tmp_path / "long.jsonl", [{"_id": "q", "text": "rome " * 1_000}])
     return tmp_path
 
 
@@ -150,6 +152,10 @@ ODD_COMMANDS = {
     ),
     "encode": ("encode {model} {queries} --side query -o {out}", [EMPTY_QUERY]),
     "search": ("search {run} {other} --depth 200 -o {out}", [SHALLOW]),
+    "tune": (
+        "search {run} {other} --fusion linear --tune {qrels} -o {out}",
+        ["1 of the 2 judged queries are not among the queries to tune on"],
+    ),
 }
 
 
@@ -183,14 +189,7 @@ def test_a_reranker_notes_empty_queries_and_a_run_that_ends_before_k(odd, tiny_m
     assert "looks no further" not in rkit(*words).stderr
 
 
-def test_tuning_tells_of_judged_queries_without_a_text(odd):
-    (odd / "qrels").write_text("q1 0 a 1\nq9 0 a 1\n")
-    words = ["search", odd / "run", odd / "other", "--fusion", "linear", "--tune", odd / "qrels", "-o", odd / "weights"]
-    assert "1 of the 2 judged queries are not among the queries to tune on" in rkit(*words).stderr
-
-
 def test_a_check_with_queries_from_a_file_tells_of_cut_texts(odd, tiny_model):
-    _write(odd / "long.jsonl", [{"_id": "q", "text": "rome " * 1_000}])
     assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
     result = rkit("index", odd / "vectors", "-o", odd / "index", "--check", "--check-queries", odd / "long.jsonl")
     assert "Note: 1 query text had more than 64 tokens and was cut" in result.stderr

@@ -48,7 +48,7 @@ class Corpus:
         size: Returns the number of passages without reading them, or None if it is unknown.
 
     Attributes:
-        counts_empty: Whether empty passages are told of.
+        counts_empty: Whether empty passages are counted in a note.
     """
 
     def __init__(
@@ -108,7 +108,8 @@ class Corpus:
             count += 1
             yield passage
         duplicates.check()
-        self._tell(blanks)
+        if self.counts_empty:
+            blanks.report()
         self._count = self._filled(count)
 
     def __len__(self) -> int:
@@ -178,7 +179,8 @@ class Corpus:
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""
-        close = nearest(document_id, alike(document_id, self.ids()))
+        # Comparing it with millions would take minutes.
+        close = nearest(document_id, self.ids()) if len(self) <= _NEAREST_AMONG else None
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
             f"unknown document id '{document_id}'{hint} It is none of the {counted(len(self), 'passages')} of "
@@ -201,9 +203,6 @@ class Corpus:
         for record, passage in self._records():
             blanks.see(passage.id, passage.title, passage.text)
             yield record, passage.id
-        self._tell(blanks)
-
-    def _tell(self, blanks: Blanks) -> None:
         if self.counts_empty:
             blanks.report()
 
@@ -270,16 +269,6 @@ def split_contents(contents: str) -> tuple[str, str]:
     if len(first) > 1 and first[0] == first[-1] == '"':
         first = first[1:-1]
     return first.strip(), rest.strip()
-
-
-def alike(name: str, known: list[str]) -> list[str]:
-    """The ids that may be near a name: comparing it with millions would take minutes."""
-    if len(known) <= _NEAREST_AMONG:
-        return known
-    lengths = (len(name) - 1, len(name), len(name) + 1)
-    alike = [one for one in known if len(one) in lengths and (one[:2] == name[:2] or one[-2:] == name[-2:])]
-    alike.sort(key=lambda one: (one[:2] != name[:2]) + (one[-2:] != name[-2:]) + (one[-4:] != name[-4:]))
-    return alike[:_NEAREST_AMONG]
 
 
 def text_digest(passage: Passage) -> bytes:

@@ -40,14 +40,7 @@ _PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
 
 
 class PairScores:
-    """The scores of pairs.
-
-    Args:
-        source: The file, for messages.
-        queries: (pairs,) ids of queries, as numbers or bytes.
-        passages: (pairs,) ids of passages, likewise.
-        scores: (pairs,).
-    """
+    """The scores of pairs: ids of queries and of passages, as numbers or bytes, and scores, each of shape (pairs,)."""
 
     def __init__(self, source: str | Path, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> None:
         self.source = str(source)

@@ -66,11 +66,8 @@ class RunForm:
     def rows(self, text: str, *, ranks: bool) -> Rows | None:
         """Read several whole lines at once if all have the usual layout; None if they must be read one by one.
 
-        Splitting takes most of the reading time, and one split for all lines takes half as long as one per line.
-
-        Args:
-            text: The lines, with their line ends.
-            ranks: Whether ranks are needed although there are scores; otherwise they are 0.
+        Splitting takes most of the reading time, and one split for all lines takes half as long as one per line. Ranks
+        are 0 where there are scores, unless `ranks`.
         """
         plain = _is_plain(text)
         columns = self._columns(text)
@@ -103,17 +100,10 @@ class RunForm:
         regular = len(cells) == lines * step + 1 and cells[self.width :: step].count("\n") == lines
         return [cells[column:-1:step] for column in range(self.width)] if regular else None
 
-    def rows_one_by_one(self, text: str, path: Path, first: int, *, ranks: bool) -> Rows:
-        """As `rows`, for lines that may be empty or separate their cells differently.
-
-        Args:
-            text: The lines.
-            path: Their file, for error messages.
-            first: The number of the first line.
-            ranks: As in `rows`.
-        """
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line and not line.isspace()]
-        rows = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
+    def rows_one_by_one(self, text: str, path: Path, *, ranks: bool) -> Rows:
+        """As `rows`, for lines that may be empty or separate their cells differently."""
+        lines = [line for line in text.split("\n") if line and not line.isspace()]
+        rows = [self.row(line.rstrip("\r"), path, 1, ranks=ranks) for line in lines]
         return Rows(*map(list, zip(*rows, strict=True))) if rows else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:

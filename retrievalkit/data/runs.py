@@ -163,7 +163,7 @@ class RunFile(Mapping[str, Hits]):
         number, form, ranks = self._numbers[query], self.form, self._by_rank
         try:
             text = self._raw(number).decode()
-            rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, self.path, 1, ranks=ranks)
+            rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, self.path, ranks=ranks)
         except (DataError, UnicodeDecodeError):
             self._complain()
             raise

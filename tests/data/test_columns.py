@@ -14,7 +14,6 @@ from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.data.queries import read_queries
 from retrievalkit.errors import DataError, OptionError
 
 FAQ = 'Topic,Answer,url\nRome,"It is, ""old"",\nvery old.",u1\n,Paris is not.,u2\n'
@@ -44,10 +43,6 @@ def test_a_corpus_with_commas_or_semicolons(tmp_path, gap):
     assert corpus.get("2").text == "d"
     assert convert(path, tmp_path / "out.jsonl") == {"passages": 2}
     assert list(open_corpus(tmp_path / "out.jsonl")) == list(corpus)
-
-
-def test_queries_with_commas(tmp_path):
-    assert [one.text for one in read_queries(file(tmp_path / "q.csv", 'query_id,query\n1,"who, me"\n'))] == ["who, me"]
 
 
 def test_fields_that_the_user_names(tmp_path, faq):
@@ -85,13 +80,6 @@ def test_rows_without_an_id_keep_theirs_when_others_come(tmp_path):
 def test_a_missing_column_is_named(faq, columns, message):
     with pytest.raises(DataError, match=message):
         list(open_own(faq, columns))
-
-
-def test_a_table_of_unknown_columns_names_the_option(tmp_path):
-    done = run(file(tmp_path / "a.csv", "x,y\n1,2\n"), tmp_path / "out.jsonl")
-    assert done.exit_code == 2
-    assert "text_field" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_fields_of_json_lines(tmp_path):

@@ -116,12 +116,6 @@ def test_a_folder_of_files(tmp_path):
     assert (corpus.get("x 2").text, corpus.get("1")) == ("b", A)
 
 
-def test_a_folder_without_a_corpus(tmp_path):
-    (tmp_path / "README.png").touch()
-    with pytest.raises(DataError, match=r"holds no corpus\.jsonl and no .* It holds README\.png"):
-        open_corpus(tmp_path)
-
-
 def test_in_memory():
     corpus = Corpus.of(iter([A, B]))
     assert list(corpus) == list(corpus) == [A, B]
@@ -138,11 +132,6 @@ def test_an_unknown_id_names_the_nearest(tmp_path, name):
         corpus.get("doc17")
     with pytest.raises(DataError, match=r"^train:7: unknown document id 'zzz'\. It is none"):
         raise corpus.unknown("zzz", file="train", line=7)
-
-
-def test_the_nearest_of_very_many(tmp_path):
-    corpus = Corpus.of(Passage(f"doc-{number}", "", "") for number in range(6000))
-    assert "did you mean 'doc-5170'" in str(corpus.unknown("doc5170"))
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
@@ -165,16 +154,8 @@ def test_a_duplicate_is_found_long_before_the_end(tmp_path):
             next(corpus)
 
 
-def test_a_duplicate_in_another_file_names_it(tmp_path):
-    jsonl(tmp_path, beir(A), "one.jsonl")
-    jsonl(tmp_path, beir(A), "two.jsonl")
-    with pytest.raises(DataError, match=r"two\.jsonl:1: the id '1' is already used at .*one\.jsonl, line 1"):
-        len(open_corpus(tmp_path))
-
-
 def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
     """Two ids may have one hash: they are no duplicates, and each is found."""
-    from retrievalkit.data import positions
 
     monkeypatch.setattr(positions, "hash", lambda _: 7, raising=False)
     corpus = open_corpus(jsonl(tmp_path, beir(A, B)))
@@ -265,14 +246,6 @@ def test_what_is_found_in_the_lines_is_what_reading_all_finds(tmp_path, form, sc
     assert (corpus._positions is None) == scanned
     assert found == {one: open_corpus(path).get(one) for one in wanted}
     assert open_corpus(path).find(["c9", "c2"]) == {}
-
-
-def test_a_line_that_spans_two_blocks_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(positions, "_BLOCK", 10)
-    corpus = open_corpus(jsonl(tmp_path, beir(A, B, Passage("last", "", "without a line end"))))
-    (tmp_path / "corpus.jsonl").write_bytes((tmp_path / "corpus.jsonl").read_bytes().rstrip())
-    assert corpus.find(["1", "last"])["last"].text == "without a line end"
-    assert corpus._positions is None
 
 
 def test_random_access_holds_no_texts(tmp_path):

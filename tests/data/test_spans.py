@@ -35,9 +35,6 @@ def document_of(lengths, spans, max_length=10):
     return Document(Pieces(ids, [True] * len(ids)), ends_of(lengths), spans, max_length)
 
 
-# --- sentences -----------------------------------------------------------------------------------------------------
-
-
 def test_sentences_end_where_people_say_they_do():
     text = 'Dr. Smith paid $3.50 in Washington, D.C. on Jan. 5th. "Is it good?" he asked.\n\nA new part\nhas two lines.'
     starts = [0, *sentence_ends(text)]
@@ -67,9 +64,6 @@ def test_a_token_belongs_to_the_sentence_that_it_ends_in_and_empty_sentences_are
     assert token_ends([4], [4]) == [1]
 
 
-# --- spans ---------------------------------------------------------------------------------------------------------
-
-
 def test_sentences_are_appended_until_the_length_exceeds_the_target():
     """A span of exactly the target goes on; the rest is a span of its own."""
     spans = draw_spans(ends_of([4, 6, 1, 11, 3, 3]), 10, random.Random(0), short=0.0)
@@ -95,9 +89,6 @@ def test_a_share_of_the_spans_has_a_short_target_drawn_anew_for_each():
     assert counts[20] / total == pytest.approx(0.85 + 0.15 / 19, rel=0.02)
     mean_of_short = sum(length * count for length, count in counts.items() if length < 20) / (total - counts[20])
     assert mean_of_short == pytest.approx(10.5, rel=0.05)
-
-
-# --- partners ------------------------------------------------------------------------------------------------------
 
 
 def drawn(partner, document, anchor, times=2000):

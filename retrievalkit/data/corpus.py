@@ -7,7 +7,7 @@ of compressed files and of other sources are kept in memory once the first is lo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,8 +179,7 @@ class Corpus:
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""
-        # Comparing it with millions would take minutes.
-        close = nearest(document_id, self.ids()) if len(self) <= _NEAREST_AMONG else None
+        close = nearest_id(document_id, self.ids())
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
             f"unknown document id '{document_id}'{hint} It is none of the {counted(len(self), 'passages')} of "
@@ -269,6 +268,11 @@ def split_contents(contents: str) -> tuple[str, str]:
     if len(first) > 1 and first[0] == first[-1] == '"':
         first = first[1:-1]
     return first.strip(), rest.strip()
+
+
+def nearest_id(name: str, known: Sequence[str]) -> str | None:
+    """The id most similar to a name; None if none is, or among too many: comparing with millions takes minutes."""
+    return nearest(name, known) if len(known) <= _NEAREST_AMONG else None
 
 
 def text_digest(passage: Passage) -> bytes:

@@ -19,12 +19,12 @@ from typing import Any
 
 from retrievalkit import storage
 from retrievalkit.data import files
-from retrievalkit.data.corpus import alike, open_corpus
+from retrievalkit.data.corpus import nearest_id, open_corpus
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.passage_parts import PART
 from retrievalkit.data.records import table_of
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, nearest, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change.commit import commit, sweep
 from retrievalkit.indexing.change.texts import (
@@ -250,7 +250,7 @@ def _texts_to_delete(
     if unknown:
         # A document may be named by its path from here, and its lines were then read as ids.
         paths = (name for name in known for one in (*read, unknown[0]) if one.endswith(f"/{name}"))
-        close = next(paths, None) or nearest(unknown[0], alike(unknown[0], sorted(known)))
+        close = next(paths, None) or nearest_id(unknown[0], sorted(known))
         msg = (
             f"the index '{index.folder}' has neither text nor document of {len(unknown):,} of the {len(names):,} ids "
             f"to delete{f' (read from {shortlist(read)})' if read else ''}: {shortlist(unknown, 3)}"

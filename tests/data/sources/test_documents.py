@@ -15,8 +15,7 @@ from retrievalkit.cli import main
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.sources import open_source
-from retrievalkit.data.sources.document_html import read_html
-from retrievalkit.data.sources.document_text import UnreadableError, read_document
+from retrievalkit.data.sources.document_text import UnreadableError, read_document, read_html
 from retrievalkit.data.sources.documents import as_documents
 from retrievalkit.errors import DataError
 

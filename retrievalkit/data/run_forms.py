@@ -117,18 +117,16 @@ class RunForm:
             rank = number(cells[self.rank])
             score = 1 / max(rank, 1)
             if rank < 1 or rank % 1:
-                wrong = f"{shown(cells[self.rank])} is not a rank (1, 2, 3 ...)"
+                wrong = f"{shown(cells[self.rank])} is not a rank (1, 2, 3 ...). {KNOWN_FORMS}"
         if self.score is not None:
             score = number(cells[self.score])
             if not wrong and not abs(score) <= LARGEST_SCORE:
-                wrong = f"{shown(cells[self.score])} is not a score (a decimal number)"
-        if wrong:
-            msg = f"{wrong}. {KNOWN_FORMS}"
-            raise DataError(msg, file=path, line=line)
+                wrong = f"{shown(cells[self.score])} is not a score (a decimal number). {KNOWN_FORMS}"
         for kind, identifier in (("query", cells[0]), ("document", cells[self.document])):
-            if problem := id_problem(identifier):
-                msg = f"the id of the {kind} is {shown(identifier)}; {problem}"
-                raise DataError(msg, file=path, line=line)
+            if not wrong and (problem := id_problem(identifier)):
+                wrong = f"the id of the {kind} is {shown(identifier)}; {problem}"
+        if wrong:
+            raise DataError(wrong, file=path, line=line)
         return cells[0], cells[self.document], score, int(rank)
 
 

@@ -161,7 +161,7 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
         ("queries", '{"_id": "1", "text": ["who"]}', r"a:1: 'text' is \[\"who\"\], but should be text"),
         ("queries", "1\twho\n2\n", r"a:2: the row has 1 column, but the table has 2: id, text"),
         ("queries", "[]", r"a: there is no query in it"),
-        ("qrels", "1 Q0 a 1 0.5 tag\n", r"a:1: this is a run .* Known forms"),
+        ("qrels", "1 Q0 a 1 0.5 tag\n", r"a:1: .* as those of a run\. Known forms"),
         ("qrels", "1 0 a 0.5\n", r"a:1: the grade is '0\.5'"),
         (
             "qrels",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,26 +157,18 @@ class Corpus:
         wanted = list(dict.fromkeys(document_ids))
         if self._files and self._positions is None and not self._searched:
             self._searched = True
-            found = self._found_in_lines(wanted)
-            if len(found) == len(wanted):
-                return found
+            found: dict[str, Passage] = {}
+            # Reading all of it has the words for what is wrong.
+            with suppress(DataError, ValueError):
+                if all(table_of(file, corpus_table) is None for file in self._files):
+                    records = (one for file in self._files for one in lines_with(file, PASSAGE_IDS, wanted))
+                    for passage in map(passage_of, records):
+                        if passage.id in wanted:
+                            found.setdefault(passage.id, passage)
+                if len(found) == len(wanted):
+                    return found
         lacking = self.missing(wanted)
         return {document: self.get(document) for document in wanted if document not in lacking}
-
-    def _found_in_lines(self, wanted: list[str]) -> dict[str, Passage]:
-        """The passages that JSON lines hold; none where a file has another form, or anything is odd."""
-        found: dict[str, Passage] = {}
-        try:
-            if any(table_of(file, corpus_table) is not None for file in self._files):
-                return {}
-            for file in self._files:
-                for record in lines_with(file, PASSAGE_IDS, wanted):
-                    passage = passage_of(record)
-                    if passage.id in wanted:
-                        found.setdefault(passage.id, passage)
-        except (DataError, ValueError):
-            return {}  # reading all of it has the words for what is wrong
-        return found
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""

@@ -15,12 +15,12 @@ Cells are separated by tabs, or by white space. Without scores, the score is 1 /
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import hypot
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import columns, is_judgement_header, number
@@ -74,12 +74,18 @@ class RunForm:
         if columns is None or not (plain or not any(map(id_problem, {*columns[0], *columns[self.document]}))):
             return None
         usual = plain and "_" not in text
+        wanted = [self.rank] if self.rank is not None and (ranks or self.score is None) else []
+        wanted += [] if self.score is None else [self.score]
+        for column in () if usual else wanted:
+            # Numbers that only Python reads are refused one by one.
+            if "_" in (joined := "".join(columns[column])) or not joined.isascii():
+                return None
         try:
             places = [0] * len(columns[0])
-            if self.rank is not None and (ranks or self.score is None):
-                places = _numbers(int, columns[self.rank], usual=usual)
+            if self.rank in wanted:
+                places = list(map(int, columns[self.rank]))
             if self.score is not None:
-                scores = _numbers(float, columns[self.score], usual=usual)
+                scores = list(map(float, columns[self.score]))
             elif self.rank is not None:
                 scores = [1 / place for place in places] if min(places) > 0 else []
             else:
@@ -206,13 +212,6 @@ def _is_number(cell: str) -> bool:
 
 def _is_fraction(cell: str) -> bool:
     return not cell.lstrip("-").isdigit() and _is_number(cell)
-
-
-def _numbers(read: Callable[[str], Any], cells: Sequence[str], *, usual: bool) -> list[Any]:
-    """The numbers in a column, written as every program understands them, which is known of `usual` lines."""
-    if not usual and ("_" in (joined := "".join(cells)) or not joined.isascii()):
-        raise ValueError
-    return list(map(read, cells))
 
 
 def _is_plain(text: str) -> bool:

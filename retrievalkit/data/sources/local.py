@@ -147,7 +147,11 @@ class Local(Source):
             if files.first_character(path) == "[":
                 return None
             table = table_of(path, forms.corpus_table)
-            count += files.count_lines(path) - bool(table and table.header)
+            last = b"\n"
+            with files.open_bytes(path) as stream:
+                while block := stream.read(files.CHUNK):
+                    count, last = count + block.count(b"\n"), block[-1:]
+            count += (last != b"\n") - bool(table and table.header)
         return count
 
     def plain_files(self) -> tuple[Path, ...]:

@@ -84,26 +84,11 @@ def test_dpr(tmp_path):
     assert [corpus.get(one) for one in "4321"] == wanted[::-1]
 
 
-@pytest.mark.parametrize(
-    "text", ["id\ttitle\ttext\n1\tViolin\tA string instrument.\n", "1\tA string instrument.\tViolin\n"]
-)
-def test_columns_by_their_names_or_their_number(tmp_path, text):
-    (tmp_path / "c.tsv").write_text(text)
-    assert list(open_corpus(tmp_path / "c.tsv")) == [A]
-
-
 def test_ms_marco(tmp_path):
     (tmp_path / "collection.tsv").write_text('0\t"Manhattan" project\n1\tThe "end\n')
     corpus = open_corpus(tmp_path)
     assert list(corpus) == [Passage("0", "", '"Manhattan" project'), Passage("1", "", 'The "end')]
     assert corpus.get("1").text == 'The "end'
-
-
-def test_a_beir_folder(tmp_path):
-    jsonl(tmp_path, beir(A), "corpus.jsonl.gz")
-    jsonl(tmp_path, [{"_id": "q", "text": "what"}], "queries.jsonl")
-    assert list(open_corpus(tmp_path)) == [A]
-    assert open_corpus(tmp_path).fingerprint() == open_corpus(tmp_path / "corpus.jsonl.gz").fingerprint()
 
 
 def test_a_folder_of_files(tmp_path):
@@ -114,14 +99,6 @@ def test_a_folder_of_files(tmp_path):
     corpus = open_corpus(tmp_path)
     assert list(corpus) == [A, Passage("x 2", "", "b")]
     assert (corpus.get("x 2").text, corpus.get("1")) == ("b", A)
-
-
-def test_in_memory():
-    corpus = Corpus.of(iter([A, B]))
-    assert list(corpus) == list(corpus) == [A, B]
-    assert corpus.get("1") == A
-    assert corpus.source == "memory"
-    assert corpus.fingerprint() == Corpus.of([A, B]).fingerprint() != Corpus.of([A]).fingerprint()
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
@@ -270,3 +247,11 @@ def test_every_passage_is_found(tmp_path_factory, ids, text, end):
     assert list(corpus) == passages
     assert [corpus.get(one.id) for one in passages] == passages
     assert corpus.missing([*ids, "\n"]) == {"\n"}
+
+
+@pytest.mark.parametrize(
+    "text", ["id\ttitle\ttext\n1\tViolin\tA string instrument.\n", "1\tA string instrument.\tViolin\n"]
+)
+def test_columns_by_their_names_or_their_number(tmp_path, text):
+    (tmp_path / "c.tsv").write_text(text)
+    assert list(open_corpus(tmp_path / "c.tsv")) == [A]

@@ -8,30 +8,22 @@ titles are not searched.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
 import unicodedata
 import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 import regex
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import DataError, InputError, OptionError, RetrievalkitError, shortlist
+from retrievalkit.errors import DataError, InputError, OptionError, shortlist
 
 Mode = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the one letter whose lower case depends on its neighbours in other tokens
 _PATTERN_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
-_WORTH_PROCESSES = 200_000
-_PASSAGES_A_TASK = 500
 
 PATTERN_SECONDS = 10.0
 """Most time for an answer's pattern in a text: some take longer than anyone waits."""
@@ -108,7 +100,6 @@ def answer_hits(
     *,
     depth: int = 100,
     mode: Mode = "string",
-    processes: int | None = None,
 ) -> dict[str, list[bool]]:
     """Query id -> for each retrieved document, best first, whether it contains an answer to the query.
 
@@ -121,69 +112,19 @@ def answer_hits(
     for query_id, flags in hits.items():
         for rank in range(len(flags)):
             wanted.setdefault(run[query_id][rank][0], []).append((query_id, rank))
-    if processes is None:
-        available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        processes = available if sum(map(len, hits.values())) >= _WORTH_PROCESSES else 1
-
-    def retrieved() -> Iterator[tuple[str, list[_Place]]]:
-        for passage in corpus if wanted else ():
-            if places := wanted.pop(passage.id, None):
-                yield passage.text, places
-                if not wanted:
-                    return
-
-    for query_id, rank in _places_with_answer(retrieved(), matchers, processes):
-        hits[query_id][rank] = True
+    for passage in corpus if wanted else ():
+        if places := wanted.pop(passage.id, None):
+            folded = FoldedText(passage.text)
+            for query_id, rank in places:
+                hits[query_id][rank] = matchers[query_id].matches(folded)
+            if not wanted:
+                break
     if wanted and isinstance(corpus, Corpus):
         raise corpus.unknown(next(iter(wanted)))
     if wanted:
         msg = f"unknown document ids: {shortlist(wanted, 3)}. Give the passages that were searched."
         raise DataError(msg)
     return hits
-
-
-_Place = tuple[str, int]  # query id, rank counted from 0
-_Task = list[tuple[str, list[_Place]]]  # texts, each with the places where it was retrieved
-
-
-def _places_with_answer(
-    texts: Iterator[tuple[str, list[_Place]]], matchers: dict[str, AnswerMatcher], processes: int
-) -> Iterator[_Place]:
-    """The places whose text contains an answer."""
-    if processes == 1:
-        for text in texts:
-            yield from _match([text], matchers)
-        return
-    # Forked where possible: spawning would run a caller's unguarded script again.
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    starting = _worker_matchers.update
-    try:
-        with ProcessPoolExecutor(processes, context, initializer=starting, initargs=(matchers,)) as pool:
-            waiting: deque[Future[list[_Place]]] = deque()
-            while task := [text for _, text in zip(range(_PASSAGES_A_TASK), texts, strict=False)]:
-                waiting.append(pool.submit(_match_in_worker, task))
-                if len(waiting) > 2 * processes:  # otherwise the corpus would be read ahead into memory
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-    except BrokenProcessPool as error:
-        msg = "a process searching for answers was killed, perhaps for lack of memory. Try --processes 1."
-        raise RetrievalkitError(msg) from error
-
-
-def _match(task: _Task, matchers: Mapping[str, AnswerMatcher]) -> list[_Place]:
-    matching = []
-    for text, places in task:
-        folded = FoldedText(text)
-        matching += [place for place in places if matchers[place[0]].matches(folded)]
-    return matching
-
-
-_worker_matchers: dict[str, AnswerMatcher] = {}
-
-
-def _match_in_worker(task: _Task) -> list[_Place]:
-    return _match(task, _worker_matchers)
 
 
 @lru_cache(maxsize=4096)

@@ -38,8 +38,9 @@ def open_own(source: str | Path, columns: Columns | None) -> Corpus:
     """Open a corpus in which the user has named fields (None = none), or a table of the user's own."""
     opened = open_source(source)
     if columns is None and not isinstance(opened, Parquet):
-        is_table = isinstance(opened, Local) and not opened.is_folder and files.first_character(opened.path) not in "{["
-        if not is_table or first_row(opened.path)[1] == "\t":
+        if not isinstance(opened, Local) or opened.is_folder or files.first_character(opened.path) in "{[":
+            return open_corpus(source)
+        if first_row(opened.path)[1] == "\t":
             return open_corpus(source)
 
     def passages() -> Iterator[tuple[Record, Passage]]:

@@ -157,7 +157,7 @@ def convert(options: ConvertOptions) -> Converted:
     """Read a source in any known format, or a folder of .txt, .md, .html and .pdf, and write it in ours."""
     source, path, kind, form = options.source, Path(options.output), options.kind, options.form
     if kind in (None, "corpus") or options.root is not None:
-        source = as_documents(source, options.root)
+        source = as_documents(source, None if options.root is None else Path(options.root))
     fields = Columns(options.text_field or "", options.title_field or "", options.id_field or "")
     columns = None if fields == Columns() else fields
     cut, cutting = _cutter(options)

@@ -7,7 +7,8 @@ of compressed files and of other sources are kept in memory once the first is lo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Corpus:
         size: Returns the number of passages without reading them, or None if it is unknown.
 
     Attributes:
-        counts_empty: Whether empty passages are told of.
+        counts_empty: Whether empty passages are counted in a note.
     """
 
     def __init__(
@@ -108,7 +109,8 @@ class Corpus:
             count += 1
             yield passage
         duplicates.check()
-        self._tell(blanks)
+        if self.counts_empty:
+            blanks.report()
         self._count = self._filled(count)
 
     def __len__(self) -> int:
@@ -155,30 +157,22 @@ class Corpus:
         wanted = list(dict.fromkeys(document_ids))
         if self._files and self._positions is None and not self._searched:
             self._searched = True
-            found = self._found_in_lines(wanted)
-            if len(found) == len(wanted):
-                return found
+            found: dict[str, Passage] = {}
+            # Reading all of it has the words for what is wrong.
+            with suppress(DataError, ValueError):
+                if all(table_of(file, corpus_table) is None for file in self._files):
+                    records = (one for file in self._files for one in lines_with(file, PASSAGE_IDS, wanted))
+                    for passage in map(passage_of, records):
+                        if passage.id in wanted:
+                            found.setdefault(passage.id, passage)
+                if len(found) == len(wanted):
+                    return found
         lacking = self.missing(wanted)
         return {document: self.get(document) for document in wanted if document not in lacking}
 
-    def _found_in_lines(self, wanted: list[str]) -> dict[str, Passage]:
-        """The passages that JSON lines hold; none where a file has another form, or anything is odd."""
-        found: dict[str, Passage] = {}
-        try:
-            if any(table_of(file, corpus_table) is not None for file in self._files):
-                return {}
-            for file in self._files:
-                for record in lines_with(file, PASSAGE_IDS, wanted):
-                    passage = passage_of(record)
-                    if passage.id in wanted:
-                        found.setdefault(passage.id, passage)
-        except (DataError, ValueError):
-            return {}  # reading all of it has the words for what is wrong
-        return found
-
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""
-        close = nearest(document_id, alike(document_id, self.ids()))
+        close = nearest_id(document_id, self.ids())
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
             f"unknown document id '{document_id}'{hint} It is none of the {counted(len(self), 'passages')} of "
@@ -201,9 +195,6 @@ class Corpus:
         for record, passage in self._records():
             blanks.see(passage.id, passage.title, passage.text)
             yield record, passage.id
-        self._tell(blanks)
-
-    def _tell(self, blanks: Blanks) -> None:
         if self.counts_empty:
             blanks.report()
 
@@ -272,14 +263,9 @@ def split_contents(contents: str) -> tuple[str, str]:
     return first.strip(), rest.strip()
 
 
-def alike(name: str, known: list[str]) -> list[str]:
-    """The ids that may be near a name: comparing it with millions would take minutes."""
-    if len(known) <= _NEAREST_AMONG:
-        return known
-    lengths = (len(name) - 1, len(name), len(name) + 1)
-    alike = [one for one in known if len(one) in lengths and (one[:2] == name[:2] or one[-2:] == name[-2:])]
-    alike.sort(key=lambda one: (one[:2] != name[:2]) + (one[-2:] != name[-2:]) + (one[-4:] != name[-4:]))
-    return alike[:_NEAREST_AMONG]
+def nearest_id(name: str, known: Sequence[str]) -> str | None:
+    """The id most similar to a name; None if none is, or among too many: comparing with millions takes minutes."""
+    return nearest(name, known) if len(known) <= _NEAREST_AMONG else None
 
 
 def text_digest(passage: Passage) -> bytes:

@@ -232,12 +232,7 @@ def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
 
 
 def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
-    """Check that every example has the scores that distillation needs: of its first positive and of a negative.
-
-    Args:
-        examples: All examples of the training.
-        negatives: How many negatives per example are sampled in a step.
-    """
+    """Check that every example has the scores that distillation needs: of its first positive and of a negative."""
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
         raise InputError(msg)
@@ -321,11 +316,8 @@ def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Examp
             raise record.error(msg)
     ids = record.identifiers(positives), record.identifiers(negatives)
     text, answers, teacher = record.text(query), record.texts("answers"), teacher_scores(record, *ids)
-    return Example(_query_id(record, text), text, *ids, answers, teacher)
-
-
-def _query_id(record: Record, query: str) -> str:
-    return record.identifier("query_id") if "query_id" in record.fields else hashed_id(query)
+    query_id = record.identifier("query_id") if "query_id" in record.fields else hashed_id(text)
+    return Example(query_id, text, *ids, answers, teacher)
 
 
 def _with_passages(
@@ -341,17 +333,19 @@ def _with_passages(
 
 
 def _triple(record: Record) -> tuple[Example, list[Passage]]:
-    anchor = next(name for name in ANCHORS if name in record.fields)
-    positives = [_hashed(text) for name in record.fields if is_numbered(name, POSITIVES) for text in record.texts(name)]
-    negatives = [_hashed(text) for name in record.fields if is_numbered(name, NEGATIVES) for text in record.texts(name)]
-    query = record.text(anchor)
+    query = record.text(next(name for name in ANCHORS if name in record.fields))
+    positives, negatives = (
+        [
+            Passage(hashed_id(text), "", text)
+            for name in record.fields
+            if is_numbered(name, names)
+            for text in record.texts(name)
+        ]
+        for names in (POSITIVES, NEGATIVES)
+    )
     ids = tuple(passage.id for passage in positives), tuple(passage.id for passage in negatives)
-    example = Example(_query_id(record, query), query, ids[0], ids[1], teacher=teacher_scores(record, ids[0], ids[1]))
-    return example, positives + negatives
-
-
-def _hashed(text: str) -> Passage:
-    return Passage(hashed_id(text), "", text)
+    query_id = record.identifier("query_id") if "query_id" in record.fields else hashed_id(query)
+    return Example(query_id, query, *ids, teacher=teacher_scores(record, *ids)), positives + negatives
 
 
 def _embedded(value: object, record: Record, where: str) -> Passage:

@@ -182,15 +182,6 @@ def read_lines(path: str | Path) -> Iterator[Line]:
             yield Line(number, start, end, text.rstrip("\r\n"))
 
 
-def count_lines(path: str | Path) -> int:
-    """The number of lines of a text file, empty ones included."""
-    count, last = 0, b"\n"
-    with open_bytes(path) as stream:
-        while block := stream.read(CHUNK):
-            count, last = count + block.count(b"\n"), block[-1:]
-    return count + (last != b"\n")
-
-
 def filled_lines(path: str | Path) -> Iterator[Line]:
     """The lines that are not blank."""
     return (line for line in read_lines(path) if line.text and not line.text.isspace())

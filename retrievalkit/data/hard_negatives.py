@@ -45,11 +45,7 @@ class HardNegatives:
 
 
 class Chooser:
-    """Chooses the negatives of each line.
-
-    Args:
-        options: Which are chosen.
-    """
+    """Chooses the negatives of each line."""
 
     def __init__(self, options: HardNegatives) -> None:
         if options.margin is not None and options.scores is None:

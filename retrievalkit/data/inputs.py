@@ -9,7 +9,7 @@ as those of files are, and errors name the row.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -55,11 +55,14 @@ def queries(data: Any) -> str:
 def judgements(data: Any) -> str:
     """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents)."""
     if isinstance(data, Mapping):
-        data = [
-            {"query_id": query, "doc_id": document, "score": grade}
-            for query, judged in data.items()
-            for document, grade in _grades(query, judged)
-        ]
+        rows = []
+        for query, judged in data.items():
+            if isinstance(judged, str) or not isinstance(judged, Iterable):
+                msg = f"the judgements of query '{query}' are {judged!r:.80}, and should be a dict document -> grade."
+                raise InputError(msg)
+            grades = judged if isinstance(judged, Mapping) else dict.fromkeys(judged, 1)
+            rows += [{"query_id": query, "doc_id": document, "score": grade} for document, grade in grades.items()]
+        data = rows
     return _address(data) or InMemory.of("the judgements", judgements=Rows(data, "judgements"))
 
 
@@ -98,7 +101,14 @@ def hits(data: Any) -> dict[str, Hits]:
         return {str(query): _ordered(found, str(query)) for query, found in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
     for number, row in enumerate(Rows(data, "run"), 1):
-        query, document, score = (_field(row, names, number) for names in _HIT)
+        names = [next((name for name in known if name in row), "") for known in _HIT]
+        if not all(names):
+            lacking = _HIT[names.index("")][0]
+            msg = (
+                f"the row has no {lacking}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
+            )
+            raise DataError(msg, file=InMemory("the run"), line=number)
+        query, document, score = (row[name] for name in names)
         rows.setdefault(str(query), []).append((document, score))
     return {query: _ordered(found, query) for query, found in rows.items()}
 
@@ -204,23 +214,6 @@ def _address(data: Any) -> str | None:
             raise InputError(msg)
         return data
     return os.fspath(data) if isinstance(data, os.PathLike) else None
-
-
-def _grades(query: Any, judged: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(judged, Mapping):
-        return judged.items()
-    if isinstance(judged, Iterable) and not isinstance(judged, str):
-        return ((document, 1) for document in judged)
-    msg = f"the judgements of query '{query}' are {judged!r:.80}, and should be a dict document -> grade."
-    raise InputError(msg)
-
-
-def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
-    found = next((name for name in names if name in row), None)
-    if found is None:
-        msg = f"the row has no {names[0]}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
-        raise DataError(msg, file=InMemory("the run"), line=number)
-    return row[found]
 
 
 def _ordered(hits: Any, query: str) -> Hits:

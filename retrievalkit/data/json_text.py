@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from retrievalkit.data import files
 from retrievalkit.errors import DataError, shortlist
@@ -65,22 +65,8 @@ def field_names(names: Iterable[str]) -> str:
     return shortlist(name if name.isprintable() and len(name) <= _SHOWN else shown(name) for name in names) or "none"
 
 
-class Member(NamedTuple):
-    """An element of an array, or a value of an object.
-
-    Attributes:
-        line: The line where it starts, counted from 1.
-        name: Its number in the array, counted from 1, or its key.
-        value: Its value.
-    """
-
-    line: int
-    name: int | str
-    value: Any
-
-
-def members(path: Path) -> Iterator[Member]:
-    """The elements of the array that a file holds, or the keys and values of the object.
+def members(path: Path) -> Iterator[tuple[int, int | str, Any]]:
+    """Line, number (from 1) or key, and value of each member of the array or object that a file holds.
 
     A key that occurs twice, and a value larger than `files.LONGEST_LINE`, are refused.
     """
@@ -106,7 +92,7 @@ def members(path: Path) -> Iterator[Member]:
                 seen.add(key)
                 window.skip()
                 window.peek()
-            yield Member(line, key, window.take(name))
+            yield line, key, window.take(name)
             if window.peek() == ",":
                 window.skip()
             elif window.peek() != closing:

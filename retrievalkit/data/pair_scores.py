@@ -3,15 +3,13 @@
     a table with the header qid, pid, score, or those three columns       571018 <tab> 7349777 <tab> 9.5
     JSON lines, or an array of such objects                               {"qid": 571018, "pid": 7349777, "score": 9.5}
     JSON lines of one query or several                                    {"571018": {"7349777": 9.5, "2": -3.1}}
-    .npz with the arrays qid, pid and score of equal length, uncompressed (np.savez), ids as whole numbers or bytes
 
-They are held as sorted arrays: the 160 million pairs of MS MARCO take about 3 GB, and stay in the file if that is .npz.
+They are held as sorted arrays: the 160 million pairs of MS MARCO take about 3 GB.
 """
 
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
@@ -22,32 +20,21 @@ from retrievalkit.data import files
 from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, Table, read_records
-from retrievalkit.data.vectors.arrays import check_finite, open_array
-from retrievalkit.data.vectors.csr import members
 from retrievalkit.errors import DataError
 
 KNOWN = (
     "a table qid, pid, score",
     'JSON lines {"qid": 1, "pid": 2, "score": 9.5} or {qid: {pid: score}}',
-    ".npz with the arrays qid, pid, score",
 )
 
 _COLUMNS = (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
-_IDS = ("<i4", "<i8", *(f"|S{width}" for width in range(1, 100)))
 _AT_ONCE = 1 << 20
 _PICKLED = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
 
 
 class PairScores:
-    """The scores of pairs.
-
-    Args:
-        source: The file, for messages.
-        queries: (pairs,) ids of queries, as numbers or bytes.
-        passages: (pairs,) ids of passages, likewise.
-        scores: (pairs,).
-    """
+    """The scores of pairs: ids of queries and of passages, as bytes, and scores, each of shape (pairs,)."""
 
     def __init__(self, source: str | Path, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> None:
         self.source = str(source)
@@ -57,7 +44,7 @@ class PairScores:
             order = np.argsort(queries, kind="stable")
             queries, self._passages, self._scores = queries[order], passages[order], scores[order]
             starts = _starts(queries)
-        names = map(_text, queries[starts].tolist())
+        names = map(bytes.decode, queries[starts].tolist())
         ends = [*starts[1:].tolist(), len(queries)]
         self._places = dict(zip(names, zip(starts.tolist(), ends, strict=True), strict=True))
 
@@ -65,8 +52,6 @@ class PairScores:
     def read(cls, path: str | Path) -> PairScores:
         """Read a file."""
         path = files.existing(path)
-        if path.is_file() and zipfile.is_zipfile(path):
-            return cls(path, *_arrays(path))
         with files.open_bytes(path) as stream:
             first = stream.read(2)
         if first in _PICKLED or path.name.endswith(_PICKLES):
@@ -88,7 +73,7 @@ class PairScores:
     def of(self, query_id: str) -> dict[str, float]:
         """Passage id -> score, for all passages that are scored for a query."""
         start, end = self._places.get(query_id, (0, 0))
-        ids = [_text(one) for one in self._passages[start:end].tolist()]
+        ids = list(map(bytes.decode, self._passages[start:end].tolist()))
         found = dict(zip(ids, self._scores[start:end].tolist(), strict=True))
         if len(found) < len(ids):
             twice = next(one for one in found if ids.count(one) > 1)
@@ -100,32 +85,6 @@ class PairScores:
 def _starts(queries: np.ndarray) -> np.ndarray:
     """Where each run of equal ids begins."""
     return np.concatenate([[0], np.flatnonzero(queries[1:] != queries[:-1]) + 1])
-
-
-def _text(identifier: int | bytes) -> str:
-    return identifier.decode() if isinstance(identifier, bytes) else str(identifier)
-
-
-def _arrays(path: Path) -> list[np.ndarray]:
-    """The arrays of an .npz file, mapped: no more of them is read than is wanted."""
-    problem = ""
-    try:
-        places = members(path)
-        arrays = [open_array(path, _IDS, 1, region=places[f"{name}.npy"]) for name in ("qid", "pid")]
-        arrays.append(open_array(path, ("<f4", "<f8"), 1, region=places["score.npy"]))
-        check_finite(arrays[-1])
-        lengths = [len(array) for array in arrays]
-        if not lengths[0] or len(set(lengths)) > 1:
-            problem = f"they have {' and '.join(map(str, lengths))} elements"
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        problem = str(error)
-    if problem:
-        msg = (
-            f"it does not hold the arrays qid, pid and score as np.savez writes them ({problem}). Save ids as whole "
-            "numbers or bytes, and scores as numbers, each with one dimension and of one length."
-        )
-        raise DataError(msg, file=path)
-    return arrays
 
 
 def _table(row: list[str]) -> Table | None:

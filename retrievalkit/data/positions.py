@@ -9,25 +9,21 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.data.files import reading
+from retrievalkit.data.files import LONGEST_LINE, reading
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
 
 _PLAIN_ID = re.compile(r"[\w.:/@#+-]+", re.ASCII)  # written in JSON as it is
-_BLOCK = 1 << 22
 
 Identified = Callable[[], Iterator[tuple[Record, str]]]
 
 
 class Duplicates:
-    """Finds duplicate ids.
-
-    Args:
-        identified: Makes a fresh iterator over (record, id), to locate duplicates.
-    """
+    """Finds duplicate ids; `identified` makes a fresh iterator over (record, id), to locate them."""
 
     def __init__(self, identified: Identified) -> None:
         self._identified = identified
@@ -56,12 +52,7 @@ class Duplicates:
 
 
 class Places:
-    """Plain files, whose records are read by their position in all of them.
-
-    Args:
-        files: The files, in order.
-        tables: How each file is read.
-    """
+    """Plain files, whose records are read by their position in all of them."""
 
     def __init__(self, files: tuple[Path, ...], tables: list[Table | None]) -> None:
         import numpy
@@ -89,13 +80,7 @@ class Places:
 
 
 class Positions:
-    """The position of each record in plain files, by its id: 24 bytes per record.
-
-    Args:
-        files: The files, in order.
-        tables: How each file is read.
-        identified: Makes a fresh iterator over (record, id).
-    """
+    """The position of each record in plain files, by its id: 24 bytes per record."""
 
     def __init__(self, files: tuple[Path, ...], tables: list[Table | None], identified: Identified) -> None:
         import numpy
@@ -136,33 +121,14 @@ def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> 
     """The records of a JSON lines file that seem to have one of the ids, without parsing the others.
 
     A record may be left out where its id is written with escapes, and one too many be given.
-
-    Args:
-        file: The file.
-        names: The names of the field with the id.
-        identifiers: The ids; there is no record for one that JSON may write in several ways.
     """
     plain = [re.escape(one) for one in identifiers if _PLAIN_ID.fullmatch(one)]
-    if not plain:
-        return
     field = rf'"(?:{"|".join(names)})"[ \t]*:[ \t]*"?(?:{"|".join(plain)})"?[ \t]*[,}}]'
-    pattern = re.compile(field.encode())
+    search = re.compile(field.encode()).search
     with reading(file), file.open("rb") as stream:
-        rest = b""
-        while block := stream.read(_BLOCK):
-            lines, newline, rest = (rest + block).rpartition(b"\n")
-            yield from _matching(lines + newline, pattern, file)
-        yield from _matching(rest, pattern, file)
-
-
-def _matching(lines: bytes, pattern: re.Pattern[bytes], file: Path) -> Iterator[Record]:
-    end = 0
-    for match in pattern.finditer(lines):
-        if match.start() < end:
-            continue  # the same line again
-        start, end = lines.rfind(b"\n", 0, match.start()) + 1, lines.find(b"\n", match.end())
-        end = len(lines) if end < 0 else end
-        yield parse_record(lines[start:end], str(file), None)
+        for line in iter(partial(stream.readline, LONGEST_LINE), b"") if plain else ():
+            if search(line):
+                yield parse_record(line, str(file), None)
 
 
 def _int64(values: array[int]) -> Any:

@@ -62,14 +62,10 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
             stream.write("query-id\tcorpus-id\tscore\n")
             stream.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
         else:
-            gap = "\t" if form == "msmarco" else " "
-            stream.writelines(_trec_line((query, "0", document, str(grade)), gap) for query, document, grade in rows)
+            for query, document, grade in rows:
+                spaced = form == "msmarco" or any(one.split() != [one] for one in (query, document))
+                stream.write(("\t" if spaced else " ").join((query, "0", document, str(grade))) + "\n")
     return len(rows)
-
-
-def _trec_line(cells: tuple[str, ...], gap: str) -> str:
-    """Cells joined by a gap; by tabs if a cell contains white space."""
-    return ("\t" if any(cell.split() != [cell] for cell in cells) else gap).join(cells) + "\n"
 
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:

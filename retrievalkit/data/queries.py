@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,16 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     Raises:
         DataError: A query is damaged, has no text, or has the id of another.
     """
-    queries = _unique(query_records(source))
+    kept: dict[str, tuple[Record, Query]] = {}
+    namer = QuestionNamer()
+    for record in open_source(source).records("queries"):
+        query = query_of(record, namer)
+        # Without its fields, which take as much memory as the query.
+        first = kept.setdefault(query.id, (record._replace(fields={}), query))
+        # Examples may repeat a query, a file of queries may not, and no id may have two texts.
+        if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
+            raise record.duplicated(query.id, first[0])
+    queries = [query for _, query in kept.values()]
     if not queries:
         msg = "there is no query in it."
         raise DataError(msg, file=source)
@@ -80,13 +89,6 @@ def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
     return files.write_jsonl(path, ({name: value for name, value in row.items() if value != []} for row in rows))
 
 
-def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
-    """The queries of a source with their records, including repeated ones."""
-    namer = QuestionNamer()
-    for record in open_source(source).records("queries"):
-        yield record, query_of(record, namer)
-
-
 def query_of(record: Record, namer: QuestionNamer) -> Query:
     """The query in a record of any known form."""
     fields = record.fields
@@ -127,14 +129,3 @@ class QuestionNamer:
         """The id of the next occurrence of a question."""
         count = self._seen[question] = self._seen.get(question, 0) + 1
         return hashed_id(question) if count == 1 else f"{hashed_id(question)}-{count}"
-
-
-def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:
-    """Each query once. Examples may repeat a query, a file of queries may not, and no id may have two texts."""
-    kept: dict[str, tuple[Record, Query]] = {}
-    for record, query in found:
-        # Without its fields, which take as much memory as the query.
-        first = kept.setdefault(query.id, (record._replace(fields={}), query))
-        if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
-            raise record.duplicated(query.id, first[0])
-    return [query for _, query in kept.values()]

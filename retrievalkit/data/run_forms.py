@@ -15,12 +15,12 @@ Cells are separated by tabs, or by white space. Without scores, the score is 1 /
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import hypot
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import columns, is_judgement_header, number
@@ -66,23 +66,26 @@ class RunForm:
     def rows(self, text: str, *, ranks: bool) -> Rows | None:
         """Read several whole lines at once if all have the usual layout; None if they must be read one by one.
 
-        Splitting takes most of the reading time, and one split for all lines takes half as long as one per line.
-
-        Args:
-            text: The lines, with their line ends.
-            ranks: Whether ranks are needed although there are scores; otherwise they are 0.
+        Splitting takes most of the reading time, and one split for all lines takes half as long as one per line. Ranks
+        are 0 where there are scores, unless `ranks`.
         """
         plain = _is_plain(text)
         columns = self._columns(text)
         if columns is None or not (plain or not any(map(id_problem, {*columns[0], *columns[self.document]}))):
             return None
         usual = plain and "_" not in text
+        wanted = [self.rank] if self.rank is not None and (ranks or self.score is None) else []
+        wanted += [] if self.score is None else [self.score]
+        for column in () if usual else wanted:
+            # Numbers that only Python reads are refused one by one.
+            if "_" in (joined := "".join(columns[column])) or not joined.isascii():
+                return None
         try:
             places = [0] * len(columns[0])
-            if self.rank is not None and (ranks or self.score is None):
-                places = _numbers(int, columns[self.rank], usual=usual)
+            if self.rank in wanted:
+                places = list(map(int, columns[self.rank]))
             if self.score is not None:
-                scores = _numbers(float, columns[self.score], usual=usual)
+                scores = list(map(float, columns[self.score]))
             elif self.rank is not None:
                 scores = [1 / place for place in places] if min(places) > 0 else []
             else:
@@ -103,17 +106,10 @@ class RunForm:
         regular = len(cells) == lines * step + 1 and cells[self.width :: step].count("\n") == lines
         return [cells[column:-1:step] for column in range(self.width)] if regular else None
 
-    def rows_one_by_one(self, text: str, path: Path, first: int, *, ranks: bool) -> Rows:
-        """As `rows`, for lines that may be empty or separate their cells differently.
-
-        Args:
-            text: The lines.
-            path: Their file, for error messages.
-            first: The number of the first line.
-            ranks: As in `rows`.
-        """
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line and not line.isspace()]
-        rows = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
+    def rows_one_by_one(self, text: str, path: Path, *, ranks: bool) -> Rows:
+        """As `rows`, for lines that may be empty or separate their cells differently."""
+        lines = [line for line in text.split("\n") if line and not line.isspace()]
+        rows = [self.row(line.rstrip("\r"), path, 1, ranks=ranks) for line in lines]
         return Rows(*map(list, zip(*rows, strict=True))) if rows else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
@@ -127,18 +123,16 @@ class RunForm:
             rank = number(cells[self.rank])
             score = 1 / max(rank, 1)
             if rank < 1 or rank % 1:
-                wrong = f"{shown(cells[self.rank])} is not a rank (1, 2, 3 ...)"
+                wrong = f"{shown(cells[self.rank])} is not a rank (1, 2, 3 ...). {KNOWN_FORMS}"
         if self.score is not None:
             score = number(cells[self.score])
             if not wrong and not abs(score) <= LARGEST_SCORE:
-                wrong = f"{shown(cells[self.score])} is not a score (a decimal number)"
-        if wrong:
-            msg = f"{wrong}. {KNOWN_FORMS}"
-            raise DataError(msg, file=path, line=line)
+                wrong = f"{shown(cells[self.score])} is not a score (a decimal number). {KNOWN_FORMS}"
         for kind, identifier in (("query", cells[0]), ("document", cells[self.document])):
-            if problem := id_problem(identifier):
-                msg = f"the id of the {kind} is {shown(identifier)}; {problem}"
-                raise DataError(msg, file=path, line=line)
+            if not wrong and (problem := id_problem(identifier)):
+                wrong = f"the id of the {kind} is {shown(identifier)}; {problem}"
+        if wrong:
+            raise DataError(wrong, file=path, line=line)
         return cells[0], cells[self.document], score, int(rank)
 
 
@@ -218,13 +212,6 @@ def _is_number(cell: str) -> bool:
 
 def _is_fraction(cell: str) -> bool:
     return not cell.lstrip("-").isdigit() and _is_number(cell)
-
-
-def _numbers(read: Callable[[str], Any], cells: Sequence[str], *, usual: bool) -> list[Any]:
-    """The numbers in a column, written as every program understands them, which is known of `usual` lines."""
-    if not usual and ("_" in (joined := "".join(cells)) or not joined.isascii()):
-        raise ValueError
-    return list(map(read, cells))
 
 
 def _is_plain(text: str) -> bool:

@@ -163,7 +163,7 @@ class RunFile(Mapping[str, Hits]):
         number, form, ranks = self._numbers[query], self.form, self._by_rank
         try:
             text = self._raw(number).decode()
-            rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, self.path, 1, ranks=ranks)
+            rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, self.path, ranks=ranks)
         except (DataError, UnicodeDecodeError):
             self._complain()
             raise
@@ -321,32 +321,22 @@ def write_run(
         stream.write("{" if form == "beir" else "")
         for number, (query, hits) in enumerate(run.items() if isinstance(run, Mapping) else run):
             if form == "beir":
-                stream.write((", " if number else "") + _beir(query, hits))
+                scores = {document: float(score) for document, score in _with_short_scores(hits)}
+                stream.write(f"{', ' * bool(number)}{json.dumps(query)}: {json.dumps(scores)}")
+            elif form == "msmarco":
+                stream.writelines(f"{query}\t{document}\t{rank}\n" for rank, (document, _) in enumerate(hits, 1))
             else:
-                stream.writelines(_trec(query, hits, tag) if form == "trec" else _ms_marco(query, hits))
+                names = [query, *(document for document, _ in hits)]
+                joined = "".join(names)
+                gap = "\t" if joined.split() != [joined] or not all(names) else " "
+                start = gap.join((query, "Q0", ""))
+                stream.writelines(
+                    f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"
+                    for rank, (document, score) in enumerate(_with_short_scores(hits), 1)
+                )
             count += len(hits)
         stream.write("}\n" if form == "beir" else "")
     return count
-
-
-def _beir(query: str, hits: Sequence[tuple[str, float]]) -> str:
-    return f"{json.dumps(query)}: {json.dumps({document: float(s) for document, s in _with_short_scores(hits)})}"
-
-
-def _trec(query: str, hits: Sequence[tuple[str, float]], tag: str) -> list[str]:
-    names = [query, *(document for document, _ in hits)]
-    joined = "".join(names)
-    spaced = joined.split() != [joined] or not all(names)
-    start, gap = ("\t".join((query, "Q0", "")), "\t") if spaced else (f"{query} Q0 ", " ")
-    return [
-        f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"
-        for rank, (document, score) in enumerate(_with_short_scores(hits), 1)
-    ]
-
-
-def _ms_marco(query: str, hits: Sequence[tuple[str, float]]) -> Iterator[str]:
-    for rank, (document, _) in enumerate(hits, 1):
-        yield f"{query}\t{document}\t{rank}\n"
 
 
 def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str, str]]:

@@ -27,11 +27,7 @@ def teacher_scores(
 ) -> dict[str, float] | None:
     """Document id -> the teacher's score, or None if the record has no scores.
 
-    Args:
-        record: The record.
-        positives: Ids of its positives.
-        negatives: Ids of its negatives.
-        passages: The passages in the record, if any: positives, then negatives, as read.
+    `passages` are those in the record, if any: positives, then negatives, as read.
     """
     ids, given, name = (*positives, *negatives), record.fields.get("teacher"), "teacher"
     pairs: list[tuple[str, object]]

@@ -15,8 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
-
 from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Reads, command
 from retrievalkit.data import inputs
 from retrievalkit.data.runs import Ties, run_names
@@ -62,7 +60,6 @@ class EvaluationOptions(Conventions, CommandOptions):
         corpus: The passages that were searched, for top-k accuracy.
         top: Each k of top-k accuracy.
         answer_mode: Whether answers are texts or patterns.
-        processes: Processes that look for answers; by default by the size of the run.
     """
 
     qrels: Annotated[Any, Reads(inputs.judgements)] = None
@@ -73,7 +70,6 @@ class EvaluationOptions(Conventions, CommandOptions):
     corpus: Annotated[Any, Reads(inputs.passages)] = None
     top: Annotated[str | Sequence[int | str], Flag(metavar="K")] = "5 20 100"
     answer_mode: Literal["string", "regex"] = "string"
-    processes: Annotated[int, Ge(1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +127,7 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
             if qrels is not None and not any(query.answers for query in queries):
                 found.notes.append("no query has answers, so there is no top-k accuracy.")
             else:
-                found.add_accuracy(run, queries, corpus, ks, options.answer_mode, options.processes)
+                found.add_accuracy(run, queries, corpus, ks, options.answer_mode)
         check_run(whole)
     notices.check(*evaluations.notes)
     return evaluations

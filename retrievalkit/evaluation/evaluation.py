@@ -70,7 +70,6 @@ class Evaluation(dict[str, float], Tabular):
         corpus: Iterable[Passage],
         ks: Sequence[int],
         mode: Mode = "string",
-        processes: int | None = None,
     ) -> None:
         """Add for each k and query 1 if an answer is among the first k documents, else 0: "top5"."""
         answers = {query.id: query.answers for query in queries}
@@ -82,7 +81,7 @@ class Evaluation(dict[str, float], Tabular):
             known = f"the run has {first_ids(run)}, the queries {first_ids(answers)}"
             msg = f"no query of the run is among the queries: {known}."
             raise InputError(msg)
-        hits = answer_hits(first, answers, corpus, depth=max(ks), mode=mode, processes=processes)
+        hits = answer_hits(first, answers, corpus, depth=max(ks), mode=mode)
         for k in ks:
             by_query = {one: float(any(hits.get(one, [])[:k])) for one in answers}
             self._add(f"top{k}", by_query, sum(by_query.values()) / len(by_query))

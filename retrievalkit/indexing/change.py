@@ -27,14 +27,14 @@ import numpy as np
 
 from retrievalkit import storage
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, alike, open_corpus, write_corpus
+from retrievalkit.data.corpus import Corpus, Passage, nearest_id, open_corpus, write_corpus
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.passage_parts import PART
 from retrievalkit.data.records import table_of
 from retrievalkit.data.vectors import Ids, VectorStore, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, nearest, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.open_indexes import open_index, open_recorded_corpus
@@ -282,7 +282,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
         notices.note(f"the last change of '{index.folder}' deleted these texts already.")
         return set()
     if unknown:
-        close = nearest(unknown[0], alike(unknown[0], sorted(known)))
+        close = nearest_id(unknown[0], sorted(known))
         msg = (
             f"the index '{index.folder}' has neither text nor document of {len(unknown):,} of the {len(names):,} ids "
             f"to delete{f' (read from {shortlist(read)})' if read else ''}: {shortlist(unknown, 3)}"

@@ -138,19 +138,14 @@ def test_wrong_usage(tmp_path, collection, output, kind, error, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_not_overwritten(tmp_path, collection):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious").touch()
-    with pytest.raises(ArtifactError, match="exists already"):
-        convert(collection, tmp_path / "out")
-
-
 @pytest.mark.parametrize("output", ["out", "out.jsonl", "out.jsonl.gz"])
 def test_damage_half_way_leaves_nothing(tmp_path, output):
     (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "", "text": ""}\n' * 2)
     with pytest.raises(DataError, match=r"a\.jsonl:2: the id '1' is already used at line 1"):
         convert(tmp_path / "a.jsonl", tmp_path / output)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+    with pytest.raises(ArtifactError, match="exists already"):
+        convert(tmp_path / "a.jsonl", tmp_path)
 
 
 def test_runs_and_qrels_in_every_form(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from id_texts import id_texts
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.data.examples import Example, against_corpus, check_examples, read_examples, write_examples
+from retrievalkit.data.examples import Example, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import hashed_id, read_queries
 from retrievalkit.errors import DataError
 from retrievalkit.training.examples import open_examples
@@ -154,12 +154,6 @@ def test_dpr(tmp_path, indent):
     }
 
 
-def test_a_question_that_comes_twice_in_dpr_gets_two_ids(tmp_path):
-    rows = [{"question": "who", "answers": [], "positive_ctxs": [passage(one)]} for one in "12"]
-    first, second = read_examples(array(tmp_path, rows)).rows
-    assert second.query_id == f"{first.query_id}-2"
-
-
 @pytest.mark.parametrize("named", [{}, {"query_id": "q1"}])
 @pytest.mark.parametrize(
     "row",
@@ -205,11 +199,6 @@ def test_a_judged_query_without_text(beir):
         read_examples(beir)
 
 
-def test_a_folder_with_a_file_of_examples(beir):
-    jsonl(beir, [OURS])
-    assert read_examples(beir).rows[0].query_id == "q1"
-
-
 def test_ids_are_looked_up(tmp_path):
     path = jsonl(tmp_path, [{**OURS, "positives": ["1"]}, {**OURS, "query_id": "q2", "negatives": ["1", "33"]}])
     corpus = Corpus.of(PASSAGES.values())
@@ -217,11 +206,6 @@ def test_ids_are_looked_up(tmp_path):
         read_examples(path, corpus=corpus)
     known = Corpus.of([*PASSAGES.values(), Passage("33", "", "")])
     assert len(read_examples(path, corpus=known)) == 2
-
-
-def test_ids_without_any_text(tmp_path):
-    with pytest.raises(DataError, match=r"name 3 documents by id, .* Give the corpus"):
-        check_examples(read_examples(jsonl(tmp_path, [OURS])), None)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +223,10 @@ def test_ids_without_any_text(tmp_path):
         ({**OURS, "query": "other"}, r"the query id 'q1' is already used at line 1, for another query"),
         ({"query_id": "q2", "query": "x", "positive_passages": ["1"]}, r"'positive_passages' should hold passages"),
         (
+            {"query_id": "q2", "query": "x", "positive_passages": [passage("1"), passage("1", text="x")]},
+            r"the passage id '1' stands for another text",
+        ),
+        (
             {"query_id": "q2", "query": "x", "positive_passages": [{"docid": "1"}]},
             r"a passage in 'positive_passages' has no text; it has these fields: docid",
         ),
@@ -247,15 +235,6 @@ def test_ids_without_any_text(tmp_path):
 def test_damage_is_named(tmp_path, row, message):
     with pytest.raises(DataError, match=rf"train\.jsonl:2: {message}"):
         read_examples(jsonl(tmp_path, [OURS, row]))
-
-
-def test_one_id_for_two_texts(tmp_path):
-    rows = [
-        {"query_id": str(one), "query": "who", "positive_passages": [passage("1", text=f"text {one}")]}
-        for one in (1, 2)
-    ]
-    with pytest.raises(DataError, match=r":2: the passage id '1' stands for another text earlier"):
-        read_examples(jsonl(tmp_path, rows))
 
 
 def test_nothing_to_train_on(tmp_path):

@@ -56,24 +56,33 @@ def test_all_systems_in_their_order_each_passage_once_and_no_positive(place):
     assert examples.dropped == 1
 
 
-def test_systems_are_taken_in_the_order_given(place):
-    assert chosen(place, systems=["tas-b", "bm25"])["571018"] == ("22", "3", "4", "20", "21")
-    assert chosen(place, systems=["v3"]) == {"571018": ("5",), "2": ()}
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        ({"systems": ["tas-b", "bm25"]}, "22 3 4 20 21", "21 22"),
+        ({"systems": ["v3"]}, "5", ""),
+        # With two a system, 22 comes from bm25's rest no more, but from tas-b.
+        ({"per_system": 2}, "20 21 22 3 5", "21 22"),
+        ({"per_system": 3}, "20 21 22 3 4 5", "21 22"),
+        # The lower positive scores 8, so 20 with exactly 5 stays; 21 and 3 go, and their systems give others instead.
+        ({"margin": 3}, "20 22 4 5", "21"),
+        ({"margin": 3.1}, "22 4 5", "21"),
+        ({"margin": 3, "per_system": 1}, "20 22 5", "21"),
+        ({"margin": -1}, "20 21 22 3 4 5", "21 22"),
+    ],
+)
+def test_negatives_are_chosen_by_system_number_and_margin(place, options, first, second):
+    scores = {"scores": str(place / "scores.tsv")} if "margin" in options else {}
+    assert chosen(place, **options, **scores) == {"571018": tuple(first.split()), "2": tuple(second.split())}
 
 
-def test_a_system_gives_so_many_that_no_earlier_one_gave(place):
-    """With two a system: 22 comes from bm25's rest no more, but from tas-b."""
-    assert chosen(place, per_system=2)["571018"] == ("20", "21", "22", "3", "5")
-    assert chosen(place, per_system=3)["571018"] == ("20", "21", "22", "3", "4", "5")
-
-
-def test_the_margin_counts_from_the_positive_with_the_lowest_score(place):
-    """Of the first query that is 8, so 20 with exactly 5 stays; 21 and 3 go, and their systems give others instead."""
-    scores = str(place / "scores.tsv")
-    assert chosen(place, scores=scores, margin=3) == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
-    assert chosen(place, scores=scores, margin=3.1)["571018"] == ("22", "4", "5")
-    assert chosen(place, scores=scores, margin=3, per_system=1)["571018"] == ("20", "22", "5")
-    assert chosen(place, scores=scores, margin=-1)["571018"] == ("20", "21", "22", "3", "4", "5")
+@pytest.mark.parametrize(("negatives", "texts"), [({"bm25": ["n"]}, []), (["another"], ["a text", "another"])])
+def test_the_text_of_a_query_may_be_in_the_line_and_texts_still_are_triples(tmp_path, negatives, texts):
+    line = {"qid": "q", "query": "who", "pos": ["a text"], "neg": negatives}
+    (tmp_path / "own.jsonl").write_text(json.dumps(line))
+    examples = read_examples(tmp_path / "own.jsonl")
+    assert examples.rows[0].query == "who"
+    assert sorted(one.text for one in examples.passages.values()) == texts
 
 
 def test_scores_become_a_teachers(place):
@@ -83,34 +92,9 @@ def test_scores_become_a_teachers(place):
     assert second.teacher == {"20": 4.0}
 
 
-def test_the_text_of_a_query_may_be_in_the_line(tmp_path):
-    line = {"qid": "q", "query": "who", "pos": ["p"], "neg": {"bm25": ["n"]}}
-    (tmp_path / "own.jsonl").write_text(json.dumps(line))
-    (example,) = read_examples(tmp_path / "own.jsonl")
-    assert (example.query, example.positives, example.negatives) == ("who", ("p",), ("n",))
-
-
-def test_texts_beside_a_qid_still_are_triples(tmp_path):
-    line = {"qid": "q", "query": "who", "pos": ["a text"], "neg": ["another"]}
-    (tmp_path / "triples.jsonl").write_text(json.dumps(line))
-    examples = read_examples(tmp_path / "triples.jsonl")
-    assert sorted(one.text for one in examples.passages.values()) == ["a text", "another"]
-
-
-# --- forms of scores -----------------------------------------------------------------------------------------------
-
-
-def arrays(dtype):
-    ids = [np.array([pair[side] for pair in PAIRS]).astype(dtype) for side in (0, 1)]
-    return dict(zip(("qid", "pid"), ids, strict=True), score=np.array([pair[2] for pair in PAIRS], dtype=np.float32))
-
-
 def in_form(form, path):
     shuffled = [PAIRS[row] for row in np.random.default_rng(0).permutation(len(PAIRS))]
     rows = [dict(zip(("qid", "pid", "score"), pair, strict=True)) for pair in shuffled]
-    if form in ("<i8", "<i4", "S"):
-        np.savez(path.with_suffix(".npz"), **arrays(form))
-        return path.with_suffix(".npz")
     path.write_text({
         "header": "qid\tpid\tscore\n" + "".join(f"{q}\t{p}\t{s}\n" for q, p, s in shuffled),
         "array": json.dumps(rows),
@@ -121,7 +105,7 @@ def in_form(form, path):
     return path
 
 
-@pytest.mark.parametrize("form", ["header", "array", "lines", "one object", "an object a query", "<i8", "<i4", "S"])
+@pytest.mark.parametrize("form", ["header", "array", "lines", "one object", "an object a query"])
 def test_every_form_of_scores_gives_the_same(form, place):
     found = chosen(place, scores=str(in_form(form, place / "scores")), margin=3)
     assert found == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
@@ -137,12 +121,6 @@ def test_a_pickle_is_never_read(place):
         with pytest.raises(DataError, match="it is a pickle, which may run any code when it is read, so it is not"):
             chosen(place, scores=str(place / name))
     assert not (place / "harm").exists()
-
-
-def test_an_array_of_objects_is_not_unpickled(place):
-    np.savez(place / "scores.npz", **{name: array.astype(object) for name, array in arrays("<i8").items()})
-    with pytest.raises(DataError, match=r"does not hold the arrays qid, pid and score as np\.savez writes"):
-        chosen(place, scores=str(place / "scores.npz"))
 
 
 DAMAGE = {
@@ -164,40 +142,30 @@ def test_damaged_scores_are_refused(text, place):
     assert DAMAGE[text] in str(error.value)
 
 
-def test_arrays_of_different_lengths_are_refused(place):
-    np.savez(place / "scores.npz", **arrays("<i8") | {"score": np.zeros(3)})
-    with pytest.raises(DataError, match="12 and 12 and 3 elements"):
-        chosen(place, scores=str(place / "scores.npz"))
+@pytest.mark.parametrize(
+    ("options", "files", "error", "message"),
+    [
+        ({"systems": ["bm52"]}, {}, UnknownNameError, r"'bm52'; did you mean 'bm25'\? Known: bm25, tas-b, v3"),
+        ({"margin": 3}, {}, OptionError, "margin 3 compares the scores"),
+        ({}, {"queries.tsv": "571019\twhat\n"}, DataError, r"'571018' is not among .*; did you mean '571019'\?"),
+        (
+            {"per_system": 3},
+            {"hard.jsonl": '{"query": "a", "pos": ["b"], "neg": ["c"]}'},
+            DataError,
+            "no form of a line",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(place, options, files, error, message):
+    for name, content in files.items():
+        (place / name).write_text(content)
+    with pytest.raises(error, match=message):
+        chosen(place, **options)
 
 
-# --- what does not fit ---------------------------------------------------------------------------------------------
-
-
-def test_a_system_that_no_line_has_is_named_with_those_there_are(place):
-    with pytest.raises(UnknownNameError, match=r"unknown system 'bm52'; did you mean 'bm25'\? Known: bm25, tas-b, v3"):
-        chosen(place, systems=["bm52"])
-
-
-def test_without_the_texts_of_queries_the_remedy_is_told(place):
+def test_without_the_texts_of_queries_the_remedy_is_named(place):
     with pytest.raises(DataError, match=r"hard\.jsonl:1: the text of the query is not in it.*rkit convert FILE"):
         read_examples(place / "hard.jsonl")
-
-
-def test_a_query_without_a_text_is_named(place):
-    (place / "queries.tsv").write_text("571019\twhat\n")
-    with pytest.raises(DataError, match=r"the query '571018' is not among those of .*; did you mean '571019'\?"):
-        chosen(place)
-
-
-def test_a_margin_needs_scores(place):
-    with pytest.raises(OptionError, match=r"margin 3 compares the scores of a re-ranker\. Give the file"):
-        chosen(place, margin=3)
-
-
-def test_negatives_are_chosen_from_no_other_form(place):
-    (place / "hard.jsonl").write_text('{"query": "a", "pos": ["b"], "neg": ["c"]}\n')
-    with pytest.raises(DataError, match="no form of a line of sentence-transformers' hard negatives has these fields"):
-        chosen(place, per_system=3)
 
 
 @pytest.mark.parametrize("found", [None, "n", ["n"], {"bm25": 3}, {"bm25": [1.5]}])
@@ -205,9 +173,6 @@ def test_negatives_that_are_no_lists_of_ids_are_refused(found, place):
     (place / "hard.jsonl").write_text(json.dumps({"qid": 2, "pos": [20], "neg": found}) + "\n")
     with pytest.raises(DataError, match=r"hard\.jsonl:1: '(neg|bm25)' is"):
         chosen(place)
-
-
-# --- the command ---------------------------------------------------------------------------------------------------
 
 
 def convert(place, *words, code=0):

@@ -69,15 +69,6 @@ def test_words_are_taken_in_random_order_and_one_that_is_too_long_is_skipped():
     assert list(counts.values()) == pytest.approx([1000] * 4, rel=0.15)
 
 
-def test_single_tokens_are_masked_where_whole_words_are_not_wanted():
-    text = pieces_of([10, 11, 12, 13])
-    chosen = {
-        tuple(sorted(Masker(VOCABULARY, 0.5, whole_words=False).choose(text, random.Random(seed))))
-        for seed in range(100)
-    }
-    assert len(chosen) == 6
-
-
 def test_of_the_masked_tokens_most_are_hidden_some_are_replaced_some_stay():
     text = pieces_of(*([token] for token in range(10, 110)))
     masker, source = Masker(VOCABULARY, 1.0), random.Random(0)
@@ -111,3 +102,9 @@ def test_a_vocabulary_without_a_mask_token_is_refused():
 def test_labels_are_padded_behind():
     assert pad_labels([[1, 2, 3], [4], []]).tolist() == [[1, 2, 3], [4, -100, -100], [-100] * 3]
     assert pad_labels([[]]).shape == (1, 1)
+
+
+def test_single_tokens_are_masked_where_whole_words_are_not_wanted():
+    masker = Masker(VOCABULARY, 0.5, whole_words=False)
+    chosen = {tuple(sorted(masker.choose(pieces_of([10, 11, 12, 13]), random.Random(seed)))) for seed in range(100)}
+    assert len(chosen) == 6

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.examples import check_examples, read_examples
+from retrievalkit.data.examples import read_examples
 from retrievalkit.data.passage_parts import equal_parts, windows
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
@@ -68,6 +68,7 @@ def test_sentences():
     assert (first, second) == ("Rome is old.", "Its river is the Tiber.")
     assert third == "Dr. Smith swam in the Tiber in 1903."
     assert windows(" \n ", 1, by="sentences") == []
+    assert windows(PASSAGES[0]["text"], 2, 1, by="sentences") == [f"{first} {second}", f"{second}  {third}"]
 
 
 @given(words=st.lists(st.text("ab,", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
@@ -79,14 +80,6 @@ def test_windows(words, size, data):
     assert not words or cut[-1][-1] == words[-1]
     assert len(cut) < 2 or stride * (len(cut) - 2) + size < len(words)
     assert bool(cut) == bool(words)
-
-
-def test_windows_of_sentences():
-    text = PASSAGES[0]["text"]
-    assert windows(text, 2, 1, by="sentences") == [
-        "Rome is old. Its river is the Tiber.",
-        "Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903.",
-    ]
 
 
 def test_judgements_follow_passages_of_words(tmp_path, folder):
@@ -173,15 +166,6 @@ def test_examples_with_their_passages(tmp_path):
     run(tmp_path / "dpr.json", tmp_path / "by-ids.jsonl", "--parts", "sentences", "--corpus", tmp_path / "corpus.jsonl")
     (example,) = read_examples(tmp_path / "by-ids.jsonl")
     assert (example.positives, example.negatives) == (("a#2", "a#3"), ("b#x#1", "b#x#2"))
-
-
-def test_examples_of_a_collection_are_those_of_its_parts(tmp_path, folder):
-    """Judgements become examples before or after the cut; but for the grade 0, whose parts are no negatives."""
-    run(folder, tmp_path / "parts", "--parts", "2")
-    run(folder, tmp_path / "examples.jsonl", "--parts", "2", "--kind", "examples", "--split", "test")
-    before, after = read_examples(tmp_path / "examples.jsonl"), read_examples(tmp_path / "parts", split="test")
-    assert before.rows == after.rows
-    check_examples(before, open_corpus(tmp_path / "parts"))
 
 
 def test_a_run_of_parts_becomes_one_of_passages(tmp_path, folder):

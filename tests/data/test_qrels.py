@@ -31,11 +31,6 @@ def test_forms(tmp_path, text):
     assert read_qrels(tmp_path / "q") == QRELS
 
 
-def test_negative_grades_stay(tmp_path):
-    (tmp_path / "q").write_text("1 0 a -2\n")
-    assert read_qrels(tmp_path / "q") == {"1": {"a": -2}}
-
-
 def test_a_beir_folder(tmp_path):
     write_qrels(tmp_path / "qrels" / "test.tsv.gz", QRELS, "beir")
     write_qrels(tmp_path / "qrels" / "dev.tsv", {"q3": {"d": 1}})

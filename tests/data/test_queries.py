@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from id_texts import id_texts
 from retrievalkit.data import files
-from retrievalkit.data.queries import Query, hashed_id, read_queries, straight_quotes, write_queries
+from retrievalkit.data.queries import Query, hashed_id, read_queries, write_queries
 from retrievalkit.errors import DataError
 
 
@@ -62,17 +61,6 @@ def test_dpr_answers_are_never_run(tmp_path):
     path.write_text("fine\t['a']\nbad\t[__import__('os').getcwd()]\n")
     with pytest.raises(DataError, match=r"q\.csv:2: the answers are no list of texts: .*Write them as"):
         read_queries(path)
-
-
-def test_dpr_training_file_gives_the_same_ids(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"question": "who\u2019s", "answers": ["x"], "positive_ctxs": []}]))
-    (tmp_path / "a.csv").write_text("who\u2019s\t['x']\n")
-    assert read_queries(tmp_path / "a.json") == read_queries(tmp_path / "a.csv")
-
-
-def test_quotation_marks_stay_in_other_forms(tmp_path):
-    assert read_queries(jsonl(tmp_path, [{"_id": "1", "text": "who\u2019s"}]))[0].text == "who\u2019s"
-    assert straight_quotes("\u2018who\u2019s\u2019") == "\u2018who's'"
 
 
 def test_a_beir_folder(tmp_path):

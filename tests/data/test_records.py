@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.data import files
-from retrievalkit.data.records import Record, Table, parse_record, read_records, table_of
+from retrievalkit.data.records import Record, Table, parse_record, read_records
 from retrievalkit.errors import DataError
 
 VALUES = st.recursive(
@@ -107,28 +107,6 @@ def test_a_quoted_cell_may_hold_tabs_and_line_breaks(tmp_path):
     assert [parse_record(raw[one.start : one.end], "", table).fields for one in records] == [
         one.fields for one in records
     ]
-
-
-def test_a_very_long_quoted_cell(tmp_path):
-    path = written(tmp_path, f'1\t"{"x" * 200_000}"\n')
-    (record,) = read(path, lambda row: Table(("id", "text"), quoted=True))
-    assert len(record.fields["text"]) == 200_000
-
-
-def test_table_of_json_is_none(tmp_path):
-    assert table_of(written(tmp_path, '{"a": 1}'), pair) is None
-    assert table_of(written(tmp_path, "1\tone\n"), pair) == Table(("id", "text"))
-
-
-@pytest.mark.parametrize(("value", "wanted"), [("a", "a"), (7, "7"), ("\u00e9 x", "\u00e9 x")])
-def test_ids(value, wanted):
-    assert Record("f", 1, {"_id": value}).identifier("_id") == wanted
-
-
-@pytest.mark.parametrize("value", [None, True, 1.5, "", ["a"], "a\tb", "a\nb"])
-def test_what_is_no_id(value):
-    with pytest.raises(DataError, match=r"f:1: '_id' is .*; an id "):
-        Record("f", 1, {"_id": value}).identifier("_id")
 
 
 def test_texts_and_lists():

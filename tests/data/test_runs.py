@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from id_texts import id_texts
 from retrievalkit.data import files
 from retrievalkit.data.runs import RunFile, columns_of, open_run, read_run, write_run
-from retrievalkit.errors import DataError, UnknownNameError
+from retrievalkit.errors import DataError
 
 HITS = {"1": [("7", 2.5), ("8", 1.5), ("9", 0.25)], "2": [("8", 4.0)]}
 BY_RANK = {"1": [("7", 1.0), ("8", 0.5), ("9", 1 / 3)], "2": [("8", 1.0)]}
@@ -95,15 +95,6 @@ def test_lines_in_any_order_and_blocks(tmp_path_factory, rows, gap, chunk):
     assert set(by_id) == {query for query, _ in unique}
 
 
-def test_equal_scores_can_stand_by_the_ranks_of_the_file(tmp_path):
-    path = written(tmp_path, "q Q0 b 2 1 t\nq Q0 c 3 1 t\nq Q0 d 4 2 t\nq Q0 a 1 1 t\n")
-    assert [one for one, _ in read_run(path, ties="run")["q"]] == ["d", "a", "b", "c"]
-    assert columns_of(open_run(path), "q") == (["b", "c", "d", "a"], [1.0, 1.0, 2.0, 1.0])
-    assert columns_of({"q": [("a", 1.0), ("b", 2.0)]}, "q") == (["a", "b"], [1.0, 2.0])
-    path = written(tmp_path, "q\tb\t1.0\nq\tc\t1.0\nq\ta\t1.0\n")
-    assert [one for one, _ in read_run(path, ties="run")["q"]] == ["b", "c", "a"]
-
-
 @pytest.mark.parametrize("form", ["trec", "msmarco", "beir"])
 @pytest.mark.parametrize("end", ["", ".gz", ".zst"])
 def test_every_form_is_written_and_read(tmp_path, form, end):
@@ -117,14 +108,6 @@ def test_the_order_given_is_written(tmp_path):
     assert write_run(path, {"q": [("b", 0.1), ("a", 2.0)], "p": [("c", 1 / 3)]}, tag="mine") == 3
     assert path.read_text() == "q Q0 b 1 0.1 mine\nq Q0 a 2 2.0 mine\np Q0 c 1 0.33333334 mine\n"
     assert list(read_run(tmp_path)) == ["q", "p"]
-
-
-def test_an_unknown_form_or_choice_is_refused(tmp_path):
-    with pytest.raises(UnknownNameError, match="did you mean 'msmarco'"):
-        write_run(tmp_path / "r", HITS, form="ms-marco")
-    assert not (tmp_path / "r").exists()
-    with pytest.raises(UnknownNameError, match="document_id, run"):
-        read_run(written(tmp_path, "q Q0 a 1 1 t\n"), ties="rank")
 
 
 def test_a_file_that_changes_is_noticed_and_one_that_is_replaced_is_read_on(tmp_path):

@@ -8,8 +8,6 @@ import gzip
 import io
 import json
 import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -117,9 +115,7 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
     [
         ("corpus", "1\tabc\r2\tdef\r", r"a:1: the row cannot be read: a carriage return \(CR\) is in it"),
         ("corpus", '{"_id": ' + "9" * 5000 + ', "text": "x"}', r"a:1: a whole number in it has thousands of digits"),
-        ("corpus", '[{"_id": ' + "9" * 5000 + ', "text": "x"}]', r"a:1: element 1: a whole number in it has thousands"),
         ("corpus", '{"_id": "1", "text": "x", "m": ' + "[" * 100_000, r"a:1: its values are nested too deeply"),
-        ("corpus", "[" * 200_000, r"a:1: element 1: its values are nested too deeply"),
         ("queries", "who\t" + "[" * 100_000 + "]" * 100_000, r"a:1: the answers are no list of texts"),
         ("corpus", '{"_id": "1", "_id": "2", "text": "x"}', r"a:1: the key '_id' occurs twice"),
         ("corpus", '{"_id": "a\\ud800", "text": "x"}', r"a:1: '_id' is 'a\\ud800'; an id may not contain"),
@@ -131,23 +127,16 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
         ),
         ("corpus", '1\tabc\tx\n2\t"def\ty\n', r"a:2: a quotation mark opens in this row, and none closes it"),
         ("corpus", "id\ttext\ttext\n1\ta\tb\n", r"a:1: the header names the column 'text' twice"),
-        ("kind", "[]", r"a: there is no record in it"),
         ("qrels", "q 0 d 100000000000000000000\n", r"a:1: the grade is '100000000000000000000', and should be a whole"),
         ("qrels", "q 0 d 1_0\n", r"a:1: the grade is '1_0'"),
-        ("qrels", "q 0 d \u0663\n", r"a:1: the grade is"),
         ("qrels", "q\x1f0 d 1 1\n", r"a:1: 'query_id' is 'q\\x1f0'; an id may not contain"),
-        ("run", "q Q0 d 1 1e400 t\n", r"a:1: '1e400' is not a score"),
         ("run", "q Q0 d 1 1e39 t\n", r"a:1: '1e39' is not a score"),
-        ("run", "q Q0 d 1 Infinity t\n", r"a:1: 'Infinity' is not a score"),
         ("run", "q Q0 d 1 1_0 t\n", r"a:1: '1_0' is not a score"),
-        ("run", "q Q0 d 1 \u0663 t\n", r"a:1: .* is not a score"),
         ("run", "q\td\t1\nq\te\t2_0\nq\tf\tx\n", r"a:2: '2_0' is not a"),
         ("run", "q Q0 d\x1b[2J 1 2 t\n", r"a:1: the id of the document is 'd\\x1b\[2J'; an id may not contain"),
-        ("run", "q Q0 d\0 1 2 t\n", r"a:1: the id of the document is 'd\\x00'"),
         ("run", "q\tQ0\td \t1\t2\tt\n", r"a:1: the id of the document is 'd '; an id may not begin or end"),
         ("run", "q\tQ0\t\t1\t2\tt\n", r"a:1: the id of the document is ''; an id may not be empty"),
         ("run", "q Q0 a 1 2 t\rq Q0 b 2 1 t\r", r"a:1: the line has 11 columns"),
-        ("run", '{"q": {"a": 1e400}}', r"a:1: query 'q' has Infinity where"),
         ("run", '{"q": {"a": 1}, "q": {"a": 2}}', r"a:1: the key 'q' occurs twice"),
         ("run", '{"q": {"\\u0007": 1}}', r"a:1: query 'q' with document '\\x07': an id may not contain"),
         (
@@ -169,47 +158,29 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
             '{"_id": "1"}',
             r"a:1: the query has no text \(query, .*, text, contents\)\. Its fields are: _id\.",
         ),
-        ("queries", '{"text": "who"}', r"the query has no id \(_id, .*\)\. Its fields are: text\."),
         ("queries", '{"_id": "1", "text": ["who"]}', r"a:1: 'text' is \[\"who\"\], but should be text"),
-        ("queries", '{"_id": "1", "text": "who", "answers": [1]}', r"a:1: 'answers' is 1, but should be text"),
-        ("queries", "a\tb\tc\td\n", r"a:1: no queries come in 4 tab-separated columns: .* Known forms: BEIR"),
         ("queries", "1\twho\n2\n", r"a:2: the row has 1 column, but the table has 2: id, text"),
         ("queries", "[]", r"a: there is no query in it"),
-        ("qrels", "1 Q0 a 1 0.5 tag\n", r"a:1: this is a run .* Known forms"),
-        ("qrels", "1 0 a 1\n1 0 a\tb c 1\n", r"a:2: the line has 6 columns\. Known forms: TREC"),
-        ("qrels", "1 0 a high\n", r"a:1: the grade is 'high', and should be a whole number"),
+        ("qrels", "1 Q0 a 1 0.5 tag\n", r"a:1: .* as those of a run\. Known forms"),
         ("qrels", "1 0 a 0.5\n", r"a:1: the grade is '0\.5'"),
-        ("qrels", "1 0 a inf\n", r"a:1: the grade is 'inf'"),
         (
             "qrels",
             "1 0 a 1\n1 0 b 1\n1 0 a 2\n",
             r"a:3: document 'a' of query '1' was judged 1 at line 1, and is 2 here",
         ),
         ("qrels", "", r"a: there is no judgement in it"),
-        ("qrels", "query-id\tcorpus-id\tscore\n", r"there is no judgement"),
-        ("qrels", '{"_id": "1"}\n', r"a:1: the line has 2 columns"),
         ("run", "q Q0 a 1 3.5\n", r"a:1: the line has 5 columns\. Known forms of a run: TREC"),
-        ("run", "q Q0 a 1 high t\n", r"a:1: 'high' is not a score"),
         ("run", "q\ta\t0\n", r"a:1: '0' is not a rank"),
-        ("run", "q1 Q0 a 1 3 t\nq2 Q0 b 1 nan t\n", r"a:2: 'nan' is not a score"),
         ("run", "q Q0 a 1 3 t\np Q0 a 1 3 t\nq Q0 a 2 2 t\n", r"a:3: document 'a' is already at line 1 for query 'q'"),
         ("run", "q Q0 a 1 2 t\nq Q0 b 2 -inf t\nq Q0 c 2 NaN t\n", r"a:2: '-inf' is not a score"),
-        ("run", "q Q0 a 1 1 t x\nq Q0 b 2 1\n", r"a:1: the line has 7 columns"),
         ("run", "q Q0 a 1 1 t\nq Q0 b 2 1 t x\nq Q0 c 3 1\n", r"a:2: the line has 7 columns, but earlier lines have 6"),
-        ("run", "q Q0 a 1 1 t\nq2 Q0 b\n", r"a:2: the line has 3 columns"),
         ("run", "".join(f"q\td{n}\t{n}\n" for n in range(1, 30)) + "q\tx\t1.5\n", r"a:30: '1\.5' is not a rank"),
         ("run", "", r"a: the file contains no results"),
         ("run", "{}", r"a: the file contains no results"),
-        ("run", '{"q": {}}', r"a: the file contains no results"),
         ("run", '{"q": {"a": "high"}}', r"a:1: query 'q' has 'high' where"),
-        ("run", '{"q": {"a": NaN}}', r"a:1: query 'q' has NaN where"),
         ("run", '{"q": {"a": 1,\n "b": }}', r"a:2: the key 'q': broken JSON: Expecting value. Is the file complete"),
-        ("run", '{"q": {"a": 1, "a": 2}}', r"a:1: the key 'q': the key 'a' occurs twice in the same object"),
-        ("run", '{"_id": "1"}\n', r"a:1: the line has 2 columns"),
         ("run", b"q Q0 a 1 2 t\nq Q0 \xff 2 1 t\n", r"a:2: byte 0xff at position 6"),
         ("run", "1 0 d1 1\n1 0 d2 0\n", r"a:1: these are judgements \(qrels\), but a run was expected"),
-        ("run", "1\t0\t7067032\t1\n", r"a:1: these are judgements"),
-        ("run", "query-id\tcorpus-id\tscore\n1\t2\t1\n", r"a:1: these are judgements"),
     ],
 )
 def test_a_strange_file_is_refused_with_its_place(tmp_path, kind, content, message):
@@ -225,12 +196,6 @@ def test_ids_that_break_lines_or_terminals_are_refused(tmp_path, odd):
         READERS["corpus"](
             written(tmp_path, json.dumps({"_id": 1, "text": ""}) + "\n" + json.dumps({"_id": odd, "text": ""}))
         )
-
-
-def test_cells_and_texts_of_any_length_are_read(tmp_path):
-    text = "x" * 140_000
-    (only,) = READERS["corpus"](written(tmp_path, f"1\t{text}\n"))
-    assert only.text == text
 
 
 def test_members_of_a_packed_file_are_read_one_after_another(tmp_path):
@@ -331,14 +296,6 @@ def test_exponential_gains_of_large_grades_are_refused():
     """2 to the power of a grade must stay a number that trec_eval can hold."""
     with pytest.raises(InputError, match="the grade 60"):
         per_query({"q": [("a", 1.0)]}, {"q": {"a": 60}}, ["nDCG(dcg='exp-log2')@10"])
-
-
-def test_a_pipe_as_queries_is_one_message_on_the_command_line(tmp_path):
-    command = [sys.executable, "-m", "retrievalkit", "convert", "/dev/stdin", str(tmp_path / "out.jsonl")]
-    ran = subprocess.run(command, input=b'{"_id": "1", "text": "x"}\n', capture_output=True, timeout=60, check=False)
-    assert ran.returncode == 2
-    assert ran.stderr.decode().count("\n") == 1
-    assert "'/dev/stdin' is a pipe" in ran.stderr.decode()
 
 
 def test_a_value_for_a_message_is_short():

@@ -25,72 +25,57 @@ def passage(number, **more):
     return {"docid": number, "title": "", "text": f"text {number}", **more}
 
 
-@pytest.mark.parametrize("row", [OURS, TEVATRON_2])
-@pytest.mark.parametrize("teacher", [{"1": 2, "2": 0.5, "3": -1.0}, [2, 0.5, -1.0]])
-def test_by_id_or_in_order(tmp_path, row, teacher):
-    assert read(tmp_path, {**row, "teacher": teacher}).rows[0].teacher == {"1": 2.0, "2": 0.5, "3": -1.0}
+PASSAGES = {
+    "positive_passages": [passage("1", ce_score=9.5)],
+    "negative_passages": [passage("2", ce_score=-3), passage("3"), passage("4", ce_score=None)],
+}
+CONTEXTS = {
+    "positive_ctxs": [passage("1", ce_score=9.5, score=1000)],
+    "hard_negative_ctxs": [passage("2", score=12.5)],
+}
 
 
-def test_some_documents_may_have_no_score(tmp_path):
-    assert read(tmp_path, {**OURS, "teacher": {"3": -1}}).rows[0].teacher == {"3": -1.0}
-    assert read(tmp_path, {**OURS, "teacher": None}).rows[0].teacher is None
-    assert read(tmp_path, OURS).rows[0].teacher is None
-
-
-def test_with_each_passage_of_tevatron(tmp_path):
-    """As CoT-MAE v2's data has them; null, which a data set's table puts in, is no score."""
-    row = {
-        "query_id": "q1",
-        "query": "who",
-        "positive_passages": [passage("1", ce_score=9.5)],
-        "negative_passages": [passage("2", ce_score=-3), passage("3"), passage("4", ce_score=None)],
-    }
-    assert read(tmp_path, row).rows[0].teacher == {"1": 9.5, "2": -3.0}
-
-
-def test_with_each_passage_of_dpr(tmp_path):
-    row = {
-        "question": "who",
-        "answers": [],
-        "positive_ctxs": [passage("1", ce_score=9.5, score=1000)],
-        "hard_negative_ctxs": [passage("2", score=12.5)],
-    }
-    assert read(tmp_path, row).rows[0].teacher == {"1": 9.5}
-
-
-def test_in_two_lists(tmp_path):
-    ids = [hashed_id(text) for text in ("one", "two", "three")]
-    both = read(tmp_path, {**TRIPLE, "pos_scores": [3], "neg_scores": [2, 1]})
-    assert both.rows[0].teacher == dict(zip(ids, [3.0, 2.0, 1.0], strict=True))
-
-
-def test_a_document_that_is_named_twice_has_one_score(tmp_path):
-    twice = {**OURS, "positives": ["1", "1"]}
-    assert read(tmp_path, {**twice, "teacher": [2, 2, 1]}).rows[0].teacher == {"1": 2.0, "3": 1.0}
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        *(
+            ({**row, "teacher": teacher}, {"1": 2.0, "2": 0.5, "3": -1.0})
+            for row in (OURS, TEVATRON_2)
+            for teacher in ({"1": 2, "2": 0.5, "3": -1.0}, [2, 0.5, -1.0])
+        ),
+        ({**OURS, "teacher": {"3": -1}}, {"3": -1.0}),
+        ({**OURS, "teacher": None}, None),
+        (OURS, None),
+        ({"query_id": "q1", "query": "who", **PASSAGES}, {"1": 9.5, "2": -3.0}),
+        ({"question": "who", "answers": [], **CONTEXTS}, {"1": 9.5}),
+        (
+            {**TRIPLE, "pos_scores": [3], "neg_scores": [2, 1]},
+            {hashed_id("one"): 3.0, hashed_id("two"): 2.0, hashed_id("three"): 1.0},
+        ),
+        ({**OURS, "positives": ["1", "1"], "teacher": [2, 2, 1]}, {"1": 2.0, "3": 1.0}),
+    ],
+)
+def test_scores_come_by_id_in_order_with_each_passage_or_in_two_lists(tmp_path, row, expected):
+    """As CoT-MAE v2's data have them, where null, which a data set's table puts in, is no score."""
+    assert read(tmp_path, row).rows[0].teacher == expected
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({**OURS, "teacher": [1, 2]}, "'teacher' has 2 scores for 3 positives and negatives. Give one for each"),
-        ({**OURS, "teacher": [1, 2, 3, 4]}, "'teacher' has 4 scores for 3 positives and negatives"),
         ({**OURS, "teacher": 3}, "'teacher' is 3, but should be a list"),
-        ({**OURS, "teacher": "high"}, "'teacher' is 'high', but should be a list"),
         ({**OURS, "teacher": {"1": "high"}}, "'teacher' of document '1' is 'high', but should be a number"),
         ({**OURS, "teacher": [1, None, 2]}, "'teacher' of document '2' is null, but should be a number"),
         ({**OURS, "teacher": [1, True, 2]}, "'teacher' of document '2' is true, but should be a number"),
         ({**OURS, "teacher": [1, float("nan"), 2]}, "'teacher' of document '2' is NaN, but should be a number"),
-        ({**OURS, "teacher": [1, float("inf"), 2]}, "'teacher' of document '2' is Infinity, but should be a number"),
         ({**OURS, "teacher": [1, 10**400, 2]}, "'teacher' of document '2' is 1000"),
         (
             {**OURS, "teacher": {"1": 2, "33": 1}},
             "scores the document '33', which is neither a positive nor a negative",
         ),
-        ({**OURS, "teacher": {"1": 2, "33": 1}}, "; did you mean '3'?"),
         ({**OURS, "positives": ["1", "3"], "teacher": [1, 2, 3]}, "gives the document '3' two scores, 2.0 and 3.0"),
         ({**TRIPLE, "pos_scores": [3, 3], "neg_scores": [2, 1]}, "'pos_scores' has 2 scores for 1 positives"),
-        ({**TRIPLE, "pos_scores": [3], "neg_scores": [2]}, "'neg_scores' has 1 score for 2 negatives"),
-        ({**TRIPLE, "pos_scores": [3]}, "'neg_scores' has 0 scores for 2 negatives"),
         (
             {"query_id": "q2", "query": "who", "positive_passages": [passage("1", ce_score="9")]},
             "'ce_score' of document '1' is '9', but should be a number",
@@ -100,9 +85,6 @@ def test_a_document_that_is_named_twice_has_one_score(tmp_path):
 def test_damage_is_named(tmp_path, row, message):
     with pytest.raises(DataError, match=rf"train\.jsonl:2: .*{re.escape(message)}"):
         read(tmp_path, OURS, row)
-
-
-# --- enough of them ------------------------------------------------------------------------------------------------
 
 
 def test_enough_scores(tmp_path):

@@ -353,7 +353,6 @@ ANSWERS = ("--answers", "queries.jsonl", "--corpus", "corpus.jsonl")
             "Note: 1 of 2 queries of the qrels are not in the run and count 0: 'q2'.\n",
         ),
         (f"a.trec {' '.join(ANSWERS)} --top 1,2", "top1  0.0000\ntop2  0.5000\n"),
-        (f"a.trec {' '.join(ANSWERS)} --top 1,2 --processes 2", "top1  0.0000\ntop2  0.5000\n"),
         (f"a.trec {' '.join(ANSWERS)} --top 1 --answer-mode regex", "top1  0.5000\n"),
     ],
 )

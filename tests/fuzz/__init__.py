@@ -5,8 +5,7 @@
     make fuzz ONLY=build/fuzz/003.json   a reproducer
 
 `material` makes a valid input of each kind, `targets` lists the commands that read them, `mutations` draws edits from
-what is `nasty`, `edits` applies them, `process` runs a command in a fork of this process, `verdict` judges what it did,
-and `campaign` runs many trials.
+what is `nasty`, `edits` applies them, `process` runs a command in a fork of this process, and `verdict` judges it.
 """
 
 import os

@@ -1,49 +1,119 @@
-"""`python -m fuzz`: trials by number, one of them again, or a reproducer."""
+"""`python -m fuzz`: trials by number, one of them again, or a reproducer; exit code 0 if none fails."""
 
 import argparse
+import functools
 import json
+import multiprocessing
+import os
+import shutil
+import signal
 import sys
+import tempfile
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
-from fuzz import campaign
-from fuzz.trial import Trial
+from fuzz import material, process
+from fuzz.targets import TARGETS
+from fuzz.trial import Bench, Trial
+from fuzz.verdict import Failure
 
 
 def main():
-    """Exit code 0 if no trial fails."""
+    """Make a bench with fresh material, which is removed at the end, and the trials."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=60, help="after these no trial is begun")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="the number of a trial, or the file of a reproducer")
-    parser.add_argument("--targets", default="", help="only targets with this word in their names")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-plugins", dest="plugins", action="store_false", help="nothing that needs Java or Milvus")
     parser.add_argument("--cases", type=Path, help="a folder of reproducers to try; writes cases.json")
     parser.add_argument("--report", type=Path, default=Path("build/fuzz"))
     given = parser.parse_args()
-    with campaign.bench(plugins=given.plugins) as bench:
-        chosen = campaign.targets(plugins=given.plugins, word=given.targets)
-        if given.only is not None:
-            path = Path(given.only)
-            numbered = None if path.is_file() else bench.draw(given.seed, int(given.only), chosen)
-            text, failed = _again(bench, numbered or Trial.of(json.loads(path.read_text())))
-        else:
-            settings = {"trials": given.trials, "seed": given.seed, "workers": given.workers, "minutes": given.minutes}
-            found = campaign.run(bench, chosen, **settings)
-            text, failed = campaign.write_report(given.report, *found, seed=given.seed), bool(found[0])
-            if given.cases is not None:
-                campaign.try_cases(bench, given.cases, given.report / "cases.json")
+    # Ended from outside, it tidies up too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    process.warm()
+    # An edit may be a bomb for the fuzzer itself.
+    process.bound_memory()
+    # A name of fixed length: places are in manifests, and edits count bytes.
+    folder = Path(tempfile.mkdtemp(prefix="rkit-fuzz-"))
+    try:
+        (folder / "outside").mkdir()
+        (folder / "outside" / "passwd").write_text("root:x:0:0\n")
+        material.make(folder / "material", plugins=given.plugins)
+        shutil.rmtree(folder / "made")
+        return _perform(Bench(folder), given)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _perform(bench, given):
+    chosen = [one for one in TARGETS if given.plugins or not one.plugins]
+    if given.only is not None:
+        path = Path(given.only)
+        read = Trial(**json.loads(path.read_text())) if path.is_file() else None
+        trial = read or bench.draw(given.seed, int(given.only), chosen)
+        ended, failures, applied = bench.attempt(trial)
+        _show(f"{trial}\n{applied} edits applied; exit {ended.code}, {ended.seconds:.1f} s, {ended.memory >> 20} MB\n")
+        _show(f"{ended.out[-3000:]}{ended.err[-6000:]}\n{ended.stack[-3000:]}")
+        _show("".join(f"{one}\n" for one in failures))
+        return bool(failures)
+    groups, counts = defaultdict(list), Counter()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(given.workers, context, _start, (bench.folder,)) as pool:
+        attempt = functools.partial(_attempt, given.seed, chosen)
+        for number, (trial, code, failures) in enumerate(pool.map(attempt, range(given.trials))):
+            counts.update([trial.target, f"exit {code}"])
+            for failure in failures:
+                groups[failure.kind, failure.place].append((trial.size(), number, trial, failure))
+    _report(given.report, groups, counts)
+    if given.cases is not None:
+        outcomes = {path.name: _outcome(bench, path) for path in sorted(given.cases.glob("*.json"))}
+        (given.report / "cases.json").write_text(json.dumps(outcomes, indent=1))
+    return bool(groups)
+
+
+def _start(folder):
+    global _own
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _own = Bench(folder, f"worker-{os.getpid()}")
+
+
+def _attempt(seed, chosen, number):
+    """A trial in a worker: the trial, exit code, failures."""
+    trial = _own.draw(seed, number, chosen)
+    try:
+        ended, failures, _ = _own.attempt(trial)
+    except Exception as error:  # noqa: BLE001 - other trials go on
+        return trial, None, [Failure("fuzzer", f"{type(error).__name__} {error}"[:300])]
+    return trial, ended.code, failures
+
+
+def _outcome(bench, path):
+    ended, failures, applied = bench.attempt(Trial(**json.loads(path.read_text())))
+    return {"failures": list(map(str, failures)), "applied": applied, "code": ended.code, "err": ended.err[-2000:]}
+
+
+def _report(folder, groups, counts):
+    """Print and write the groups, and for each a file with its smallest trial, which `ONLY` takes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    lines = [f"{len(groups)} groups of failures"]
+    for row, (key, found) in enumerate(sorted(groups.items(), key=lambda pair: (pair[0][0], -len(pair[1]))), 1):
+        _, number, trial, failure = min(found, key=lambda one: one[:2])
+        (folder / f"{row:03}.json").write_text(json.dumps(asdict(trial), indent=1) + "\n")
+        lines += [f"{row:03}.json {key[0]}: {key[1]}  x{len(found)} ({trial.target}, {number})"]
+        lines += [f"    {failure.detail[:200]!r}"]
+        lines.append(f"    {json.dumps(list(trial.edits) or list(trial.options))[:300]}")
+    lines += [f"{count:6,} {name}" for name, count in counts.most_common()]
+    text = "\n".join(lines).encode(errors="backslashreplace").decode() + "\n"  # surrogates are among what is tried
+    (folder / "report.txt").write_text(text)
+    _show(text)
+
+
+def _show(text):
     sys.stdout.write(text.encode(errors="backslashreplace").decode())
-    return failed
-
-
-def _again(bench, trial):
-    ended, failures, applied = bench.attempt(trial)
-    used = f"{ended.seconds:.1f} s, {ended.memory >> 20} MB"
-    told = f"{json.dumps(trial.to_json())[:2000]}\n{applied} edits applied; exit {ended.code}, {used}\n"
-    told += f"{ended.out[-3000:]}{ended.err[-6000:]}\n{ended.stack[-3000:]}"
-    return told + "".join(f"{one}\n" for one in failures), bool(failures)
 
 
 if __name__ == "__main__":

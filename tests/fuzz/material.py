@@ -176,47 +176,29 @@ def _corpora(folder, passages):
 
 def _examples(folder, passages, queries, positive):
     texts = {row["_id"]: row for row in passages}
-    ours, tevatron, second, dpr, triples = [], [], [], [], []
+    forms = {name: [] for name in ("examples", "tevatron", "tevatron_2", "dpr", "triples", "scored")}
     for row in queries:
-        good = positive[row["_id"]]
+        good, asked = positive[row["_id"]], row["text"]
         bad = [one for one in texts if one != good][:3]
-        identity = {"query_id": row["_id"], "query": row["text"]}
-        ours.append({**identity, "positives": [good], "negatives": bad, "answers": row["answers"]})
-        full = {one: {"docid": one, "title": texts[one]["title"], "text": texts[one]["text"]} for one in (good, *bad)}
-        tevatron.append(
-            {**identity, "positive_passages": [full[good]], "negative_passages": [full[one] for one in bad]}
-        )
+        identity = {"query_id": row["_id"], "query": asked}
+        lists = {"positives": [good], "negatives": bad, "answers": row["answers"]}
+        forms["examples"].append(identity | lists)
+        full = [{"docid": one, "title": texts[one]["title"], "text": texts[one]["text"]} for one in (good, *bad)]
+        forms["tevatron"].append({**identity, "positive_passages": full[:1], "negative_passages": full[1:]})
         lists = {"positive_document_ids": [good], "negative_document_ids": bad}
-        second.append({"query_id": row["_id"], "query_text": row["text"], **lists})
-        contexts = {one: {"passage_id": one, **{key: full[one][key] for key in ("title", "text")}} for one in full}
-        dpr.append(
-            {
-                "question": row["text"],
-                "answers": row["answers"],
-                "positive_ctxs": [contexts[good]],
-                "hard_negative_ctxs": [contexts[one] for one in bad],
-            }
-        )
-        pair = {"anchor": row["text"], "positive": texts[good]["text"], "negative_1": texts[bad[0]]["text"]}
-        triples.append({**pair, "negative_2": texts[bad[1]]["text"]})
-    _jsonl(folder / "examples.jsonl", ours)
-    _jsonl(folder / "tevatron.jsonl", tevatron)
-    _jsonl(folder / "tevatron_2.jsonl", second)
-    (folder / "dpr.json").write_text(json.dumps(dpr, indent=1))
-    _jsonl(folder / "triples.jsonl", triples)
-    names = ["anchor", "positive", "negative_1"]
-    (folder / "triples.tsv").write_text(_lines(names, *([row[name] for name in names] for row in triples)))
-    lists = [
-        {
-            "query": row["anchor"],
-            "pos": [row["positive"]],
-            "neg": [row["negative_1"]],
-            "pos_scores": [2.5],
-            "neg_scores": [-1.5],
-        }
-        for row in triples
-    ]
-    _jsonl(folder / "scored.jsonl", lists)
+        forms["tevatron_2"].append({"query_id": row["_id"], "query_text": asked, **lists})
+        contexts = [{"passage_id": one["docid"], "title": one["title"], "text": one["text"]} for one in full]
+        lists = {"positive_ctxs": contexts[:1], "hard_negative_ctxs": contexts[1:]}
+        forms["dpr"].append({"question": asked, "answers": row["answers"], **lists})
+        first, second, third, _ = (one["text"] for one in full)
+        forms["triples"].append({"anchor": asked, "positive": first, "negative_1": second, "negative_2": third})
+        scored = {"query": asked, "pos": [first], "neg": [second], "pos_scores": [2.5], "neg_scores": [-1.5]}
+        forms["scored"].append(scored)
+    (folder / "dpr.json").write_text(json.dumps(forms.pop("dpr"), indent=1))
+    for name, rows in forms.items():
+        _jsonl(folder / f"{name}.jsonl", rows)
+    table = [list(row.values())[:3] for row in forms["triples"]]
+    (folder / "triples.tsv").write_text(_lines(["anchor", "positive", "negative_1"], *table))
 
 
 def _rows(path: Path):

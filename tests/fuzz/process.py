@@ -71,22 +71,21 @@ def warm():
 def run(command, room, *, bounded=True, before=None):
     """Run `rkit` with these arguments in the folder `room`; returns how it ended.
 
-    Args:
-        command: The arguments after `rkit`.
-        room: Its working folder. Its standard output, home and temporary files lie in folders beside it.
-        bounded: Whether memory is bounded: a Java machine reserves more than it uses.
-        before: Called in the new process before the command.
+    Its standard output, home and temporary files lie in folders beside the room. Memory is not bounded for a Java
+    machine, which reserves more than it uses. `before` is called in the new process before the command.
     """
     beside = Path(room).parent
     for name in ("home", "tmp", "log"):
         (beside / name).mkdir(exist_ok=True)
     out, err, stack = (beside / "log" / name for name in ("out", "err", "stack"))
     started = time.monotonic()
-    own = _resident()
+    own = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     child = os.fork()
     if child == 0:
         _become(command, Path(room), bounded=bounded, before=before)
-    timed_out = _wait(child)
+    handle = os.pidfd_open(child)
+    timed_out = not select.select([handle], [], [], SECONDS)[0]
+    os.close(handle)
     if timed_out:
         os.killpg(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
@@ -97,19 +96,6 @@ def run(command, room, *, bounded=True, before=None):
     read = [path.read_text(encoding="utf-8", errors="replace") if path.exists() else "" for path in (out, err, stack)]
     memory = max(0, usage.ru_maxrss * 1024 - own)
     return Ended(os.waitstatus_to_exitcode(status), read[0], read[1], seconds, memory, read[2], timed_out)
-
-
-def _resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _wait(child):
-    """Whether the process still runs after the time it has."""
-    handle = os.pidfd_open(child)
-    try:
-        return not select.select([handle], [], [], SECONDS)[0]
-    finally:
-        os.close(handle)
 
 
 def _become(command, room, *, bounded, before):

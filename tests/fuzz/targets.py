@@ -82,7 +82,7 @@ OPTIONS = (
     ("evaluate", f"evaluate {_EVALUATED}", 2.0, _options("--metrics:metric --metrics:metric --ties:text --over:text")),
     (
         "evaluate --answers", "evaluate @run.trec --answers @queries.jsonl --corpus @corpus.jsonl", 0.5,
-        _options("--top:number --processes:few --split:text --metrics:metric --answer-mode:text"),
+        _options("--top:number --split:text --metrics:metric --answer-mode:text"),
     ),
     (
         "compare", f"compare @other.trec {_EVALUATED} --no-plot", 1.0,

@@ -15,37 +15,16 @@ _DEEP = "a/b/c/d/e"
 
 @dataclass(frozen=True)
 class Trial:
-    """What is done.
-
-    Attributes:
-        target: Name of the target.
-        damaged: The material that is edited; "" for none.
-        edits: See `edits`.
-        options: Arguments that are added to the command.
-    """
+    """A target with edits of the material `damaged` ("" for none), or with options added to its command."""
 
     target: str
     damaged: str = ""
     edits: tuple = ()
     options: tuple = ()
 
-    def to_json(self):
-        """As a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, fields):
-        """From a JSON object, which may have more in it."""
-        return cls(
-            fields["target"],
-            fields.get("damaged", ""),
-            tuple(fields.get("edits", ())),
-            tuple(fields.get("options", ())),
-        )
-
     def size(self):
         """How much there is of it."""
-        return len(json.dumps(self.to_json()))
+        return len(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -57,12 +36,7 @@ class Whole:
 
 
 class Bench:
-    """A folder with the material, in which trials are made one after the other.
-
-    Args:
-        folder: The folder.
-        name: Of this bench: trials of several benches can run at once.
-    """
+    """A folder with the material, in which trials are made one after the other; those of several names at once."""
 
     def __init__(self, folder, name="0"):
         self.folder = Path(folder)
@@ -72,11 +46,7 @@ class Bench:
         self.wholes = {}
 
     def learn(self, trial):
-        """What the target does with whole input.
-
-        Raises:
-            RuntimeError: It fails.
-        """
+        """What the target does with whole input; RuntimeError if it fails."""
         known = trial.target, trial.damaged
         if known not in self.wholes:
             ended, changes, _ = self._perform(Trial(*known))

@@ -25,21 +25,13 @@ class Failure:
 
 
 def judge(ended, *, target, trial, whole, changes):
-    """The failures of a command that has ended.
-
-    Args:
-        ended: How.
-        target: The target.
-        trial: The trial, with its edits.
-        whole: What the command does with whole input: its messages and `results`.
-        changes: `Changes` of the files around it.
-    """
+    """The failures of a command that has ended, against what it does with whole input, and by the files around it."""
     found = [*_ends(ended), *_files(ended, target, changes)]
     if found and found[0].kind in ("signal", "time", "traceback"):
         return found
     found += _messages(ended, target, trial, whole)
     if ended.code == 0 and not target.meaning and not _admitted(trial.edits) and changes.results != whole.results:
-        edited = ", ".join(sorted({f"{edit['op']} {_named(edit)}" for edit in trial.edits}))
+        edited = ", ".join(sorted({f"{edit['op']} {edit.get('file', '')!s}" for edit in trial.edits}))
         found.append(Failure("another result in silence", f"{target.name}: {edited}"))
     return found
 
@@ -68,7 +60,9 @@ def _messages(ended, target, trial, whole):
     lines = [line for line in ended.err.split("\n") if line.strip()]
     errors = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
     before = lines[: errors[0]] if errors and ended.code else lines
-    strange = [line for line in before if not _is_ours(line)]
+    strange = [
+        line for line in before if not line.startswith(("Note: ", "Usage: ", "Try '")) and not _PROGRESS.search(line)
+    ]
     if strange:
         known = {shape(line) for line in whole.err.splitlines()}
         strange = [line for line in strange if shape(line) not in known]
@@ -91,15 +85,11 @@ def _messages(ended, target, trial, whole):
         yield Failure("control characters printed", f"{target.name} {controls[0]!r}")
 
 
-def _is_ours(line):
-    return line.startswith(("Note: ", "Usage: ", "Try '")) or bool(_PROGRESS.search(line))
-
-
 def _names_input(message, target, trial):
     # Of a recipe, the step is the place.
     if not trial.edits or target.room or (target.keeps and "step '" in message):
         return True
-    names = {Path(trial.damaged).name, *(Path(_named(edit)).name for edit in trial.edits)}
+    names = {Path(trial.damaged).name, *(Path(str(edit.get("file", ""))).name for edit in trial.edits)}
     # Or the value: a path that is not there, say.
     names |= {
         str(edit["value"]) for edit in trial.edits if edit["op"] == "set" and isinstance(edit["value"], str | int)
@@ -109,16 +99,12 @@ def _names_input(message, target, trial):
     return any(name in message for name in names - {""})
 
 
-def _named(edit):
-    return str(edit.get("file", ""))
-
-
 def _admitted(edits):
     """Whether a manifest was changed too, so that nobody can tell the folder from one that was made like that."""
     return any(
-        "manifest.json" in (_named(edit), str(edit.get("other")))
+        "manifest.json" in (str(edit.get("file", "")), str(edit.get("other")))
         or edit["op"] == "seal"
-        or _named(edit).endswith("/manifest.json")
+        or str(edit.get("file", "")).endswith("/manifest.json")
         for edit in edits
     )
 

@@ -24,13 +24,11 @@ from retrievalkit.storage import fingerprint_folder, fingerprint_value, kind_of
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _DATA_FILES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
-_WORD = re.compile(r"[a-z]+")
 _OF_QUERIES = {"query", "queries", "question", "questions", "topic", "topics"}
 _OF_RESULTS = {"qrel", "qrels", "run", "runs", "trec"}
 _OF_SHARDS = {"of", "part", "shard", "jsonl", "json", "tsv", "csv", "gz", "zst"}
 _OF_SPLITS = {"train", "dev", "test", "valid", "validation"}
 ABOUT = {"readme", "license", "licence", "manifest"}
-_RUN_WIDTH = 6
 _WITHOUT_DATA = {
     "checkpoint": "a checkpoint",
     "model": "a model",
@@ -62,7 +60,7 @@ class Local(Source):
         return os.path.isdir(self.path)
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None for a file; for a folder, determined by the names of its files."""
+        """None for a file; by the names of its files for a folder."""
         return tuple(part for part in PARTS if self.holds(part)) if self.is_folder else None
 
     def holds(self, part: Part, split: str = "train") -> bool:
@@ -72,9 +70,9 @@ class Local(Source):
         if part == "judgements":
             return bool(self._judged_splits())
         names = {"passages": _CORPUS_FILES, "queries": ("queries.jsonl",), "examples": (f"{split}.jsonl",)}[part]
-        if part == "examples" and self._example_shards:
-            return True
-        return any(files.find_file(self.path, name) for name in names)
+        return any(files.find_file(self.path, name) for name in names) or (
+            part == "examples" and bool(self._example_shards)
+        )
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
         """The records of a part. `holds` is not consulted: reading reports which file is missing."""
@@ -123,9 +121,7 @@ class Local(Source):
         known = (*_CORPUS_FILES, "queries.jsonl", *(f"{split}.jsonl" for split in ("train", "dev", "test")))
         if not self.is_folder or any(files.find_file(self.path, name) for name in known) or self._judged_splits():
             return []
-        if kind_of(self.path) in _WITHOUT_DATA or os.path.isfile(self.path / "config.json"):
-            return []
-        found = self._data_files()
+        found = [] if self._without_data() else self._data_files()
         return found if found and _holds_examples(found[0]) else []
 
     def splits(self) -> list[str]:
@@ -151,7 +147,11 @@ class Local(Source):
             if files.first_character(path) == "[":
                 return None
             table = table_of(path, forms.corpus_table)
-            count += files.count_lines(path) - bool(table and table.header)
+            last = b"\n"
+            with files.open_bytes(path) as stream:
+                while block := stream.read(files.CHUNK):
+                    count, last = count + block.count(b"\n"), block[-1:]
+            count += (last != b"\n") - bool(table and table.header)
         return count
 
     def plain_files(self) -> tuple[Path, ...]:
@@ -172,10 +172,8 @@ class Local(Source):
         for name in _CORPUS_FILES:
             if corpus := files.find_file(self.path, name):
                 return [corpus]
-        # Models and what commands made of data have JSON files that are no data.
-        other = _WITHOUT_DATA.get(kind_of(self.path) or "")
-        if other or os.path.isfile(self.path / "config.json"):
-            msg = f"the folder holds {other or 'a model'}, and no data. Give a corpus: a file, or a folder of files."
+        if other := self._without_data():
+            msg = f"the folder holds {other}, and no data. Give a corpus: a file, or a folder of files."
             raise DataError(msg, file=self.path)
         found = self._data_files()
         if not found:
@@ -183,6 +181,10 @@ class Local(Source):
             msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {held}."
             raise DataError(msg, file=self.path)
         return found
+
+    def _without_data(self) -> str:
+        """The content of a model's folder, or of what a command made of data: their JSON files are no data."""
+        return _WITHOUT_DATA.get(kind_of(self.path) or "", "a model" * os.path.isfile(self.path / "config.json"))
 
     def _data_files(self) -> list[Path]:
         paths = [self.path / name for name in files.names_in(self.path) if name.lower().endswith(_DATA_FILES)]
@@ -268,7 +270,7 @@ class Parquet(Source):
 
 
 def _words(path: Path) -> set[str]:
-    return set(_WORD.findall(path.name.lower()))
+    return set(re.findall("[a-z]+", path.name.lower()))
 
 
 def _is_unknown(path: Path) -> bool:
@@ -314,23 +316,19 @@ def _judged_lines(path: Path) -> Iterator[Record]:
         cells = forms.columns(line.text, (3, 4))
         if line.number == 1 and forms.is_judgement_header(cells):
             continue
-        record = Record(str(path), line.number, {})
         if len(cells) not in (3, 4):
-            run = len(cells) == _RUN_WIDTH and line.number == 1 and cells[3].isdecimal()
-            problem = "this is a run (query Q0 document rank score tag), and judgements were expected"
-            problem = problem if run else f"the line has {counted(len(cells), 'columns')}"
-            msg = f"{problem}. Known forms: {'; '.join(forms.QRELS)}."
-            raise record.error(msg)
-        record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
-        yield record
+            run = len(cells) == 6 and line.number == 1 and cells[3].isdecimal()
+            problem = f"the line has {counted(len(cells), 'columns')}{', as those of a run' * run}"
+            msg = f"{problem}. Known forms of judgements: {'; '.join(forms.QRELS)}."
+            raise DataError(msg, file=path, line=line.number)
+        yield Record(str(path), line.number, {"query_id": cells[0], "doc_id": cells[-2], "score": cells[-1]})
 
 
 def _judged(path: Path) -> Iterator[Record]:
     """The judgements of an object query -> document -> grade, as ranx and pytrec_eval have them."""
     for line, query, judged in json_text.members(path):
-        record = Record(str(path), line, {})
         if not isinstance(judged, dict):
             msg = f"query {shown(query)} has {shown(judged)} where an object document -> grade should be."
-            raise record.error(msg)
+            raise DataError(msg, file=path, line=line)
         for document, grade in judged.items():
             yield Record(str(path), line, {"query_id": query, "doc_id": document, "score": grade})

@@ -205,12 +205,7 @@ def _read_package(package: str) -> list[Entry]:
 
 
 def read_docstring(doc: str, name: str) -> Entry | None:
-    """Split a docstring into summary and body; None if too little text is left to search for.
-
-    Args:
-        doc: The docstring as in the source.
-        name: Qualified name of the documented object.
-    """
+    """Split the docstring of a qualified name into summary and body; None if too little text is left to search for."""
     text = _PLACEHOLDER_LINE.sub("", inspect.cleandoc(doc))
     if _PLACEHOLDER.search(text):
         return None
@@ -240,12 +235,7 @@ def asks(summary: str, name: str) -> bool:
     letters = [word for word in words if word[0].isalpha()]
     if len(letters) < LEAST_SUMMARY_WORDS or len(words) > MOST_SUMMARY_WORDS:
         return False
-    if (
-        _POINTER.match(summary)
-        or _PARAMETER.match(summary)
-        or _SUMMARY_PLACEHOLDER.search(summary)
-        or _SIGNATURE.match(summary)
-    ):
+    if any(form.match(summary) for form in (_POINTER, _PARAMETER, _SIGNATURE)) or _SUMMARY_PLACEHOLDER.search(summary):
         return False
     if summary.startswith(
         (">>>", "http", "Copyright", "..", "@", ":param", "Args", "Parameters", "Returns:", "Example")
@@ -292,9 +282,7 @@ def _take_signatures(paragraphs: list[str]) -> list[str]:
             taken.append(paragraphs.pop(0))
         elif _SIGNATURE.match(first.strip()) and rest:
             taken.append(first)
-            paragraphs[0] = (
-                inspect.cleandoc(rest) if not rest.startswith((" ", "\t")) else inspect.cleandoc("\n" + rest)
-            )
+            paragraphs[0] = inspect.cleandoc("\n" + rest if rest.startswith((" ", "\t")) else rest)
         elif first.lstrip().startswith((".. ", "--")) and not rest:
             paragraphs.pop(0)
         else:

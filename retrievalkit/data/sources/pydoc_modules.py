@@ -99,35 +99,20 @@ def version(package: str) -> str:
 
 @dataclass
 class Module:
-    """The contents of a module.
-
-    Attributes:
-        name: The dotted name.
-        package: Whether it is an `__init__` file.
-        docs: Qualified name within the module -> docstring.
-        defined: Names of functions and classes at the top level.
-        imports: Name -> (module, name there, or None for the module itself).
-        stars: Modules from which all names are imported.
-        exports: The names in `__all__`; None if it is not defined.
-        computed: Whether `__all__` is computed, so that it may contain more names than can be read.
-        exports_of: Names of modules whose `__all__` is added to this one's.
-        aliases: Name -> the dotted name that is assigned to it.
-        instances: Name -> the class whose instance is assigned to it.
-        elsewhere: (module, qualified name, docstring) of objects of other modules that are documented here.
-    """
+    """The contents of a module."""
 
     name: str
-    package: bool = False
-    docs: dict[str, str] = field(default_factory=dict)
-    defined: set[str] = field(default_factory=set)
-    imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    stars: list[str] = field(default_factory=list)
-    exports: list[str] | None = None
-    computed: bool = False
-    exports_of: list[str] = field(default_factory=list)
-    aliases: dict[str, str] = field(default_factory=dict)
-    instances: dict[str, str] = field(default_factory=dict)
-    elsewhere: list[tuple[str, str, str]] = field(default_factory=list)
+    package: bool = False  # an `__init__` file
+    docs: dict[str, str] = field(default_factory=dict)  # qualified name within the module -> docstring
+    defined: set[str] = field(default_factory=set)  # functions and classes at the top level
+    imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)  # name -> (module, name; None = itself)
+    stars: list[str] = field(default_factory=list)  # modules from which all names are imported
+    exports: list[str] | None = None  # the names in `__all__`
+    computed: bool = False  # `__all__` is computed: it may contain more names than can be read
+    exports_of: list[str] = field(default_factory=list)  # modules whose `__all__` is added
+    aliases: dict[str, str] = field(default_factory=dict)  # name -> the dotted name that is assigned to it
+    instances: dict[str, str] = field(default_factory=dict)  # name -> the class whose instance is assigned to it
+    elsewhere: list[tuple[str, str, str]] = field(default_factory=list)  # (module, name, docstring) of others' objects
 
     def target(self, name: str) -> str:
         """The dotted path that a name in this module stands for."""
@@ -440,12 +425,10 @@ class _Names:
         # Else the public names defined here, or imported from modules beside and below this one.
         home = module.name if module.package else module.name.rpartition(".")[0]
         names = [*module.defined, *module.aliases, *module.instances]
-        names += [name for name, (source, _) in module.imports.items() if _within(source, home or module.name)]
+        names += [
+            name for name, (source, _) in module.imports.items() if f"{source}.".startswith(f"{home or module.name}.")
+        ]
         for star in module.stars:
-            if not home or _within(star, home):
+            if not home or f"{star}.".startswith(f"{home}."):
                 names += self.exports(star)
         yield from (name for name in names if not name.startswith("_"))
-
-
-def _within(name: str, package: str) -> bool:
-    return f"{name}.".startswith(f"{package}.")

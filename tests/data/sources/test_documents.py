@@ -15,10 +15,8 @@ from retrievalkit.cli import main
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.sources import open_source
-from retrievalkit.data.sources.document_html import read_html
-from retrievalkit.data.sources.document_text import UnreadableError, read_document
+from retrievalkit.data.sources.document_text import UnreadableError, read_document, read_html
 from retrievalkit.data.sources.documents import as_documents
-from retrievalkit.errors import DataError
 
 PAGE = """<!DOCTYPE html><html><head><title>Rome &amp; Tiber</title><style>p {color: red}</style></head>
 <body><nav><a href="/">Home</a></nav><h1>The <i>city</i></h1><p>It is <b>old</b>,<br>very old.
@@ -85,13 +83,6 @@ def test_documents_become_passages_in_the_order_of_their_paths(tmp_path):
         Passage("a/c.md", "Of rivers", "Rivers\n\nSee the Tiber and a map.\n\n# kept [as it](is)"),
         Passage("b.html", "Rome & Tiber", "The city\nIt is old,\nvery old.\none\ntwo\n1 2"),
     ]
-
-
-def test_the_title_is_that_of_the_page_or_its_first_heading():
-    assert read_html("<title> A\n b </title><h1>c</h1>") == ("A b", "c")
-    assert read_html("<h2>b</h2><h1>c</h1>")[0] == "c"
-    assert read_html("<h3></h3><h2>b</h2>")[0] == "b"
-    assert read_html("text") == ("", "text")
 
 
 @given(
@@ -173,17 +164,6 @@ def test_what_is_no_document_is_counted_and_named_too(tmp_path):
     assert run(docs, tmp_path / "out.jsonl", "--strict").exit_code == 2
 
 
-def test_a_folder_in_passages_of_some_words(tmp_path):
-    """`rkit convert FOLDER OUT --passages 100 --stride 50`, with stable ids and each document's title."""
-    docs = folder(tmp_path / "docs", a_txt="one two three four five", b_md="# Title\n\nsix")
-    assert run(docs, tmp_path / "out.jsonl", "--passages", 3, "--stride", 2).exit_code == 0
-    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [
-        {"_id": "a.txt#1", "title": "a", "text": "one two three"},
-        {"_id": "a.txt#2", "title": "a", "text": "three four five"},
-        {"_id": "b.md#1", "title": "Title", "text": "Title\n\nsix"},
-    ]
-
-
 def test_a_document_has_one_id_wherever_the_conversion_starts(tmp_path, monkeypatch):
     """`--root` names the folder that ids are relative to; manifests record it."""
     monkeypatch.chdir(tmp_path)
@@ -199,15 +179,6 @@ def test_a_document_has_one_id_wherever_the_conversion_starts(tmp_path, monkeypa
     assert [one.id for one in open_corpus("documents:docs/./sub/deep")] == ["sub/deep/c.txt"]
 
 
-def test_a_root_that_does_not_fit(tmp_path):
-    """A folder without the documents, or one for data whose ids are its own."""
-    docs = folder(tmp_path, a__b_txt="one", c_jsonl='{"_id": "1", "title": "", "text": "x"}')
-    other = folder(tmp_path / "other", x_txt="x")
-    for source, words in ((docs / "a", "not in the root"), (docs / "c.jsonl", "ids of its own")):
-        refused = run(source, tmp_path / "out.jsonl", "--root", other)
-        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
-
-
 def test_data_is_not_taken_for_documents(tmp_path):
     """A folder of data with a README, and tables named .txt, are read as before; `documents:` reads them as prose."""
     data = folder(tmp_path / "data", corpus_jsonl='{"_id": "1", "title": "", "text": "x"}', README_md="about")
@@ -217,13 +188,6 @@ def test_data_is_not_taken_for_documents(tmp_path):
     assert [one.id for one in open_corpus(f"documents:{data}")] == ["README.md"]
     notes = folder(tmp_path, notes_txt="A note of mine.\nIt has 2 lines.\n") / "notes.txt"
     assert as_documents(notes) == f"documents:{notes}"
-
-
-def test_a_folder_without_documents(tmp_path):
-    docs = folder(tmp_path / "docs", a_png="x")
-    for place in (docs, docs / "a.png"):
-        with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\)\. It holds a\.png"):
-            list(open_corpus(f"documents:{place}"))
 
 
 def test_the_fingerprint_is_that_of_names_and_contents(tmp_path):
@@ -268,3 +232,31 @@ def test_pdf_without_its_package(tmp_path, monkeypatch):
     done = run(folder(tmp_path, a_pdf=pdf()) / "a.pdf", tmp_path / "out.jsonl")
     assert done.exit_code == 2
     assert "pip install 'retrievalkit[pdf]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "text"),
+    [
+        ("<title> A\n b </title><h1>c</h1>", "A b", "c"),
+        ("<h2>b</h2><h1>c</h1>", "c", "b\nc"),
+        ("<h3></h3><h2>b</h2>", "b", "b"),
+        ("text", "", "text"),
+    ],
+)
+def test_the_title_is_that_of_the_page_or_its_first_heading(page, title, text):
+    assert read_html(page) == (title, text)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("a", ["--root", "other"], "not in the root"),
+        ("c.jsonl", ["--root", "other"], "ids of its own"),
+        ("documents:i.png", [], "holds no document"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, source, options, words):
+    monkeypatch.chdir(folder(tmp_path, a__b_txt="one", c_jsonl='{"_id": "1", "title": "", "text": "x"}', i_png="x"))
+    folder(tmp_path / "other", x_txt="x")
+    refused = run(source, tmp_path / "out.jsonl", *options)
+    assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr

@@ -9,8 +9,7 @@ import pytest
 
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples
-from retrievalkit.data.qrels import read_qrels
-from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint, pydoc_modules
 from retrievalkit.data.sources.pydoc import plain
 from retrievalkit.errors import InputError, UnknownNameError
@@ -96,19 +95,10 @@ def test_passages_and_questions(violins):
         ("q:violins.Bow", "Put rosin on the hair of a bow"),
         ("q:violins.tune", "Tune all strings of a violin"),
     ]
-    assert "violins" not in sys.modules
-
-
-def test_as_a_source_of_everything(violins):
-    corpus = open_corpus("pydoc:violins")
-    assert corpus.get("violins.tune").title == "violins.tune"
-    assert len(corpus) == 4
-    assert Query("q:violins.tune", "Tune all strings of a violin") in read_queries("pydoc:violins")
     assert Example("q:violins.tune", "Tune all strings of a violin", ("violins.tune",)) in read_examples(
-        "pydoc:violins", corpus=corpus
+        "pydoc:violins"
     )
-    assert read_qrels("pydoc:violins")["q:violins.tune"] == {"violins.tune": 1}
-    assert corpus.fingerprint() == fingerprint("pydoc:violins")
+    assert "violins" not in sys.modules
 
 
 def test_a_part_of_a_package(violins):
@@ -154,30 +144,17 @@ def test_the_name_that_is_installed_is_understood():
     assert pydoc_modules.import_name("json") == "json"
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """What numpy's documentation gives: id -> text, passage id -> question."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        texts = {one.id: one.text for one in passages("numpy")}
-        return texts, {one.id.removeprefix("q:"): one.text for one in read_queries("pydoc:numpy")}
-
-
-def test_numpy(real):
+def test_numpy():
     """Python functions, compiled ones, ufuncs and methods, under the names that people use."""
-    texts, questions = real
+    texts = {one.id: one.text for one in passages("numpy")}
+    questions = {one.id.removeprefix("q:"): one.text for one in read_queries("pydoc:numpy")}
     assert len(texts) > 900
     assert len(questions) > 600
     assert questions["numpy.linalg.eigh"].startswith("Return the eigenvalues and eigenvectors of a complex Hermitian")
     for name in ("numpy.add", "numpy.dot", "numpy.concatenate", "numpy.random.Generator.choice", "numpy.fft.fft"):
         assert name in questions, name
     assert not [name for name in texts if "._" in name or ".tests." in name]
-
-
-def test_no_question_of_numpy_is_in_its_passage(real):
-    texts, questions = real
     assert not [name for name, text in questions.items() if plain(text) in plain(texts[name])]
-    assert len({plain(text) for text in questions.values()}) == len(questions)
 
 
 def test_the_standard_library_has_its_own_names(monkeypatch):

@@ -20,62 +20,40 @@ from retrievalkit.data.sources.pydoc import (
 BODY = "This body says with quite a number of words what happens to each of the strings when it is bowed or plucked."
 
 
-def test_summary_and_body_are_parted():
-    read = read_docstring(
-        f"Tune all strings of a violin.\n\n    {BODY}\n\n    Notes\n    -----\n    Slowly.", "violin.tune"
-    )
-    assert read.summary == "Tune all strings of a violin"
-    assert read.body == f"{BODY} Notes Slowly."
+LONG = "It goes on, e.g. with the following. " + " ".join(["and on"] * 30)
+SUMMARY = "Tune all strings of a violin"
 
 
-def test_a_summary_over_several_lines():
-    assert (
-        read_docstring(f"Tune all strings\n    of a violin.\n\n    {BODY}", "f").summary
-        == "Tune all strings of a violin"
-    )
+@pytest.mark.parametrize(
+    ("doc", "summary", "body"),
+    [
+        (f"{SUMMARY}.\n\n    {BODY}\n\n    Notes\n    -----\n    Slowly.", SUMMARY, f"{BODY} Notes Slowly."),
+        (f"Tune all strings\n    of a violin.\n\n    {BODY}", SUMMARY, BODY),
+        (f"Tune the strings, i.e. G, D, A and E. {LONG}", "Tune the strings, i.e. G, D, A and E", LONG),
+        (f"{SUMMARY}. {BODY}", SUMMARY, BODY),
+        (f"tune(violin, /, pitch=440)\n\n{SUMMARY}.\n\n{BODY}", SUMMARY, f"tune(violin, /, pitch=440) {BODY}"),
+        (
+            f"tune(a) -> None\ntune(a, b) --> x\n\n{SUMMARY}.\n\n{BODY}",
+            SUMMARY,
+            f"tune(a) -> None tune(a, b) --> x {BODY}",
+        ),
+        (f"{SUMMARY}:\n- the G string\n- {BODY}", SUMMARY, f"- the G string - {BODY}"),
+        (f"{SUMMARY}\n============\n{BODY}", SUMMARY, BODY),
+        (f"{SUMMARY}.\n\n{BODY} Tune ALL strings of a *violin*.", "", f"{BODY} Tune ALL strings of a violin."),
+        (f"{SUMMARY}.\n\n%(before)s\n\n{BODY}\n{{more}}\n\n%(example)s\n", SUMMARY, BODY),
+        (f"{SUMMARY}.\n\n" + "word " * 900, SUMMARY, "word " * (MOST_BODY_WORDS - 1) + "word"),
+    ],
+)
+def test_summary_and_body(doc, summary, body):
+    """The first sentence, and the rest, signatures included; a summary that the body repeats asks nothing."""
+    assert read_docstring(doc, "f") == ("f", summary, body)
 
 
-def test_a_long_first_paragraph_gives_its_first_sentence():
-    long = "It goes on, e.g. with the following. " + " ".join(["and on"] * 30)
-    read = read_docstring(f"Tune the four strings, i.e. G, D, A and E. {long}", "f")
-    assert read.summary == "Tune the four strings, i.e. G, D, A and E"
-    assert read.body == long
-
-
-def test_a_first_paragraph_that_is_all_gives_its_first_sentence():
-    read = read_docstring(f"Tune all strings of a violin. {BODY}", "f")
-    assert read == ("f", "Tune all strings of a violin", BODY)
-
-
-def test_a_signature_at_the_front_belongs_to_the_body():
-    read = read_docstring(f"tune(violin, /, pitch=440)\n\nTune all strings of a violin.\n\n{BODY}", "f")
-    assert read == ("f", "Tune all strings of a violin", f"tune(violin, /, pitch=440) {BODY}")
-    read = read_docstring(
-        f"tune(violin) -> None\ntune(violin, pitch) --> None\n\nTune the four strings.\n\n{BODY}", "f"
-    )
-    assert read.summary == "Tune the four strings"
-
-
-def test_a_list_or_section_ends_the_summary():
-    read = read_docstring(f"Tune all strings of a violin:\n- the G string\n- {BODY}", "f")
-    assert read == ("f", "Tune all strings of a violin", f"- the G string - {BODY}")
-    read = read_docstring(f"Tune all strings of a violin\n============\n{BODY}", "f")
-    assert read.summary == "Tune all strings of a violin"
-
-
-def test_a_body_that_is_short_is_no_passage():
-    assert read_docstring("Tune all strings of a violin.\n\nSlowly, and with care.", "f") is None
-    assert read_docstring("Tune all strings of a violin.", "f") is None
-    assert read_docstring("", "f") is None
-
-
-def test_a_long_body_is_cut():
-    assert len(read_docstring("Tune strings of it.\n\n" + "word " * 900, "f").body.split()) == MOST_BODY_WORDS
-
-
-def test_a_question_is_not_in_its_own_passage():
-    read = read_docstring(f"Tune all strings of a violin.\n\n{BODY} It can tune ALL strings of a *violin* too.", "f")
-    assert (read.summary, bool(read.body)) == ("", True)
+@pytest.mark.parametrize(
+    "doc", [f"{SUMMARY}.\n\nSlowly, and with care.", f"{SUMMARY}.", "", f"{SUMMARY}.\n\n{BODY} Of %(name)s."]
+)
+def test_too_little_text_or_an_unfilled_template_is_no_passage(doc):
+    assert read_docstring(doc, "f") is None
 
 
 @pytest.mark.parametrize(
@@ -112,16 +90,6 @@ def test_what_is_no_question(summary, name):
 )
 def test_what_is_a_question(summary, name):
     assert asks(summary, name)
-
-
-def test_templates():
-    """A placeholder that is a line of its own is left out; one within a sentence spoils the text."""
-    assert read_docstring(f"A normal continuous variable.\n\n%(before)s\n\n{BODY}\n{{more}}\n\n%(example)s\n", "f") == (
-        "f",
-        "A normal continuous variable",
-        BODY,
-    )
-    assert read_docstring(f"A normal continuous variable.\n\n{BODY} Of %(name)s.", "f") is None
 
 
 @pytest.mark.parametrize(

@@ -81,63 +81,65 @@ def test_ways_to_make_a_name_public(init):
     assert names(package(pkg=init, pkg___impl=DEFINES))["pkg.tune"] == "Doc."
 
 
-def test_what_is_not_exported_is_not_public():
-    modules = package(pkg="from ._impl import *\n__all__ = ['tune']", pkg___impl=DEFINES)
-    assert names(modules) == {"pkg.tune": "Doc."}
+CLASS = "class {0}:\n    'Doc.'\n    def fit(self):\n        'Fit.'\n"
+TUNE, OTHER = {"pkg.tune": "Doc."}, {"pkg.other": "Other."}
 
 
-def test_all_is_followed_through_modules():
-    modules = package(
-        pkg="from ._api import *\nfrom . import _api\n__all__ = _api.__all__.copy()",
-        pkg___api="from ._impl import *\nfrom . import _impl\n__all__ = _impl.__all__",
-        pkg___impl="__all__ = ['tune']\n" + DEFINES,
-    )
-    assert names(modules) == {"pkg.tune": "Doc."}
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ({"pkg": "from ._impl import *\n__all__ = ['tune']", "pkg___impl": DEFINES}, TUNE),
+        (
+            {
+                "pkg": "from ._api import *\nfrom . import _api\n__all__ = _api.__all__.copy()",
+                "pkg___api": "from ._impl import *\nfrom . import _impl\n__all__ = _impl.__all__",
+                "pkg___impl": "__all__ = ['tune']\n" + DEFINES,
+            },
+            TUNE,
+        ),
+        ({"pkg": "from ._impl import *\n__all__ = [s for s in dir()]", "pkg___impl": DEFINES}, TUNE | OTHER),
+        (
+            {
+                "pkg": "from .deep.mod import tune\nadjust = tune",
+                "pkg__deep": "from .mod import tune, other",
+                "pkg__deep__mod": DEFINES,
+            },
+            TUNE | {"pkg.deep.other": "Other."},
+        ),
+        ({"pkg": "", "pkg__mod": "from ._impl import tune", "pkg___impl": DEFINES}, {}),
+        ({"pkg": "", "pkg__tests": DEFINES, "pkg___impl": DEFINES}, {}),
+        (
+            {"pkg": f"__all__ = ['norm']\n{CLASS.format('norm_gen')}norm = norm_gen()"},
+            {"pkg.norm": "Doc.", "pkg.norm.fit": "Fit."},
+        ),
+        ({"pkg": f"__all__ = ['a', 'b']\n{CLASS.format('_Op')}a = _Op()\nb = _Op()"}, {}),
+        ({"pkg": CLASS.format("_Op").replace("__", "") + "_inst = _Op()\nfit = _inst.fit"}, {"pkg.fit": "Fit."}),
+        (
+            {"pkg": "from .a import *", "pkg__a": "from .b import *", "pkg__b": f"from .a import *\nx = x\n{DEFINES}"},
+            TUNE | OTHER,
+        ),
+    ],
+    ids=[
+        "exported",
+        "through modules",
+        "computed",
+        "shortest",
+        "imports",
+        "tests",
+        "instance",
+        "two",
+        "method",
+        "cycle",
+    ],
+)
+def test_public_names(sources, expected):
+    """The shortest path by which a definition is exported, and its own name among equals."""
+    assert names(package(**sources)) == expected
 
 
-def test_a_computed_all_offers_what_there_is():
-    modules = package(
-        pkg="from ._impl import *\n__all__ = [s for s in dir() if not s.startswith('_')]", pkg___impl=DEFINES
-    )
-    assert names(modules) == {"pkg.tune": "Doc.", "pkg.other": "Other."}
-
-
-def test_the_shortest_path_wins_and_among_equals_the_definitions_own_name():
-    modules = package(
-        pkg="from .deep.mod import tune\nadjust = tune",
-        pkg__deep="from .mod import tune, other",
-        pkg__deep__mod=DEFINES,
-    )
-    assert names(modules) == {"pkg.tune": "Doc.", "pkg.deep.other": "Other."}
-
-
-def test_what_a_plain_module_imports_is_its_own_affair():
-    modules = package(pkg="", pkg__mod="from ._impl import tune", pkg___impl=DEFINES)
-    assert names(modules) == {}
-
-
-def test_private_paths_and_tests_are_not_public():
+def test_private_paths_are_not_public():
     assert is_public("pkg.mod")
-    for name in ("pkg._mod", "pkg.tests.mod", "pkg.test", "pkg.test_mod", "pkg.conftest"):
-        assert not is_public(name)
-    assert names(package(pkg="", pkg__tests=DEFINES, pkg___impl=DEFINES)) == {}
-
-
-def test_an_instance_is_documented_by_its_class():
-    source = "class {0}:\n    'Doc.'\n    def fit(self):\n        'Fit.'\n"
-    assert names(
-        {"pkg": read_module("__all__ = ['norm']\n" + source.format("norm_gen") + "norm = norm_gen()", "pkg")}
-    ) == {
-        "pkg.norm": "Doc.",
-        "pkg.norm.fit": "Fit.",
-    }
-    several = "__all__ = ['a', 'b']\n" + source.format("_Op") + "a = _Op()\nb = _Op()"
-    assert names({"pkg": read_module(several, "pkg")}) == {}
-
-
-def test_a_bound_method_is_public_under_its_short_name():
-    source = "class Random:\n    def shuffle(self):\n        'Doc.'\n_inst = Random()\nshuffle = _inst.shuffle"
-    assert names({"random": read_module(source, "random")}) == {"random.shuffle": "Doc."}
+    assert not any(map(is_public, ("pkg._mod", "pkg.tests.mod", "pkg.test", "pkg.test_mod", "pkg.conftest")))
 
 
 def test_documentation_that_stands_elsewhere():
@@ -167,8 +169,3 @@ log = _add_docstr(_C.log, "Doc of log.")
 @pytest.mark.parametrize("source", ["def broken(:", "\0", "x = " + "(" * 500 + ")" * 500, "'\\d'", ""])
 def test_no_source_is_too_odd(source):
     assert read_module(source, "pkg").docs == {}
-
-
-def test_modules_that_import_each_other():
-    modules = package(pkg="from .a import *", pkg__a="from .b import *", pkg__b="from .a import *\nx = x\n" + DEFINES)
-    assert names(modules) == {"pkg.tune": "Doc.", "pkg.other": "Other."}

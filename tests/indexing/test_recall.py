@@ -161,30 +161,3 @@ def test_from_the_command_line(tmp_path):
     assert found["source"] == str(queries)
     code, output = run("index", tmp_path / "v", "-o", tmp_path / "j", "--check", "--check-count", 7, "--json")
     assert (code, json.loads(output)["queries"]) == (0, 7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{v}"], "needs 'output'"),
-        (["{v}", "--output", "{new}", "--check-k", "3"], "check_k is about a check"),
-        (["{i}", "--check", "--indexer", "flat"], "indexer is for building"),
-        (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
-        (["{v}", "--check"], "is a vectors folder"),
-        (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
-        (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
-        (["{i}", "--check", "--check-queries", "{queries}"], "does not say which checkpoint made it"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_usage_is_refused(tmp_path, arguments, message):
-    """Exit code 2, one message, and nothing is built."""
-    collection = testing.tiny_collection(tmp_path / "data")
-    build_index(write(tmp_path / "v"), output=tmp_path / "i")
-    names = {"v": "v", "i": "i", "new": "new", "corpus": "data/corpus.jsonl", "queries": collection.queries}
-    places = {name: tmp_path / place for name, place in names.items()}
-    code, output = run("index", *(one.format(**places) for one in arguments))
-    assert code == 2
-    assert message in output
-    assert "Traceback" not in output
-    assert not (tmp_path / "new").exists()

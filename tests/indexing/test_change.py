@@ -19,7 +19,6 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import Query
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError
 from retrievalkit.indexing import change as change_module
 from retrievalkit.indexing import encoding
@@ -28,20 +27,16 @@ from retrievalkit.indexing.change import change_index
 from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.storage import read_manifest
+from vector_folders import write as write_store
 
 DIM = 16
 
 
 def write(folder, ids, seed=0, checkpoint=None):
     """A vectors folder."""
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    vectors = np.random.default_rng([seed, len(ids)]).standard_normal((len(ids), 1, DIM)).astype(np.float32)
-    writer.write_shard(0, ids, vectors)
+    vectors = np.random.default_rng([seed, len(ids)]).standard_normal((len(ids), DIM)).astype(np.float32)
     extra = {} if checkpoint is None else {"checkpoint": {"path": checkpoint, "fingerprint": checkpoint * 32}}
-    counts, files = writer.finish(), writer.checksums()
-    storage.write_manifest(folder, "vectors", command="encode", options={}, counts=counts, files=files, **extra)
-    return folder
+    return write_store(folder, ids=ids, vectors=vectors, **extra).folder
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from places import ROOT
 from retrievalkit import registry, storage
 from retrievalkit.cli import main
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.indexers.flat import Flat
 from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.registry import trust
+from vector_folders import write
 
 
 @pytest.fixture(autouse=True)
@@ -31,23 +31,13 @@ def overlap(monkeypatch):
     registry.default_registry.cache_clear()
 
 
-def write_vectors(folder, *, checkpoint=None, corpus=None, texts=6, weights=False):
-    """A vectors folder as `rkit encode` writes it."""
-    folder.mkdir()
-    writer = VectorWriter(folder)
-    vectors = np.random.default_rng(0).standard_normal((texts, 1, 4)).astype(np.float32)
-    lexical = np.abs(vectors[:, 0]) if weights else None
-    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, weights=lexical)
-    counts = writer.finish()
-    extra = {} if checkpoint is None else {"checkpoint": checkpoint}
-    inputs = {}
+def write_vectors(folder, *, corpus=None, weights=False, **entries):
+    """A folder of six texts as `rkit encode` writes it."""
+    vectors = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
     if corpus is not None:
-        extra["corpus"] = {"source": str(corpus), "fingerprint": "c" * 32}
-        inputs["texts"] = storage.describe_input(corpus, "c" * 32)
-    storage.write_manifest(
-        folder, "vectors", command="encode", options={}, inputs=inputs, counts=counts, files=writer.checksums(), **extra
-    )
-    return folder
+        entries["corpus"] = {"source": str(corpus), "fingerprint": "c" * 32}
+        entries["inputs"] = {"texts": storage.describe_input(corpus, "c" * 32)}
+    return write(folder, vectors=vectors, weights=np.abs(vectors) if weights else None, **entries).folder
 
 
 def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path):

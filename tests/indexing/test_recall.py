@@ -7,17 +7,16 @@ import json
 import numpy as np
 import pytest
 import retrievalkit_testing as testing
-import scipy.sparse
 from click.testing import CliRunner
 
 from retrievalkit import registry, storage
 from retrievalkit.cli import main
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing import recall
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.indexers.flat import Flat
+from vector_folders import write as write_store
 
 
 @pytest.fixture(autouse=True)
@@ -45,17 +44,13 @@ def plugin(monkeypatch, tmp_path):
 
 def write(folder, *, texts=120, m=1, ragged=False, weights=False, values=None):
     random = np.random.default_rng(0)
-    folder.mkdir()
-    writer = VectorWriter(folder)
     counts = random.integers(1, m + 1, texts) if ragged else np.full(texts, m)
     vectors = random.standard_normal((counts.sum(), 8)).astype(np.float32)
     if values is not None:
         vectors = random.choice(values, vectors.shape).astype(np.float32)
     lexical = random.random((texts, 30), dtype=np.float32)
-    lexical = scipy.sparse.csr_matrix(lexical * (lexical > 0.8)) if weights else None
-    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, counts=counts, weights=lexical)
-    writer.finish()
-    return folder
+    lexical = lexical * (lexical > 0.8) if weights else None
+    return write_store(folder, vectors=vectors, counts=counts, weights=lexical, shard=texts).folder
 
 
 @pytest.mark.parametrize(

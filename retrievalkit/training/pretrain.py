@@ -50,10 +50,10 @@ def pretrain(options: PretrainOptions) -> Folder:
     Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
     """
     with large_imports():
-        from retrievalkit.training.pretraining import prepare
+        from retrievalkit.training.pretraining import Pretraining
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: prepare(options), options)
+    manifest = run_training(lambda: Pretraining(options), options)
     counts = manifest["counts"]
     samples = f"{counted(counts['samples'], 'samples')} of {counted(counts['documents'], 'documents')}"
     dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""

@@ -76,10 +76,10 @@ def train(options: TrainOptions) -> Folder:
     Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit train ...
     """
     with large_imports():
-        from retrievalkit.training.retriever import prepare
+        from retrievalkit.training.retriever import RetrieverTraining
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: prepare(options), options)
+    manifest = run_training(lambda: RetrieverTraining(options), options)
     counts = manifest["counts"]
     pooling = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")

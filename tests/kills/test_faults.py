@@ -15,7 +15,7 @@ from forked_commands import content
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import storage
 from retrievalkit.cli import main
-from retrievalkit.data import conversion
+from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
 from retrievalkit.indexing import build
 from retrievalkit.mining.parts import MinedParts
@@ -146,7 +146,7 @@ MINE_RUN = "mine-negatives --from run.trec --corpus data --examples train.jsonl"
         (f"rerank apply reranker {RUN} --output {{}}", (pair_scoring, "write_run", 1), "run.trec", shorter),
         (f"{MINE_RUN} --output {{}}", (MinedParts, "write", 1), "train.jsonl", shorter),
         ("search index --queries data --k 5 --output {}", (Searcher, "search", 1), "data/queries.jsonl", shorter),
-        ("convert data {} --kind collection", (conversion, "_write_folder", 1), "data/corpus.jsonl", shorter),
+        ("convert data {} --kind collection", (convert, "_write_folder", 1), "data/corpus.jsonl", shorter),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )

@@ -40,11 +40,11 @@ fuzz: N ?= 10000
 fuzz: install-dev
 	PYTHONPATH=tests $(BIN)/python -m fuzz --trials $(N) --seed $(SEED) --workers $(WORKERS) $(if $(ONLY),--only $(ONLY))
 
-# Commands killed at random moments and run again: make kill N=200 SEED=1 [ONLY=encode] [FAULTS=1: full disks, refused
-# renames and the like instead]. About five seconds a trial.
+# Commands killed at random moments, or on full disks and with refused renames, and run again: make kill N=200 SEED=1
+# [ONLY=encode]. About five seconds a trial.
 kill: N ?= 200
 kill: install-dev
-	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m kills --count $(N) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)") $(if $(FAULTS),--faults)
+	HF_HUB_OFFLINE=1 RKIT_KILLS=$(N) SEED=$(SEED) $(BIN)/python -m pytest -n 0 -m slow tests/kills/test_kills.py $(if $(ONLY),-k "$(ONLY)")
 
 lint: install-dev
 	$(BIN)/ruff check .

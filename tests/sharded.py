@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from retrievalkit import storage
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorWriter
+from vector_folders import write as write_store
 
 TEXTS, DIM, TERMS, QUERIES = 700, 16, 40, 70
 # Indexer, vectors of a text, weights over a vocabulary, vectors of a query.
@@ -26,21 +25,17 @@ KINDS = {
 def write(folder, m, *, weighted):
     """Vectors of drawn texts, some of them twice, in shards of 64; m 0 = one to four vectors a text."""
     random = np.random.default_rng(m)
-    folder.mkdir()
-    writer = VectorWriter(folder)
     counts = random.integers(1, 5, TEXTS) if m == 0 else np.full(TEXTS, m)
     rows = [random.standard_normal((count, DIM)).astype(np.float32) for count in counts]
     terms = random.random((TEXTS, TERMS)).astype(np.float32) * (random.random((TEXTS, TERMS)) < 0.2)
     for copy in range(300, TEXTS, 7):
         rows[copy], counts[copy], terms[copy] = rows[copy % 50], counts[copy % 50], terms[copy % 50]
-    for number, start in enumerate(range(0, TEXTS, 64)):
-        some = slice(start, min(start + 64, TEXTS))
-        ids = [f"d{row}" for row in range(some.start, some.stop)]
-        weights = terms[some] if weighted else None
-        writer.write_shard(number, ids, np.concatenate(rows[some]), counts=counts[some], weights=weights)
-    written, files = writer.finish(), writer.checksums()
+    ids = [f"d{row}" for row in range(TEXTS)]
+    weights = terms if weighted else None
     options = {"shard_texts": 64}
-    storage.write_manifest(folder, "vectors", command="encode", options=options, counts=written, files=files)
+    write_store(
+        folder, ids=ids, vectors=np.concatenate(rows), counts=counts, weights=weights, shard=64, options=options
+    )
     return folder
 
 

@@ -6,26 +6,28 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from retrievalkit import registry
+from retrievalkit import registry, storage
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 
 DIM, TERMS = 8, 40
 
 
-def write(folder, *, vectors=None, counts=None, weights=None, shard=20):
+def write(folder, *, ids=None, vectors=None, counts=None, weights=None, shard=20, options=None, **entries):
     """Write texts `t0`, `t1` ... with (rows, dim) vectors, so many a text, and (texts, terms) weights, in shards."""
     folder.mkdir(parents=True)
     writer = VectorWriter(folder)
     counts = np.ones(len(vectors if weights is None else weights), dtype=int) if counts is None else np.array(counts)
+    ids = [f"t{row}" for row in range(len(counts))] if ids is None else ids
     starts = np.cumsum([0, *counts])
     for number, start in enumerate(range(0, len(counts), shard)):
         end = min(len(counts), start + shard)
         rows = None if vectors is None else vectors[starts[start] : starts[end]]
         matrix = None if weights is None else scipy.sparse.csr_matrix(weights[start:end])
-        ids = [f"t{row}" for row in range(start, end)]
-        writer.write_shard(number, ids, rows, counts=counts[start:end], weights=matrix)
-    writer.finish()
+        writer.write_shard(number, ids[start:end], rows, counts=counts[start:end], weights=matrix)
+    written, files = writer.finish(), writer.checksums()
+    described = {"command": "encode", "options": options or {}, "counts": written, "files": files}
+    storage.write_manifest(folder, "vectors", **described, **entries)
     return VectorStore(folder)
 
 

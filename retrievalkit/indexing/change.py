@@ -137,11 +137,7 @@ def change_index(
 
 
 class _Index:
-    """An index that is changed.
-
-    Attributes:
-        segments: Its segments, each with the ids of its texts that are deleted.
-    """
+    """An index that is changed; each of its segments with the ids of its texts that are deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.opened = open_index(folder)
@@ -220,7 +216,7 @@ def _add_and_delete(
         write_corpus(work / "texts.jsonl", differing())
         if coming:
             texts = open_corpus(work / "texts.jsonl")
-            texts.counts_empty = False  # told of already
+            texts.counts_empty = False  # reported already
     # Passages of documents that come in fewer: ID#4, where ID#1 to ID#3 are given and no other of ID.
     numbers: dict[str, list[int]] = {}
     for part in filter(None, map(PART.fullmatch, given)):
@@ -431,16 +427,7 @@ def _commit(
     coming: Sequence[str] = (),
     texts: Corpus | None = None,
 ) -> None:
-    """Replace the segments of an index: new files get their names, then the manifest is replaced.
-
-    Args:
-        index: The index.
-        kept: Segments that stay, each with the ids of its texts that are deleted.
-        built: The folder of a new segment.
-        leaving: The ids of the texts that the index loses.
-        coming: The ids of the texts that it gets.
-        texts: A corpus that holds these; None = unknown.
-    """
+    """Replace the segments of an index: new files get their names, then the manifest is replaced."""
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)

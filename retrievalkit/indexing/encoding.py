@@ -41,7 +41,7 @@ from retrievalkit.reporting.terminal import say
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_TOLD = 5  # texts that were left out, in the note
+_NAMED = 5  # texts that were left out, in the note
 
 _Rows = list[tuple[str, Text]]
 
@@ -109,7 +109,7 @@ def encode(
             checkpoint=checkpoint,
             files=writer.checksums(),
             **(corpus if side == "document" else {}),
-            **left_out.told(),
+            **left_out.reported(),
         )
 
 
@@ -287,13 +287,7 @@ class _Job:
 
 
 class _LeftOut:
-    """The texts that workers could not encode, in a file of the staging folder until all are told of.
-
-    Args:
-        staging: The folder.
-        complete: The shards that earlier commands have written.
-        writer: Keeps the file where it keeps the shards.
-    """
+    """The texts that workers could not encode; until they are reported, in a file that is kept as the shards are."""
 
     def __init__(self, staging: Path, complete: frozenset[int], writer: VectorWriter) -> None:
         self._path, self._writer = staging / "left-out.jsonl", writer
@@ -301,20 +295,20 @@ class _LeftOut:
         self._rows = [row for row in map(storage.loads_json, lines) if row["shard"] in complete]
 
     def add(self, number: int, texts: Mapping[str, str]) -> None:
-        """Texts of a shard that is about to be written, with the reasons."""
+        """Note texts of a shard that is about to be written, with the reasons."""
         if not texts:
             return
         self._rows += [{"shard": number, "id": one, "reason": reason} for one, reason in texts.items()]
         self._path.write_text("".join(f"{json.dumps(row)}\n" for row in self._rows), encoding="utf-8")
         self._writer.keep(self._path)
 
-    def told(self) -> dict[str, Any]:
-        """The entry of the manifest; the user gets a note."""
+    def reported(self) -> dict[str, Any]:
+        """Notify the user, and return the entry of the manifest."""
         self._path.unlink(missing_ok=True)
         if not self._rows:
             return {}
-        first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_TOLD])
-        rest = f"; and {len(self._rows) - _TOLD:,} more, see left_out in manifest.json" if self._rows[_TOLD:] else ""
+        first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_NAMED])
+        rest = f"; and {len(self._rows) - _NAMED:,} more, see left_out in manifest.json" if self._rows[_NAMED:] else ""
         count = counted(len(self._rows), "texts")
         notices.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
         return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}

@@ -72,7 +72,7 @@ class Spread(Segmented):
         place, version = Path(storage.absolute(folder)), storage.fingerprint_value(dict(manifest))
         cuts = [len(names) * one // count for one in range(count + 1)]
         verify, in_recipe = os.environ.get(storage.VERIFY) == "1", trust.in_recipe()
-        self._parts = [
+        self._asked = [
             Asked(place, version, tuple(names[first:last]), dict(options), verify=verify, in_recipe=in_recipe)
             for first, last in itertools.pairwise(cuts)
         ]
@@ -88,7 +88,7 @@ class Spread(Segmented):
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
         """As the indexer has it, of an index of one segment."""
-        if len(self._parts) > 1:
+        if len(self._asked) > 1:
             msg = "segments that are searched apart do not say what the terms of a query add to a score."
             raise UnsupportedError(msg)
         found: list[dict[str, float]] = self._ask("contributions", query, list(ids))[0]
@@ -96,11 +96,11 @@ class Spread(Segmented):
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all parts."""
-        asked = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._parts)}
+        asked = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._asked)}
         answers = self._workers(asked)
         closed = [number for number, answer in answers.items() if answer is None]
         answers |= self._workers({number: replace(asked[number], manifest=self._manifest) for number in closed})
-        return [answers[number] for number in range(len(self._parts))]
+        return [answers[number] for number in range(len(self._asked))]
 
 
 class Holder:

@@ -139,7 +139,7 @@ def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path)
     made.from_files = from_files
     opened: VectorStore | Corpus = VectorStore(part) if part.is_dir() else open_corpus(part)
     if isinstance(opened, Corpus):
-        opened.counts_empty = False  # told of when the parts were written
+        opened.counts_empty = False  # reported when the parts were written
     with storage.write_folder(_target(part)) as staging:
         counts = made.build(opened, staging)
         storage.write_manifest(

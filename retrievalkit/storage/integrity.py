@@ -235,16 +235,15 @@ def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Cou
 
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool, ExitStack() as stack:
         running = {name: pool.submit(work, name, count) for name in sizes}
-        # Of several processes that torchrun started, one tells.
-        bar = None if os.environ.get("RANK", "0") == "0" else False
+        bar, shown = None, os.environ.get("RANK", "0") == "0"  # of several processes that torchrun started, by one
         try:
             while wait(running.values(), 0.2, FIRST_EXCEPTION).not_done:
                 if any(one.done() and one.exception() for one in running.values()):
                     break
-                if bar is None and time.monotonic() - begun >= _SILENT_SECONDS:
+                if shown and bar is None and time.monotonic() - begun >= _SILENT_SECONDS:
                     total = -(-sum(sizes.values()) // _MEGABYTE)
                     bar = stack.enter_context(ProgressBar(label, total, unit="MB", done=done // _MEGABYTE))
-                if bar:
+                if bar is not None:
                     bar.update(done // _MEGABYTE)
             return {name: one.result() for name, one in running.items()}
         except BaseException:

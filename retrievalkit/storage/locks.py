@@ -44,7 +44,7 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
         yield
         return
     place = place_of(output)
-    lock = lock or lock_of(place)
+    lock = lock or place.with_name(f".{place.name}.lock")
     if lock in _held or is_internal(place):
         yield
         return
@@ -59,11 +59,6 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
             # Only where nothing was written.
             with contextlib.suppress(OSError):
                 folder.rmdir()
-
-
-def lock_of(place: Path) -> Path:
-    """The file beside an output that its writer locks."""
-    return place.with_name(f".{place.name}.lock")
 
 
 def is_internal(place: Path) -> bool:

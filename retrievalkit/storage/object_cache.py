@@ -47,8 +47,8 @@ def local(place: str | Path) -> str | Path:
         return place
     store = Store(place)
     home = _cache("objects") / fingerprint_value(store.url)
-    if store.is_folder():
-        names = None
+    names, folder = None, store.is_folder()
+    if folder:
         try:
             state = store.read(MANIFEST).hex()
         except ArtifactError as error:
@@ -56,12 +56,16 @@ def local(place: str | Path) -> str | Path:
                 raise
             names = store.names()
             state = store.state()
-        copy = _copy_of(store, home, state)
-        with _held(copy):
-            _fetch_folder(store, copy, names)
     else:
-        copy = _copy_of(store, home, store.state())
-        with _held(copy):
+        state = store.state()
+    copy = home / fingerprint_value(state) / store.name
+    ADDRESSES[str(copy)] = store.url
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(copy.parent / ".lock"):  # one process at a time fetches a copy
+        os.utime(copy.parent)
+        if folder:
+            _fetch_folder(store, copy, names)
+        else:
             _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
     for one in home.iterdir():  # what the object was before, unless that was used in the last day
         if one != copy.parent and time.time() - one.stat().st_mtime > _A_DAY:
@@ -151,7 +155,7 @@ def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
         raise ArtifactError(msg) from error
     kept = {name.partition("/")[2] for name in names if name.startswith(f"{place.name}/")}
     if place.is_dir():
-        kept |= set(_manifest(place).get("files", ()))
+        kept |= set(read_manifest(place).get("files", ())) if kind_of(place) else set()
         store.remove([name for name in store.names() if name not in kept and (name in existing or name[0] == ".")])
     for path in home.iterdir():
         discard(path)
@@ -168,7 +172,7 @@ def _fetch_folder(store: Store, folder: Path, names: Mapping[str, int] | None) -
     listed: Mapping[str, Any] = {}
     if names is None:
         (folder / MANIFEST).write_bytes(store.read(MANIFEST))
-        manifest = _manifest(folder)
+        manifest = read_manifest(folder) if kind_of(folder) else {}
         listed = manifest.get("files") or {}
         names = {name: entry["bytes"] for name, entry in listed.items()}
         if not listed or "segments" in manifest:
@@ -208,26 +212,6 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
     there = {name: folder / name for name in names}
     lacking = [name for name, path in there.items() if not path.exists() or path.stat().st_size != names[name]]
     for_each_file(f"fetch '{store.url}'", {name: names[name] for name in lacking}, fetch)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder; {} if it has none of ours."""
-    return read_manifest(folder) if kind_of(folder) else {}
-
-
-def _copy_of(store: Store, home: Path, state: str) -> Path:
-    copy = home / fingerprint_value(state) / store.name
-    ADDRESSES[str(copy)] = store.url
-    return copy
-
-
-@contextmanager
-def _held(copy: Path) -> Iterator[None]:
-    """Have one process at a time fetch a copy; what is used stays, see `_forget_others`."""
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(copy.parent / ".lock"):
-        os.utime(copy.parent)
-        yield
 
 
 def _cache(kind: str) -> Path:

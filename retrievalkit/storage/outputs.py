@@ -241,17 +241,15 @@ def full_disk_named(place: Path) -> Iterator[None]:
         yield
     except RetrievalkitError:
         raise
-    except OSError as error:
-        if error.errno is None and (number := _reason(error, place)) is not None:
-            raise _as_written(OSError(number, os.strerror(number)), place) from error
-        name = error.filename
-        inside = isinstance(name, str | os.PathLike) and Path(name).absolute().is_relative_to(place)
-        if error.errno in NO_ROOM or inside:
-            _as_written(error, place)
-        raise
     except Exception as error:
-        if (number := _reason(error, place)) is not None:
+        known = isinstance(error, OSError) and error.errno is not None
+        if not known and (number := _reason(error, place)) is not None:
             raise _as_written(OSError(number, os.strerror(number)), place) from error
+        if isinstance(error, OSError):
+            name = error.filename
+            inside = isinstance(name, str | os.PathLike) and Path(name).absolute().is_relative_to(place)
+            if error.errno in NO_ROOM or inside:
+                _as_written(error, place)
         raise
 
 
@@ -264,7 +262,7 @@ def _as_written(error: OSError, place: Path) -> OSError:
     error.__dict__["_rkit_written"] = True
     if error.filename is None:
         # A file at the limit is the one, if that is the error; else only the folder is certain.
-        error.filename = str(next((one for one in _files(place) if _at_limit(one)), place))
+        error.filename = str(next(filter(_at_limit, _files(place)), place))
     return error
 
 

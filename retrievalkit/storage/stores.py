@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -161,12 +160,9 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
 
 
 def _reason(error: Exception) -> str:
-    """What happened, and what to do."""
-    kind, text = type(error).__name__, " ".join(str(error).split())[:_LONGEST_REASON].rstrip(".")
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_REASON]}".rstrip(".")
     if isinstance(error, FileNotFoundError):
         return "there is no such bucket, folder or object (any more). Check the address."
-    if isinstance(error, PermissionError) or "Credentials" in kind:
-        return f"access is denied ({text or kind}). Check the credentials, and what they allow."
-    if isinstance(error, ConnectionError | TimeoutError) or re.search("Connect|Timeout|Endpoint", kind):
-        return f"the store does not answer ({text or kind}). Check the network and the endpoint, and run it again."
-    return f"{kind}: {text}. Run the command again, or check the address."
+    if isinstance(error, PermissionError) or "Credentials" in text:
+        return f"access is denied ({text}). Check the credentials, and what they allow."
+    return f"{text}. Check the address, the network and the endpoint, and run the command again."

@@ -220,7 +220,7 @@ def test_a_store_that_refuses_or_is_silent_costs_one_message(what, bucket, rkit,
         message = "access is denied"
     else:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        message = "the store does not answer"
+        message = "Check the address, the network"
     s3fs.S3FileSystem.clear_instance_cache()
     code, output = rkit("index", f"s3://{bucket}/vectors", "--output", tmp_path / "ix")
     s3fs.S3FileSystem.clear_instance_cache()

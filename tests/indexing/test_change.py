@@ -19,30 +19,24 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import Query
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError
 from retrievalkit.indexing import change as change_module
 from retrievalkit.indexing import encoding
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
 from retrievalkit.indexing.open_indexes import open_index
-from retrievalkit.indexing.segments import joined_vectors
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.storage import read_manifest
+from vector_folders import write as write_store
 
 DIM = 16
 
 
 def write(folder, ids, seed=0, checkpoint=None):
     """A vectors folder."""
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    vectors = np.random.default_rng([seed, len(ids)]).standard_normal((len(ids), 1, DIM)).astype(np.float32)
-    writer.write_shard(0, ids, vectors)
+    vectors = np.random.default_rng([seed, len(ids)]).standard_normal((len(ids), DIM)).astype(np.float32)
     extra = {} if checkpoint is None else {"checkpoint": {"path": checkpoint, "fingerprint": checkpoint * 32}}
-    counts, files = writer.finish(), writer.checksums()
-    storage.write_manifest(folder, "vectors", command="encode", options={}, counts=counts, files=files, **extra)
-    return folder
+    return write_store(folder, ids=ids, vectors=vectors, **extra).folder
 
 
 @pytest.fixture
@@ -126,22 +120,6 @@ def test_what_a_reader_has_open_goes_on(index, tmp_path):
     assert len([path for path in (index / "segments").iterdir() if path.is_dir()]) == 1
 
 
-def test_scores_have_the_same_bits_as_those_of_an_index_built_anew(index, tmp_path):
-    """Blocks are cut at the same texts, so matrix products have the same shapes."""
-    change_index(index, add=write(tmp_path / "more", [f"m{row}" for row in range(70)], seed=1), delete=["b"])
-    change_index(index, delete=["m7", "m8", "m30"])
-    whole = tmp_path / "whole"
-    joined = joined_vectors(index, read_manifest(index, "index"))
-    block = joined.take(np.arange(len(joined)))
-    whole.mkdir()
-    writer = VectorWriter(whole)
-    writer.write_shard(0, list(joined.ids), block.vectors[:, None])
-    writer.finish()
-    build_index(whole, output=tmp_path / "anew")
-    for k in (1, 7, 100):
-        assert found(index, k) == found(tmp_path / "anew", k)
-
-
 @forks
 @pytest.mark.parametrize(("owner", "name"), [(os, "replace"), (pathlib.Path, "rename"), (storage, "describe_file")])
 def test_a_change_that_is_killed_leaves_the_old_index_or_the_new(index, tmp_path, owner, name):
@@ -172,13 +150,7 @@ def test_a_change_that_is_killed_leaves_the_old_index_or_the_new(index, tmp_path
     assert killed > 1
 
 
-def test_options_that_do_not_go_together(index, tmp_path):
-    for words, message in [
-        (["--delete", "a", "--output", "x"], "output has no part in changing the index"),
-        (["--delete", "a", "--model", "x"], "model has no part in changing"),
-        (["--compact", "--indexer", "flat"], "indexer has no part in changing"),
-    ]:
-        assert message in rkit(index, *words).stderr
+def test_nothing_to_change_and_no_index_are_refused(index, tmp_path):
     with pytest.raises(OptionError, match="nothing to change"):
         change_index(index)
     with pytest.raises(ArtifactError, match="does not exist"):
@@ -190,13 +162,6 @@ def test_vectors_of_another_model_are_refused(index, tmp_path):
     with pytest.raises(ArtifactError, match="another model"):
         change_index(index, add=write(tmp_path / "more", ["f"], checkpoint="x"))
     assert "segments" not in read_manifest(index, "index")
-
-
-def test_ids_to_delete_come_one_by_one_or_in_a_file(index, tmp_path):
-    (tmp_path / "gone.txt").write_text("a\nb\n")
-    done = rkit(index, "--delete", tmp_path / "gone.txt", "--delete", "c")
-    assert done.stdout == f"{index}: 3 deleted; 2 texts in 1 segment\n"
-    assert sorted(found(index)[0][0]) == ["d", "e"]
 
 
 def of_documents(folder):

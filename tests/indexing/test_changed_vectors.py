@@ -10,14 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import storage
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
 from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.indexing.recall import check_index
 from retrievalkit.storage import read_manifest
+from vector_folders import write as write_store
 
 DIM, TERMS = 8, 12
 NAMES = "abcdefghij"
@@ -41,17 +40,16 @@ def text(name, version, *, several=False):
 
 def write(folder, texts, *, several=False):
     """A vectors folder of texts, given as (name, version), in shards of four."""
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    for number, start in enumerate(range(0, len(texts), 4)):
-        found = [text(*one, several=several) for one in texts[start : start + 4]]
-        vectors, weights = np.concatenate([one for one, _ in found]), np.stack([one for _, one in found])
-        counts = np.array([len(one) for one, _ in found])
-        ids = [name for name, _ in texts[start : start + 4]]
-        writer.write_shard(number, ids, vectors, counts=counts, weights=weights)
-    counts, files = writer.finish(), writer.checksums()
-    storage.write_manifest(folder, "vectors", command="encode", options={"shard_texts": 4}, counts=counts, files=files)
-    return folder
+    vectors, weights = zip(*(text(*one, several=several) for one in texts), strict=True)
+    return write_store(
+        folder,
+        ids=[name for name, _ in texts],
+        vectors=np.concatenate(vectors),
+        counts=[len(one) for one in vectors],
+        weights=np.stack(weights),
+        shard=4,
+        options={"shard_texts": 4},
+    ).folder
 
 
 def queries():

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from places import ROOT
 from retrievalkit import registry, storage
 from retrievalkit.cli import main
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.indexers.flat import Flat
 from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.registry import trust
+from vector_folders import write
 
 
 @pytest.fixture(autouse=True)
@@ -31,23 +31,13 @@ def overlap(monkeypatch):
     registry.default_registry.cache_clear()
 
 
-def write_vectors(folder, *, checkpoint=None, corpus=None, texts=6, weights=False):
-    """A vectors folder as `rkit encode` writes it."""
-    folder.mkdir()
-    writer = VectorWriter(folder)
-    vectors = np.random.default_rng(0).standard_normal((texts, 1, 4)).astype(np.float32)
-    lexical = np.abs(vectors[:, 0]) if weights else None
-    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, weights=lexical)
-    counts = writer.finish()
-    extra = {} if checkpoint is None else {"checkpoint": checkpoint}
-    inputs = {}
+def write_vectors(folder, *, corpus=None, weights=False, **entries):
+    """A folder of six texts as `rkit encode` writes it."""
+    vectors = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
     if corpus is not None:
-        extra["corpus"] = {"source": str(corpus), "fingerprint": "c" * 32}
-        inputs["texts"] = storage.describe_input(corpus, "c" * 32)
-    storage.write_manifest(
-        folder, "vectors", command="encode", options={}, inputs=inputs, counts=counts, files=writer.checksums(), **extra
-    )
-    return folder
+        entries["corpus"] = {"source": str(corpus), "fingerprint": "c" * 32}
+        entries["inputs"] = {"texts": storage.describe_input(corpus, "c" * 32)}
+    return write(folder, vectors=vectors, weights=np.abs(vectors) if weights else None, **entries).folder
 
 
 def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path):
@@ -115,24 +105,6 @@ def test_an_interrupted_build_starts_again_and_gives_the_same_bytes(tmp_path, mo
     assert not staging.exists()
 
 
-@pytest.mark.parametrize("indexer", INDEXERS)
-def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch, indexer):
-    """Neither the folder nor its staging; an index that was there stays."""
-    vectors = write_vectors(tmp_path / "vectors", weights=True)
-    options = {"view": "vectors"} if indexer == "faiss" else {}
-    build_index(vectors, indexer="flat", output=tmp_path / "i")
-    before = (tmp_path / "i" / "manifest.json").read_bytes()
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(storage, "write_manifest", full)
-    with pytest.raises(OSError, match="No space left"):
-        build_index(vectors, indexer=indexer, output=tmp_path / "i", options=options, overwrite=True)
-    assert (tmp_path / "i" / "manifest.json").read_bytes() == before
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["i", "vectors"]
-
-
 def test_an_index_of_texts_says_which_corpus(tmp_path):
     collection = testing.tiny_collection(tmp_path / "data")
     build_index(str(collection.corpus), indexer="overlap", output=tmp_path / "words", options={"lower": "false"})
@@ -179,16 +151,6 @@ def test_wrong_names_and_options_are_refused_before_anything_is_read(tmp_path):
     assert not (tmp_path / "i").exists()
 
 
-def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
-    vectors = write_vectors(tmp_path / "vectors")
-    build_index(vectors, output=tmp_path / "i")
-    with pytest.raises(ArtifactError, match="exists already"):
-        build_index(vectors, indexer="faiss", output=tmp_path / "i")
-    assert storage.read_manifest(tmp_path / "i")["indexer"]["name"] == "flat"
-    build_index(vectors, indexer="faiss", output=tmp_path / "i", overwrite=True)
-    assert storage.read_manifest(tmp_path / "i")["indexer"]["name"] == "faiss"
-
-
 @pytest.mark.parametrize("indexer", INDEXERS)
 def test_from_the_command_line(tmp_path, indexer):
     """What it made, as a line; a folder that it cannot index, as a message and exit code 2."""
@@ -207,8 +169,37 @@ def test_from_the_command_line(tmp_path, indexer):
     assert storage.read_manifest(tmp_path / "i")["check"]["exact"]
 
 
-def test_a_damaged_corpus_leaves_nothing_behind(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
-    with pytest.raises(DataError, match=r"corpus\.jsonl:2"):
-        build_index(tmp_path / "corpus.jsonl", indexer="overlap", output=tmp_path / "words")
-    assert not list(tmp_path.glob("*words*"))
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{v}"], "needs 'output'"),
+        (["{v}", "--output", "{new}", "--check-k", "3"], "check_k is about a check"),
+        (["{v}", "--output", "{new}", "--ray", "local"], "Add shards"),
+        (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
+        (["{v}", "--output", "{new}", "--shards", "3"], "consists of 1 shard of texts, which cannot be cut into 3"),
+        (["{v}", "--check"], "is a vectors folder"),
+        (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
+        (["{damaged}", "--output", "{new}", "--indexer", "overlap"], "damaged.jsonl:2"),
+        (["{i}", "--check", "--indexer", "flat"], "indexer is for building"),
+        (["{i}", "--check", "--shards", "2"], "shards is for building"),
+        (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
+        (["{i}", "--check", "--check-queries", "{queries}"], "does not say which checkpoint made it"),
+        (["{i}", "--add", "{v}", "--shards", "2"], "shards has no part in changing the index"),
+        (["{i}", "--delete", "t1", "--output", "{new}"], "output has no part in changing the index"),
+        (["{i}", "--delete", "t1", "--model", "x"], "model has no part in changing"),
+        (["{i}", "--compact", "--indexer", "flat"], "indexer has no part in changing"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_usage_is_one_message_and_nothing_is_written(tmp_path, arguments, message):
+    collection = testing.tiny_collection(tmp_path / "data")
+    build_index(write_vectors(tmp_path / "v"), output=tmp_path / "i")
+    (tmp_path / "damaged.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
+    before = sorted(tmp_path.rglob("*"))
+    places = {name: tmp_path / name for name in ("v", "i", "new")} | {"damaged": tmp_path / "damaged.jsonl"}
+    places |= {"corpus": collection.corpus, "queries": collection.queries}
+    result = CliRunner().invoke(main, ["index", *(one.format(**places) for one in arguments)])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert sorted(tmp_path.rglob("*")) == before

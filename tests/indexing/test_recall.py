@@ -7,17 +7,16 @@ import json
 import numpy as np
 import pytest
 import retrievalkit_testing as testing
-import scipy.sparse
 from click.testing import CliRunner
 
 from retrievalkit import registry, storage
 from retrievalkit.cli import main
-from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing import recall
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.indexers.flat import Flat
+from vector_folders import write as write_store
 
 
 @pytest.fixture(autouse=True)
@@ -45,17 +44,13 @@ def plugin(monkeypatch, tmp_path):
 
 def write(folder, *, texts=120, m=1, ragged=False, weights=False, values=None):
     random = np.random.default_rng(0)
-    folder.mkdir()
-    writer = VectorWriter(folder)
     counts = random.integers(1, m + 1, texts) if ragged else np.full(texts, m)
     vectors = random.standard_normal((counts.sum(), 8)).astype(np.float32)
     if values is not None:
         vectors = random.choice(values, vectors.shape).astype(np.float32)
     lexical = random.random((texts, 30), dtype=np.float32)
-    lexical = scipy.sparse.csr_matrix(lexical * (lexical > 0.8)) if weights else None
-    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, counts=counts, weights=lexical)
-    writer.finish()
-    return folder
+    lexical = lexical * (lexical > 0.8) if weights else None
+    return write_store(folder, vectors=vectors, counts=counts, weights=lexical, shard=texts).folder
 
 
 @pytest.mark.parametrize(
@@ -161,30 +156,3 @@ def test_from_the_command_line(tmp_path):
     assert found["source"] == str(queries)
     code, output = run("index", tmp_path / "v", "-o", tmp_path / "j", "--check", "--check-count", 7, "--json")
     assert (code, json.loads(output)["queries"]) == (0, 7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{v}"], "needs 'output'"),
-        (["{v}", "--output", "{new}", "--check-k", "3"], "check_k is about a check"),
-        (["{i}", "--check", "--indexer", "flat"], "indexer is for building"),
-        (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
-        (["{v}", "--check"], "is a vectors folder"),
-        (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
-        (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
-        (["{i}", "--check", "--check-queries", "{queries}"], "does not say which checkpoint made it"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_usage_is_refused(tmp_path, arguments, message):
-    """Exit code 2, one message, and nothing is built."""
-    collection = testing.tiny_collection(tmp_path / "data")
-    build_index(write(tmp_path / "v"), output=tmp_path / "i")
-    names = {"v": "v", "i": "i", "new": "new", "corpus": "data/corpus.jsonl", "queries": collection.queries}
-    places = {name: tmp_path / place for name, place in names.items()}
-    code, output = run("index", *(one.format(**places) for one in arguments))
-    assert code == 2
-    assert message in output
-    assert "Traceback" not in output
-    assert not (tmp_path / "new").exists()

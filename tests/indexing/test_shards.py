@@ -7,13 +7,11 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit.cli import main
 from retrievalkit.contracts.cluster import ClusterOptions
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.errors import ArtifactError
 from retrievalkit.indexing import fanout, shards
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.open_indexes import open_index
@@ -85,38 +83,9 @@ def test_a_killed_build_goes_on_with_the_shards_that_lack(tmp_path, monkeypatch)
     assert built == [".0003.vectors", ".0004.vectors"]
     monkeypatch.undo()
     assert build_index(vectors, output=tmp_path / "anew", parts=4) == manifest
-
-
-@forks
-def test_shards_of_another_build_are_not_taken(tmp_path):
-    vectors = write(tmp_path / "vectors", 1, weighted=False)
-
-    def killed():
-        kill_at_call(shards, "_build", 3)
-        build_index(vectors, output=tmp_path / "index", parts=4)
-
+    index = tmp_path / "other"
     assert in_another_process(killed) == -signal.SIGKILL
-    assert build_index(vectors, output=tmp_path / "index", parts=3)["counts"]["texts"] == TEXTS
-
-
-def test_more_shards_than_the_vectors_have_are_refused(tmp_path):
-    vectors = write(tmp_path / "vectors", 1, weighted=False)
-    with pytest.raises(InputError, match=r"consists of 11 shards of texts, which cannot be cut into 12 .* fewer"):
-        build_index(vectors, output=tmp_path / "index", parts=12)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["v", "--output", "x", "--ray", "local"], "Add shards"),
-        (["v", "--add", "w", "--shards", "2"], "shards has no part in changing the index 'v'"),
-        (["v", "--check", "--shards", "2"], "shards is for building an index"),
-    ],
-)
-def test_options_without_effect_are_refused(words, message):
-    done = CliRunner().invoke(main, ["index", *words])
-    assert done.exit_code == 2
-    assert message in done.output
+    assert build_index(vectors, output=index, parts=3)["counts"]["texts"] == TEXTS  # of another build
 
 
 def test_a_worker_that_lacks_the_index_or_has_another_says_where(tmp_path, workers):

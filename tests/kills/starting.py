@@ -1,4 +1,4 @@
-"""Starts rkit: as a fork of this process, which has imported everything, or as a process of its own.
+"""Starts rkit as forks of this process, which has imported everything.
 
 Each started command is the leader of a session, so that whatever it leaves running is found.
 """
@@ -9,7 +9,6 @@ import atexit
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -59,12 +58,7 @@ def preload():
 
 
 class Running:
-    """A command that was started; of several processes, all of them.
-
-    Attributes:
-        leaders: The process ids of the processes that were started, the main one first.
-        codes: The exit codes of those that ended; negative for a signal.
-    """
+    """The processes of a command, the main one first, and the exit codes of those that ended; negative for a signal."""
 
     def __init__(self, leaders):
         self.leaders, self.codes = leaders, {}
@@ -128,32 +122,12 @@ class Running:
         return process in self.codes
 
 
-def start(words, folder, *, processes=1, fresh=False, before=None):
-    """Start a command in a folder; what it prints goes to `stdout` and `stderr` in the folder's parent.
+def start(words, folder, *, processes=1, before=None):
+    """Start a command line in a folder; what it prints goes to `stdout` and `stderr` in the folder's parent.
 
-    Args:
-        words: The command line without "rkit".
-        folder: The folder to run in.
-        processes: How many processes to start together.
-        fresh: Start a Python of its own, or torchrun, instead of a fork.
-        before: Called in each fork before the command.
+    `before` is called in each process before the command.
     """
     environment = {**ENVIRONMENT, "TMPDIR": str(folder.parent / "tmp"), "TERM": "dumb"}
-    if fresh:
-        several = ("-m", "torch.distributed.run", "--nproc-per-node", str(processes)) if processes > 1 else ()
-        with (folder.parent / "stdout").open("wb") as out, (folder.parent / "stderr").open("wb") as err:
-            process = subprocess.Popen(
-                [sys.executable, *several, "-m", "retrievalkit", *words],
-                cwd=folder,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-        # `Running` waits for it by its number; the object would complain that nobody did.
-        process.returncode = 0
-        return Running([process.pid])
     if processes > 1:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -184,13 +158,9 @@ def _run_in_fork(words, folder, environment, unblocked, before):
     os.chdir(folder)
     os.environ.update(environment)
     tempfile.tempdir = None
-    for number, (name, flags) in enumerate(
-        (
-            (os.devnull, os.O_RDONLY),
-            *((folder.parent / name, os.O_WRONLY | os.O_APPEND) for name in ("stdout", "stderr")),
-        )
-    ):
-        os.dup2(os.open(name, flags | os.O_CREAT), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in enumerate(("stdout", "stderr"), 1):
+        os.dup2(os.open(folder.parent / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT), number)
     # pytest replaces these by files of its own.
     sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,13 +1,15 @@
 """Commands killed at random moments leave nothing that blocks, and run again they write what they would have written.
 
-`make kill N=200` tries all commands; these are few, and a check that the trials find what they look for.
+`make kill N=200` draws trials of all commands; the usual ones are of commands that are quickly prepared.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -20,33 +22,26 @@ from retrievalkit.data.convert import convert
 
 pytestmark = [forks, pytest.mark.slow]
 
+SEED = random.Random(os.environ.get("SEED", "0"))
+KINDS = (*SIGNALS, *FAULTS)
+TRIALS = [(name, kind, SEED.uniform(0.1, 0.9)) for name in SMALL for kind in KINDS]
+if drawn := int(os.environ.get("RKIT_KILLS", "0")):
+    TRIALS = [(name, SEED.choice(KINDS), SEED.random()) for name in islice(cycle(COMMANDS), drawn)]
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    """The commands that are quickly prepared."""
     preload()
-    return Bench(tmp_path_factory.mktemp("kills") / "bench", list(SMALL))
+    return Bench(tmp_path_factory.mktemp("kills") / "bench", {name for name, _, _ in TRIALS})
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("name", SMALL)
-def test_a_command_that_is_killed_runs_again(bench, name, number):
-    """With the same bytes; in the second half of its time it is sure to run."""
-    moment = random.Random(f"{name} {number}").uniform(0.1, 0.9) * bench.seconds[name]
-    assert not bench.kill(name, number, moment, rank=1).problems
-
-
-@pytest.mark.parametrize("name", ["encode", "train, two processes"])
-def test_a_command_in_a_python_of_its_own(bench, name):
-    """With all that starting costs; where torchrun is killed, its processes would wait for each other."""
-    made = bench.kill(name, signal.SIGKILL, bench.startup / 2 + (name != "encode") * 3, fresh=True)
-    assert (made.code, made.problems) == (-signal.SIGKILL, [])
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-@pytest.mark.parametrize("name", SMALL)
-def test_a_fault_of_the_machine_is_a_message_and_loses_nothing(bench, name, kind):
-    assert not bench.fault(name, kind, random.Random(name)).problems
+@pytest.mark.parametrize(("name", "kind", "share"), TRIALS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_command_that_is_killed_or_meets_a_fault_loses_nothing_and_runs_again(bench, name, kind, share):
+    """With the same bytes: after signals, full disks and refused renames."""
+    if kind in FAULTS:
+        assert not bench.fault(name, kind, random.Random(share)).problems
+    else:
+        assert not bench.kill(name, kind, share, rank=1).problems
 
 
 def test_what_is_not_whole_and_what_stays_is_noticed(bench, monkeypatch):
@@ -59,10 +54,11 @@ def test_what_is_not_whole_and_what_stays_is_noticed(bench, monkeypatch):
         Path(".left").write_text("here")
         return original(*arguments, **options)
 
+    bench.measure("convert")
     monkeypatch.setattr(convert, "_program", half)
-    assert "left 'out/corpus.jsonl', which is not whole" in bench.kill("convert", signal.SIGKILL, 1.0).problems
+    assert "left 'out/corpus.jsonl', which is not whole" in bench.kill("convert", signal.SIGKILL, 0.9).problems
     monkeypatch.setattr(convert, "_program", left)
-    made = bench.kill("convert", signal.SIGKILL, 2 * bench.seconds["convert"])
+    made = bench.kill("convert", signal.SIGKILL, 2)
     assert made.code is None
     assert "left for good: ['.left']" in made.problems[0]
 

@@ -5,50 +5,31 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import resource
 import shlex
 import shutil
 import signal
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from kills.commands import COMMANDS, DATA, make_inputs
-from kills.starting import SIGNALS, start
+from kills.starting import start
 
-_OURS = re.compile(r"/retrievalkit/(?!__)")
 EXPECTED = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
 @dataclass
 class Trial:
-    """What happened.
-
-    Attributes:
-        name: Of the command.
-        how: What was done to it, and when.
-        code: Exit code of what was disturbed; None = it had ended before.
-        problems: What should not be so.
-    """
+    """A disturbed command: its exit code, None if it had ended before, and what should not be so."""
 
     name: str
-    how: str
     code: int | None = None
     problems: list[str] = field(default_factory=list)
 
-    def __str__(self):
-        return f"'{self.name}', {self.how}: exit code {self.code}: {'; '.join(self.problems) or 'ok'}"
-
 
 class Bench:
-    """A folder in which commands are disturbed; what they read is in it too.
-
-    Args:
-        folder: An empty folder.
-        names: The commands, of `COMMANDS`.
-    """
+    """An empty folder in which commands are disturbed; what they read is in it too."""
 
     def __init__(self, folder, names):
         self.folder, self.work, self.inputs = folder, folder / "work", folder / "inputs"
@@ -57,25 +38,22 @@ class Bench:
         make_inputs(self.inputs, lambda line: self._done(line, self.inputs), names)
         self.before = digests(self.inputs)
         self.expected, self.states, self.seconds = {}, {}, {}
-        for name in names:
-            outcomes, before = [], ""
-            for _ in range(2):
-                self.prepare(name)
-                before = self._hits() if COMMANDS[name].changes else ""
-                started = time.monotonic()
-                self._done(COMMANDS[name].words, self.work, processes=COMMANDS[name].processes)
-                self.seconds[name] = time.monotonic() - started
-                outcomes.append(self._outcome(name))
-            assert outcomes[0] == outcomes[1], f"'{name}' does not repeat itself"
-            self.expected[name] = outcomes[0]
-            self.states[name] = before, self._hits() if COMMANDS[name].changes else ""
 
-    @cached_property
-    def startup(self):
-        """How much longer a command takes in a Python of its own."""
-        started = time.monotonic()
-        start(["search", "nowhere", "--queries", DATA], self.inputs, fresh=True).finish()
-        return time.monotonic() - started
+    def measure(self, name):
+        """Run a command undisturbed, twice, for what it writes and how long it takes."""
+        if name in self.expected:
+            return
+        outcomes, before = [], ""
+        for _ in range(2):
+            self.prepare(name)
+            before = self._hits() if COMMANDS[name].changes else ""
+            started = time.monotonic()
+            self._done(COMMANDS[name].words, self.work, processes=COMMANDS[name].processes)
+            self.seconds[name] = time.monotonic() - started
+            outcomes.append(self._outcome(name))
+        assert outcomes[0] == outcomes[1], f"'{name}' does not repeat itself"
+        self.expected[name] = outcomes[0]
+        self.states[name] = before, self._hits() if COMMANDS[name].changes else ""
 
     def prepare(self, name):
         """An empty folder to work in, but for what the command is to replace."""
@@ -108,22 +86,17 @@ class Bench:
     def _printed(self):
         return (self.folder / "stderr").read_text(errors="replace")
 
-    def kill(self, name, number, moment, *, rank=0, fresh=False):
-        """Send a signal to a command, look at what it left, and run it again.
+    def kill(self, name, number, share, *, rank=0):
+        """Send a signal to a command after a share of its time, look at what it left, and run it again.
 
-        Args:
-            name: The command.
-            number: The signal.
-            moment: When it is sent, in seconds from the start.
-            rank: Of several processes, the one that gets the signal; an interrupt goes to all.
-            fresh: Start it as a process of its own.
+        Of several processes, the one of this rank gets the signal; an interrupt goes to all.
         """
-        command, place = COMMANDS[name], "a process of its own" if fresh else "a fork"
-        made = Trial(name, f"{number.name} after {moment:.3f} s in {place}, rank {rank}")
+        self.measure(name)
+        command, made, moment = COMMANDS[name], Trial(name), share * self.seconds[name]
         self.prepare(name)
         earlier = digests(self.work)
         self._clear_streams()
-        running = start(shlex.split(command.words), self.work, processes=command.processes, fresh=fresh)
+        running = start(shlex.split(command.words), self.work, processes=command.processes)
         try:
             if running.wait(moment):
                 assert running.finish() == 0, self._printed()
@@ -139,23 +112,20 @@ class Bench:
         if left := running.left_running():
             made.problems.append(f"left {len(left)} processes running")
         # Before rkit's own first line Python ends as it does.
-        early = moment < (self.startup if fresh else 0.1)
-        if made.code not in (None, 0, EXPECTED[number]) and not (early and made.code == -number):
+        if made.code not in (None, 0, EXPECTED[number]) and not (moment < 0.1 and made.code == -number):
             made.problems.append(f"ended with exit code {made.code}")
         printed = self._printed()
-        # Python's own, before the command line is imported, and torchrun's are not ours.
-        if "Traceback" in printed and not (fresh and not _OURS.search(printed)):
+        if "Traceback" in printed:
             made.problems.append(f"printed a traceback: {printed[-1500:]}")
-        if number == signal.SIGINT and made.code == 130 and not fresh and printed.count("nterrupted") > 1:
+        if number == signal.SIGINT and made.code == 130 and printed.count("nterrupted") > 1:
             made.problems.append(f"printed more than a line: {printed[-500:]}")
         self._check(made, earlier)
         return made
 
     def fault(self, name, kind, source):
         """Run a command while something is wrong with the machine, look at what it left, and run it again."""
-        command = COMMANDS[name]
-        prepare, how = kind(source)
-        made = Trial(name, how)
+        self.measure(name)
+        command, made, prepare = COMMANDS[name], Trial(name), kind(source)
         self.prepare(name)
         earlier = digests(self.work)
         try:
@@ -209,16 +179,6 @@ class Bench:
             hits.unlink()
 
 
-def draw_moments(bench, source, count, *, fresh_share=0.0):
-    """Commands, signals and moments: each command in turn, the moment drawn over its whole run time."""
-    names = list(bench.seconds)
-    for number in range(count):
-        name, fresh = names[number % len(names)], source.random() < fresh_share
-        longest = bench.seconds[name] + (bench.startup if fresh else 0.0)
-        options = {"rank": source.randrange(2), "fresh": fresh}
-        yield (name, source.choice(SIGNALS), source.uniform(0.0, longest)), options
-
-
 def largest_file(source):
     """A limit to the size of files, which stands for a disk that is full at some byte."""
     size = int((1 << 18) ** source.uniform(0.6, 1.0))
@@ -227,7 +187,7 @@ def largest_file(source):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    return prepare, f"with files of at most {size} bytes"
+    return prepare
 
 
 def failing_rename(source):
@@ -245,7 +205,7 @@ def failing_rename(source):
 
         os.rename = os.replace = failing
 
-    return prepare, f"every rename from {first} on fails: {errno.errorcode[number]}"
+    return prepare
 
 
 FAULTS = (largest_file, failing_rename)
@@ -256,8 +216,8 @@ def digests(folder):
     found = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        if "logs" in name.parts or name.parts[0].startswith("torchelastic_"):
-            continue  # torchrun leaves its own folder where it is killed
+        if "logs" in name.parts:
+            continue
         if path.is_file():
             found[name.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.is_dir() and not any(path.iterdir()):

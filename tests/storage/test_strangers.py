@@ -14,7 +14,7 @@ from retrievalkit_testing.properties import limited
 
 from retrievalkit import storage
 from retrievalkit.cli import main
-from retrievalkit.data.vectors import VectorWriter
+from vector_folders import write
 
 DEEP = json.loads("[" * 300 + "]" * 300)
 VALUES = (None, -1, 2**70, 1e300, "x", "../x", [], {}, True, DEEP)
@@ -25,15 +25,9 @@ def rkit(*words):
 
 
 def write_vectors(folder, *, weights):
-    folder.mkdir()
-    writer = VectorWriter(folder)
-    vectors = np.random.default_rng(0).standard_normal((6, 1, 4)).astype(np.float32)
-    writer.write_shard(0, [f"t{row}" for row in range(6)], vectors, weights=np.abs(vectors[:, 0]) if weights else None)
-    counts = writer.finish()
+    vectors = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
     inputs = {"texts": storage.describe_input("corpus", "c" * 32)}
-    storage.write_manifest(
-        folder, "vectors", command="encode", options={}, inputs=inputs, counts=counts, files=writer.checksums()
-    )
+    write(folder, vectors=vectors, weights=np.abs(vectors) if weights else None, inputs=inputs)
 
 
 @pytest.mark.parametrize("indexer", ["flat", "faiss", "dense_sparse", "sparse", "lucene_hnsw", "milvus"])

@@ -146,7 +146,7 @@ def test_shards_are_built_and_searched_as_one_index_though_a_node_is_lost(cluste
         build_index(vectors, indexer=name, output=tmp_path / kind, parts=5, cluster=workers)
         opened[kind] = (open_index(whole).indexer, asked(of_query, weighted=weighted))
     spread = {kind: open_index(tmp_path / kind, cluster=on(cluster)).indexer for kind in opened}
-    assert {len(one._parts) for one in spread.values()} == {2}
+    assert {len(one._asked) for one in spread.values()} == {2}
     for kind, (one, queries) in opened.items():
         assert_same(spread[kind], one, queries)
     cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)

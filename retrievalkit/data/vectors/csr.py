@@ -6,7 +6,6 @@ as they are.
 
 from __future__ import annotations
 
-import itertools
 import struct
 import zipfile
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from retrievalkit.errors import ArtifactError
 
 _LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip file's member, before its name and its extra field
 _MOST_COLUMNS = 1 << 31
-_NOTHING = np.zeros(0)
 
 
 class MappedCsr:
@@ -55,13 +53,6 @@ class MappedCsr:
         """Any rows, in the order given, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
-    def pieces(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The columns and the values of any rows, row by row."""
-        # Without numpy's memmap, whose slices cost microseconds each.
-        columns, values = np.asarray(self._columns), np.asarray(self._values)
-        ends = zip(self._starts[rows].tolist(), self._starts[rows + 1].tolist(), strict=True)
-        return [(columns[first:last], values[first:last]) for first, last in ends]
-
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
         """A matrix of columns and values from the file."""
         import scipy.sparse
@@ -88,14 +79,16 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
         rows: (n,) its row in the file.
     """
     order = np.argsort(numbers, kind="stable")
-    bounds = np.searchsorted(numbers[order], np.arange(len(files) + 1)).tolist()
-    found = [(_NOTHING, _NOTHING)] * len(rows)
-    for file, (start, end) in zip(files, itertools.pairwise(bounds), strict=True):
-        places = order[start:end]
-        for place, piece in zip(places.tolist(), file.pieces(rows[places]), strict=True):
-            found[place] = piece
-    starts = np.concatenate([[0], np.cumsum([len(columns) for columns, _ in found], dtype=np.int64)])
-    return files[0].checked(found, starts)
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    pieces, counts = [], [np.zeros(1, dtype=np.int64)]
+    for places in np.split(order, cuts) if len(order) else []:
+        file = files[int(numbers[places[0]])]
+        elements, starts = spread(file._starts, rows[places])
+        # Without numpy's memmap, whose slices cost microseconds each.
+        pieces.append((np.asarray(file._columns)[elements], np.asarray(file._values)[elements]))
+        counts.append(np.diff(starts))
+    matrix = files[0].checked(pieces, np.cumsum(np.concatenate(counts)))
+    return matrix if len(cuts) == 0 else matrix[np.argsort(order)]
 
 
 def members(path: Path) -> dict[str, tuple[int, int]]:

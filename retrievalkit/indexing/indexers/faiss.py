@@ -127,15 +127,21 @@ class Faiss(Indexer):
         source = VectorStore(source.folder, view="vectors")
         source.link(index_dir / "vectors")
         self._use_threads()
-        empty = self._trained(source)
+        faiss, size = self._faiss, min(self.train_size, source.rows)
+        with self._reported(f"makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers"):
+            empty = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
+        if not empty.is_trained:
+            with self._reported(f"cannot train '{self.factory}' on {size} vectors"):
+                empty.train(_sample(source, size))
+        self._set_parameters(empty, self.parameters)
         with self._reported(f"builds no index '{self.factory}' of {source.rows} vectors"):
             shards = 0
-            index, first = self._faiss.clone_index(empty), 0
+            index, first = faiss.clone_index(empty), 0
             for block in source.blocks(_BLOCK):
                 assert block.vectors is not None
                 if index.ntotal and index.ntotal + len(block.vectors) > self.shard_vectors:
                     self._write(index, index_dir, first)
-                    shards, first, index = shards + 1, first + index.ntotal, self._faiss.clone_index(empty)
+                    shards, first, index = shards + 1, first + index.ntotal, faiss.clone_index(empty)
                 index.add(_as_float32(block.vectors))
             self._write(index, index_dir, first)
             chosen = {} if self.parameters else self._chosen(source, index_dir)
@@ -224,17 +230,6 @@ class Faiss(Indexer):
             for query, rows in enumerate(np.split(found, np.cumsum(counts)[:-1])):
                 texts[query].append(np.unique(store.texts_of(rows[rows >= 0] + first)))
         return [np.unique(np.concatenate(parts)) for parts in texts]
-
-    def _trained(self, source: VectorStore) -> Any:
-        faiss = self._faiss
-        with self._reported(f"makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers"):
-            index = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
-        size = min(self.train_size, source.rows)
-        if not index.is_trained:
-            with self._reported(f"cannot train '{self.factory}' on {size} vectors"):
-                index.train(_sample(source, size))
-        self._set_parameters(index, self.parameters)
-        return index
 
     def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
         """The search parameters with the least effort for the recall, and the recall; both are measured.

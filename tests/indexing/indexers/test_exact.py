@@ -74,3 +74,13 @@ def test_the_number_of_threads_changes_nothing(tmp_path, name):
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_precision_changes_the_scores_a_little(tmp_path):
+    store = write(tmp_path / "vectors", vectors=drawn(70))
+    queries = Representation(torch.from_numpy(drawn(5, 1))[:, None])
+    (exact, *_), (rough, *_) = (
+        opened("flat", store, tmp_path / name, precision=name).search(queries, 5)[1] for name in ("fp32", "bf16")
+    )
+    assert not np.array_equal(exact, rough)
+    np.testing.assert_allclose(exact, rough, rtol=0.1)

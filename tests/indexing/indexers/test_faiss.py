@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import registry
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.errors import MissingDependencyError, OptionError
 from retrievalkit.indexing.indexers.faiss import Faiss
 from retrievalkit.scoring import scores
 from vector_folders import DIM, assert_best, drawn, opened, representation, write
@@ -77,13 +76,6 @@ def test_other_factories_find_most(tmp_path, factory):
     assert recall > 0.3
 
 
-@pytest.mark.parametrize("factory", ["IDMap,Flat", "IDMap2,Flat", "Flat,IDMap"])
-def test_a_map_of_ids_around_an_exact_index_is_exact(tmp_path, factory):
-    store, documents = made(tmp_path / "vectors", [1] * 100)
-    found, _ = opened("faiss", store, tmp_path / "index", factory=factory).search(queries(), 7)
-    assert found == expected(queries(), documents, 7)
-
-
 @pytest.mark.parametrize("shard_vectors", [10_000, 700])
 @pytest.mark.parametrize(
     ("factory", "effort"), [("IVF64,Flat", "nprobe"), ("HNSW4", "efSearch"), ("PQ4x4,RFlat", "k_factor_rf")]
@@ -109,20 +101,25 @@ def test_search_parameters_are_chosen_for_a_recall(tmp_path, factory, effort, sh
 
 
 def test_effort_that_gains_nothing_is_not_spent(tmp_path):
-    """Where rounding puts the recall out of reach, searching all lists finds no more than searching some."""
     (tmp_path / "index").mkdir()
     found = Faiss(factory="IVF64,PQ1x4").build(made(tmp_path / "vectors", [1] * 1000)[0], tmp_path / "index")
     assert found["recall@10"] < 0.95
     assert found["nprobe"] < 64
 
 
-def test_parameters_change_what_is_found(tmp_path):
-    """Probing all lists of an inverted file is exact; probing one is not."""
+@pytest.mark.parametrize(
+    ("options", "exact"),
+    [
+        *(({"factory": one}, True) for one in ("IDMap,Flat", "IDMap2,Flat", "Flat,IDMap")),
+        ({"factory": "IVF8,Flat", "parameters": "nprobe=8"}, True),
+        ({"factory": "IVF8,Flat", "parameters": "nprobe=1"}, False),
+    ],
+    ids=str,
+)
+def test_maps_of_ids_and_probing_all_lists_are_exact(tmp_path, options, exact):
     store, documents = made(tmp_path / "vectors", [1] * 400)
-    asked = queries(count=20)
-    for lists in (8, 1):
-        indexer = opened("faiss", store, tmp_path / str(lists), factory="IVF8,Flat", parameters=f"nprobe={lists}")
-        assert (indexer.search(asked, 5)[0] == expected(asked, documents, 5)) == (lists == 8)
+    found, _ = opened("faiss", store, tmp_path / "index", **options).search(queries(count=20), 5)
+    assert (found == expected(queries(count=20), documents, 5)) == exact
 
 
 def test_the_training_size_changes_the_index(tmp_path):
@@ -154,39 +151,6 @@ def test_what_faiss_refuses_is_said(tmp_path, options, message):
     store, _ = made(tmp_path / "vectors", [1] * 50)
     with pytest.raises(OptionError, match=message):
         opened("faiss", store, tmp_path / "index", **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"factory": one} for one in ("IVF0,Flat", "HNSW0", "PQ8x0", "HNSW1")]
-    + [{"recall": 0.0}, {"parameters": "nprobe=0"}, {"train_size": 0}, {"shard_vectors": 0}, {"candidates": 0}],
-    ids=str,
-)
-def test_values_that_faiss_does_not_survive_are_refused(options):
-    with pytest.raises(OptionError, match=next(iter(options))):
-        registry.create("indexer", "faiss", **options)
-
-
-def test_a_gpu_that_faiss_has_not_is_refused():
-    """The GPU build is named."""
-    import faiss
-
-    if faiss.get_num_gpus():
-        pytest.skip("faiss has a GPU here")
-    with pytest.raises(UnsupportedError, match="faiss-gpu"):
-        Faiss(device="cuda")
-
-
-def test_weights_are_pointed_to_other_indexers(tmp_path):
-    """faiss searches vectors alone, and leaves weights aside only when told to."""
-    both = write(tmp_path / "both", vectors=np.ones((2, DIM)), weights=np.ones((2, 4)))
-    for store, other in ((write(tmp_path / "weights", weights=np.ones((2, 4))), "sparse"), (both, "dense_sparse")):
-        with pytest.raises(UnsupportedError, match=f"--indexer {other}"):
-            Faiss().build(store, tmp_path / "index")
-    indexer = opened("faiss", both, tmp_path / "index", view="vectors")
-    asked = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, 4))
-    assert [indexer.search(asked, 2)[0], indexer.search(asked, 2)[1][0].tolist()] == [[["t0", "t1"]], [DIM, DIM]]
-    assert indexer.scores(asked, [["t1"]])[0].tolist() == [DIM]
 
 
 def test_faiss_that_is_not_installed_is_named(monkeypatch):

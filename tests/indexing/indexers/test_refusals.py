@@ -1,7 +1,8 @@
-"""Queries of another model, and folders that were damaged, are refused by every indexer of vectors."""
+"""Wrong options, unfitting or damaged folders and queries of another model are refused by every indexer of vectors."""
 
 from __future__ import annotations
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -72,3 +73,50 @@ def test_a_damaged_index_is_refused_when_it_is_opened(name, file, tmp_path):
         (other / file).write_bytes(whole)
         with pytest.raises(ArtifactError, match="holds an array"):
             indexer(name).open(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("faiss", {"factory": one}) for one in ("IVF0,Flat", "HNSW0", "PQ8x0", "HNSW1")),
+        *(("faiss", {one: 0}) for one in ("recall", "train_size", "shard_vectors", "candidates")),
+        ("faiss", {"parameters": "nprobe=0"}),
+        ("flat", {"block": 0}),
+        ("flat", {"precision": "fp8"}),
+        ("small", {"rescored": 0}),
+        ("dense_sparse", {"candidates": 0}),
+        ("dense_sparse", {"search": "best"}),
+        *(("flat", {"device": "cuda"}) for _ in range(not torch.cuda.is_available())),
+        *(("faiss", {"device": "cuda"}) for _ in range(not faiss.get_num_gpus())),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_named(name, options):
+    """Before faiss, which some of them end, sees them."""
+    with pytest.raises((OptionError, UnsupportedError), match=next(iter(options))):
+        registry.create("indexer", name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("sparse", "dense", "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", "dense", "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", "lexical", "no vectors.* --indexer sparse"),
+        ("faiss", "lexical", "--indexer sparse"),
+        ("faiss", "both", "--indexer dense_sparse"),
+        ("small", "lexical", "--indexer sparse"),
+        ("small", "both", "--set view=vectors"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_pointed_to_another_indexer(tmp_path, name, kind, message):
+    weights = None if kind == "dense" else drawn_weights(np.random.default_rng(0), 5)
+    store = write(tmp_path / "v", vectors=None if kind == "lexical" else np.ones((5, DIM)), weights=weights)
+    (tmp_path / "i").mkdir()
+    with pytest.raises(UnsupportedError, match=message):
+        registry.create("indexer", name).build(store, tmp_path / "i")
+    if kind == "both":  # unless the weights are left aside
+        asked = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, TERMS))
+        made = opened(name, store, tmp_path / "view", view="vectors")
+        assert made.search(asked, 2)[1][0].tolist() == [DIM, DIM]
+        assert made.scores(asked, [["t1"]])[0].tolist() == [DIM]

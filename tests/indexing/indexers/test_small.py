@@ -7,9 +7,7 @@ import pytest
 import torch
 from retrievalkit_testing.indexers import INDEXERS
 
-from retrievalkit import registry
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.indexers import small
 from retrievalkit.indexing.recall import check_index
@@ -95,13 +93,3 @@ def test_the_check_states_the_recall(tmp_path):
         assert manifest["counts"]["bytes_a_vector"] == (DIM + 4 if name == "int8" else 3)
     assert found["int8"] > 0.95
     assert found["binary"] < 0.8 < found["more"] < 1 or found["more"] == 1
-
-
-def test_what_it_cannot_search_is_refused(tmp_path):
-    weights = np.eye(40, 7, dtype=np.float32)
-    both = write(tmp_path / "both", vectors=drawn(40), weights=weights)
-    with pytest.raises(UnsupportedError, match=r"holds vectors and weights.*--set view=vectors"):
-        opened(both, tmp_path / "a")
-    assert opened(both, tmp_path / "b", view="vectors").search(Representation(torch.ones(1, 1, DIM)), 3)
-    with pytest.raises(OptionError, match="rescored"):
-        registry.create("indexer", "small", rescored=0)

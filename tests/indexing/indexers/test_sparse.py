@@ -11,10 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import registry
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import postings, rounded
-from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.indexers import dense_sparse
 from retrievalkit.scoring import bf16_filter
 from vector_folders import DIM, TERMS, assert_best, opened, write
@@ -152,21 +150,3 @@ def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
         assert ids[row] == [f"t{text}" for text in wanted]
         np.testing.assert_allclose(values[row], (dense + lexical)[row][wanted], rtol=1e-4)
     assert ids != [[f"t{text}" for text in np.argsort(-row)[:3]] for row in dense + lexical]
-
-
-def test_what_a_folder_lacks_is_said(tmp_path):
-    """And which indexer would do."""
-    dense = write(tmp_path / "dense", vectors=np.ones((1, DIM)))
-    lexical = write(tmp_path / "lexical", weights=draw(np.random.default_rng(0), 5))
-    (tmp_path / "i").mkdir()
-    for name, store, message in (
-        ("sparse", dense, "no weights .* --indexer flat or faiss"),
-        ("dense_sparse", dense, "no weights .* --indexer flat or faiss"),
-        ("dense_sparse", lexical, "no vectors.* --indexer sparse"),
-    ):
-        with pytest.raises(UnsupportedError, match=message):
-            registry.create("indexer", name).build(store, tmp_path / "i")
-    with pytest.raises(OptionError, match="'candidates'"):
-        registry.create("indexer", "dense_sparse", candidates=0)
-    with pytest.raises(OptionError, match="search"):
-        registry.create("indexer", "dense_sparse", search="best")

@@ -23,7 +23,7 @@ from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.batches import token_budget_batches
 from retrievalkit.models.precision import Precision, autocast, default_device
-from retrievalkit.models.pretrained import check_finite, load_pretrained, locate_model, quiet
+from retrievalkit.models.pretrained import check_finite, load_pretrained, locate_model, save_pretrained
 from retrievalkit.storage import NOT_WEIGHTS
 
 KIND = "reranker"
@@ -71,11 +71,7 @@ class CrossEncoder(nn.Module, Reranker):
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
-        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed.
-
-        Raises:
-            InputError: There is no such model, or weights other than the head's are missing.
-        """
+        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed."""
         _check_kind(source, "--model")
         located = locate_model(source)
         with torch.random.fork_rng(devices=[]):
@@ -91,7 +87,8 @@ class CrossEncoder(nn.Module, Reranker):
                 f"'{min(missing)}': they would be random. Check the model folder."
             )
             raise InputError(msg)
-        return cls(model, _tokenizer(located), max_length=max_length, source=str(source))
+        tokenizer = load_pretrained(transformers.AutoTokenizer, located)
+        return cls(model, tokenizer, max_length=max_length, source=str(source))
 
     @classmethod
     def load(
@@ -103,9 +100,6 @@ class CrossEncoder(nn.Module, Reranker):
             source: Name or folder.
             max_length: Most tokens of a pair, for a cross-encoder that was not trained here; None = 512, or its limit.
             device: Where to put it; None = the GPU where there is one, else the CPU.
-
-        Raises:
-            InputError: There is no such model, it lacks a head of one label or two, or it brings a length of its own.
         """
         trained_here = _check_kind(source, "the re-ranker")
         if trained_here and max_length is not None:
@@ -131,7 +125,7 @@ class CrossEncoder(nn.Module, Reranker):
                 f"second is named {', '.join(_RELEVANT)}."
             )
             raise UnsupportedError(msg)
-        tokenizer = _tokenizer(located)
+        tokenizer = load_pretrained(transformers.AutoTokenizer, located)
         length = max_length or min(_longest_input(model, tokenizer), 512)
         reranker = cls(model, tokenizer, max_length=length, source=str(source))
         reranker.fingerprint = fingerprint
@@ -191,16 +185,7 @@ class CrossEncoder(nn.Module, Reranker):
         """The scores of tokenised pairs, float32, in the order given.
 
         In fp32 a pair's score is the same, but for rounding in the last digits, whatever it is batched with. In bf16
-        its third digit may differ with the batch.
-
-        Args:
-            pairs: What `tokenize` made.
-            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
-            precision: What to compute in.
-            advance: Called after each batch with its number of pairs.
-
-        Raises:
-            RetrievalkitError: A score is not finite.
+        its third digit may differ with the batch. `advance` is called after each batch with its number of pairs.
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         self.eval()
@@ -225,14 +210,8 @@ class CrossEncoder(nn.Module, Reranker):
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder; the tokenizer's `model_max_length` stores the maximum length of a pair."""
-        if self.tokenizer.is_fast:
-            # A fast tokenizer remembers the truncation of its last call, and would store it.
-            self.tokenizer.backend_tokenizer.no_truncation()
-            self.tokenizer.backend_tokenizer.no_padding()
         self.tokenizer.model_max_length = self.max_length
-        with quiet():
-            self.model.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+        save_pretrained(self.model, self.tokenizer, folder)
 
     def _check_tokenizer(self) -> None:
         if self.tokenizer.pad_token_id is None:
@@ -300,10 +279,6 @@ def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
     return loaded
 
 
-def _tokenizer(located: str) -> Any:
-    return load_pretrained(transformers.AutoTokenizer, located)
-
-
 def _longest_input(model: Any, tokenizer: Any) -> int:
     limit = min(int(tokenizer.model_max_length), _ENDLESS)
     tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
@@ -347,11 +322,7 @@ class FirstToken(nn.Module):
 
 
 def read_first_token_alone(model: Any) -> bool:
-    """Make a classification model compute its last layer for the first token only, if a trial gives the same scores.
-
-    Returns:
-        Whether the model was changed.
-    """
+    """Have a model compute its last layer for the first token only, if a trial gives the same scores; True if so."""
     config = model.config
     if config.model_type not in _LIKE_BERT or getattr(config, "_attn_implementation", "") != "sdpa":
         return False

@@ -8,15 +8,11 @@ import re
 import pytest
 import torch
 from click.testing import CliRunner
-from torch.nn import functional
 
 from retrievalkit.cli import main
-from retrievalkit.cli.doctor import doctor
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.indexing import encoding
 from retrievalkit.models import precision
-from retrievalkit.models.retriever import Retriever
 from retrievalkit.storage import read_manifest
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -62,16 +58,6 @@ def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
     assert precision.resolve_precision("fp32", CPU) == "fp32"
 
 
-def test_doctor_says_what_auto_means_and_why(monkeypatch):
-    """And that a value of RKIT_PRECISION is wrong."""
-    monkeypatch.setenv(precision.AUTO, "fp32")
-    finding = next(one for one in doctor() if one["name"] == "processor")
-    assert finding["value"].endswith("precision auto = fp32 (set by RKIT_PRECISION)")
-    monkeypatch.setenv(precision.AUTO, "fp8")
-    finding = next(one for one in doctor() if one["name"] == "processor")
-    assert (finding["ok"], "RKIT_PRECISION is 'fp8'" in finding["hint"]) == (False, True)
-
-
 @pytest.fixture(scope="module")
 def vectors(tiny_model, tiny_collection, tmp_path_factory):
     """The corpus encoded in each format, and an index of the vectors in fp32."""
@@ -102,17 +88,6 @@ def test_search_encodes_in_fp32_unless_told_otherwise(vectors, monkeypatch):
     assert plain == fp32 != bf16 == auto
 
 
-def test_a_precision_without_effect_is_refused(vectors, tmp_path):
-    """A run is fused and not encoded; texts of the folder are encoded already."""
-    (tmp_path / "run.trec").write_text("q Q0 d 1 1 x\n")
-    for words, problem in (
-        (("search", tmp_path / "run.trec", tmp_path / "run.trec"), "precision has no effect here"),
-        (("index", vectors / "index", "--check"), "precision is for the encoding of"),
-    ):
-        ended = CliRunner().invoke(main, [*map(str, words), "--precision", "bf16"])
-        assert (ended.exit_code, problem in ended.output) == (2, True), ended.output
-
-
 def rkit(*words):
     ended = CliRunner().invoke(main, list(map(str, words)))
     assert ended.exit_code == 0, ended.output
@@ -135,46 +110,4 @@ def test_int8_is_encoded_told_of_and_recorded(vectors, tiny_model, tiny_collecti
     assert hits(vectors / "index", "--precision", "int8") != hits(vectors / "index")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("train", "--model", "m", "--examples", "e", "--output", "o"),
-        ("pretrain", "--model", "m", "--corpus", "c", "--output", "o"),
-        ("rerank", "train", "--model", "m", "--examples", "e", "--output", "o"),
-        ("rerank", "apply", "r", "--run", "r", "--queries", "q", "--corpus", "c", "--output", "o"),
-    ],
-)
-def test_int8_is_for_encoding_alone(words):
-    """It is refused where a model is trained or scores pairs."""
-    ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
-    assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output
-
-
 TEXTS = [("", "peru"), ("", "the capital of peru is lima"), ("", "lima is a city")]
-
-
-@pytest.mark.parametrize("pooler", ["mean", "colbert"])
-def test_the_cosines_are_those_of_int8_to_float32(tiny_model, pooler):
-    """Of every vector that is not masked."""
-    retriever = Retriever.create(tiny_model, pooler=pooler).eval()
-    with torch.no_grad():
-        for weight in retriever.parameters():
-            weight.mul_(8)  # those of a trained model do not lie as near to zero
-    made, exact = (retriever.encode(TEXTS, "document", precision=name) for name in ("int8", "fp32"))
-    cosines = functional.cosine_similarity(made.vectors, exact.vectors, dim=-1).flatten()
-    if exact.vector_mask is not None:
-        cosines = cosines[exact.vector_mask.flatten()]
-    token_ids = retriever.tower("document").tokenize(TEXTS, "document")
-    told = encoding.nearness(retriever, token_ids, "document")
-    least, median = re.search(r"int8: of 3 texts .* is ([\d.]+) at least, ([\d.]+) in the median", told).groups()
-    assert float(least) == pytest.approx(float(cosines.min()), abs=1e-5)
-    assert float(median) == pytest.approx(float(cosines.median()), abs=1e-5)
-    assert float(least) < 0.9999
-
-
-@pytest.mark.parametrize("supported", [True, False])
-def test_bf16_is_offered_where_the_processor_multiplies_in_it(tiny_model, monkeypatch, supported):
-    monkeypatch.setattr(encoding, "multiplies_bf16", lambda: supported)
-    retriever = Retriever.create(tiny_model, pooler="mean").eval()
-    told = encoding.nearness(retriever, retriever.tower("query").tokenize(TEXTS, "query"), "query")
-    assert ("--precision bf16" in told) == supported

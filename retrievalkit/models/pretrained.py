@@ -95,7 +95,8 @@ def check_source(source: str) -> None:
         )
         raise ArtifactError(msg)
     if kind in ("vectors", "index"):
-        msg = f"'{source}' holds {'an index' if kind == 'index' else kind}, not a model. Give the name or folder of a model, or a checkpoint."
+        holds = "vectors" if kind == "vectors" else "an index"
+        msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a model, or a checkpoint."
         raise ArtifactError(msg)
     check_configuration(source)
 

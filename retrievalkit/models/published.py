@@ -175,7 +175,8 @@ class _Published:
         self.model, self.source, self.revision = model, locate_model(model), revision
         self.library = "a sentence-transformers model"
         self.modules = self.read("modules.json", list[_Module])
-        self.described = self.transformer = {}
+        self.described: Mapping[str, Any] = {}
+        self.transformer: Mapping[str, Any] = {}
         if self.modules is None:
             return
         kinds = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in self.modules]
@@ -254,7 +255,7 @@ class _Published:
             sizes = [int(says.get(name) or 0) for name in ("in_features", "out_features")]
             if not all(0 < size <= _MOST_WIDTH for size in sizes):
                 self.refuse("a Dense of a size that no model has")
-            layers.append(_Dense(folder, *sizes, says.get("bias") is not False, activation, residual))
+            layers.append(_Dense(folder, sizes[0], sizes[1], says.get("bias") is not False, activation, residual))
         return layers
 
     def read_dense(self, layer: _Dense) -> tuple[Tensor, Tensor | None]:

@@ -90,7 +90,7 @@ def check_source(source: str) -> None:
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
         msg = (
-            f"'{source}' is a checkpoint (rkit train), not a pretrained model. Its encoder alone is one: give "
+            f"'{source}' is a retriever (rkit train), not a pretrained model. Its encoder alone is one: give "
             f"'{os.path.join(source, inner)}'."
         )
         raise ArtifactError(msg)

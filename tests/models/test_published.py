@@ -219,6 +219,31 @@ def test_a_linear_layer_comes_with_the_model(published):
         open_retriever(folder, pooler_options={"dimensions": (4,)})
 
 
+def test_layers_with_a_bias_and_a_residual_connection(published):
+    """One after the other; a layer without a bias gets zeros where another has one."""
+    identity = DENSE | {"activation_function": "torch.nn.Identity"}
+    first = identity | {"out_features": 32, "bias": True, "use_residual": True}
+    modules = ("Transformer", "Pooling", "Dense", "Dense")
+    folder = published(modules=modules, **{"2_Dense/config": first, "3_Dense/config": identity})
+    one, bias, two = torch.randn(32, 32) / 6, torch.randn(32), torch.randn(8, 32)
+    save_file({"linear.weight": one, "linear.bias": bias}, folder / "2_Dense" / "model.safetensors")
+    save_file({"linear.weight": two}, folder / "3_Dense" / "model.safetensors")
+    pooled = reference(folder, TEXTS, lambda states: states.mean(0), normalize=False)
+    expected = (pooled @ one.T + pooled + bias) @ two.T
+    torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("filled", "attended"), [(True, True), (False, False)])
+def test_pylate_has_its_defaults(published, filled, attended):
+    """A marker in front of each side; masks that fill a query are attended to only where there are any."""
+    says = {"model_type": "ColBERT", "do_query_expansion": filled, "attend_to_expansion_tokens": True}
+    dense = DENSE | {"activation_function": "torch.nn.Identity"}
+    folder = published(modules=("Transformer", "Dense"), config_sentence_transformers=says, **{"1_Dense/config": dense})
+    options = own_settings(folder).pooler_options
+    assert (options["marker_tokens"], options["dimension"]) == (("[Q] ", "[D] "), 8)
+    assert (options["query_filled"], options["fill_attended"]) == (filled, attended)
+
+
 @pytest.mark.parametrize("damage", ["missing", "shape", "bytes"])
 def test_damaged_weights_of_a_linear_layer_are_named(published, damage):
     folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})

@@ -104,7 +104,8 @@ def test_unknown_and_mask_tokens_are_not_special(encoder):
     """They stand for words."""
     made = encoder()
     ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
-    assert made.collate([ids], "query").special_mask.tolist() == [[True, False, False, True]]
+    batch = made.collate([ids, ids[:1]], "query")
+    assert batch.special_mask.tolist() == [[True, False, False, True], [True, False, False, False]], "nor is padding"
 
 
 def test_the_bytes_of_a_saved_encoder_do_not_depend_on_its_earlier_use(encoder, tmp_path):

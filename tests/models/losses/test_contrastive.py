@@ -99,7 +99,7 @@ def test_float32_under_autocast(name):
 def test_where_one_vector_is_kept_that_one_is_trained(name):
     """Not the best of all, of which the others are not searched."""
     teacher, loss = TEACHER, registry.create("loss", name)
-    mask = torch.ones(4, 2, dtype=torch.bool)
+    mask = torch.tensor([[False, True]] + [[True, True]] * 3)
     kept = loss(queries(), documents(kept=1, vector_mask=mask), POSITIVES, START, None, teacher).total
     alone = loss(queries(), documents([[one[1]] for one in DOCUMENTS]), POSITIVES, START, None, teacher).total
     assert kept.item() == pytest.approx(alone.item(), abs=1e-12)

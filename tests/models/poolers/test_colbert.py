@@ -115,6 +115,8 @@ def test_marker_tokens(tiny_model):
     marked = tower.tokenize([("", "peru")], "query")[0]
     assert marked == [usual[0], tower.tokenizer.get_vocab()["[unused3]"], *usual[2:]]
     assert tower.tokenize([("", "peru")], "document")[0] == [usual[0], *usual[2:]]
+    without = Retriever.create(tiny_model, pooler_options={"markers": False}, **options).tower("query")
+    assert without.tokenize([("", "peru")], "query")[0] == [usual[0], *usual[2:]]
     with pytest.raises(UnsupportedError, match=r"the token '\[D\]' in front of texts, and the vocabulary lacks it"):
         Retriever.create(tiny_model, pooler_options={"marker_tokens": ("", "[D]")}, **options)
 

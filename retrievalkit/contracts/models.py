@@ -207,14 +207,10 @@ class VocabularyHead:
 
 @dataclass
 class TokenStates:
-    """The output of an encoder for a batch.
+    """The output of an encoder for a batch; the masks, ids and extra positions are those of the `Batch`.
 
     Attributes:
         layers: Layer number (0 = embeddings, L = last) -> hidden states (batch, tokens, width).
-        attention_mask: (batch, tokens), 1 = a real token.
-        input_ids: (batch, tokens) long.
-        special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
-        extra: (batch, n) long, positions of the extra tokens, or None.
         head: The vocabulary head, hidden states -> logits (a `VocabularyHead` from the built-in encoder), or None
             if it was not requested.
     """
@@ -263,24 +259,24 @@ class Representation:
     texts: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.vectors is None and self.weights is None:
-            msg = "a Representation needs vectors, or weights, or both"
-            raise ValueError(msg)
-        if self.vectors is not None and self.vectors.dim() != 3:
-            msg = f"vectors must be (batch, m, dim), and are {tuple(self.vectors.shape)}"
+        if (self.vectors is None and self.weights is None) or (self.vectors is not None and self.vectors.dim() != 3):
+            shape = None if self.vectors is None else tuple(self.vectors.shape)
+            msg = f"a Representation needs vectors (batch, m, dim), or weights, or both; vectors are {shape}"
             raise ValueError(msg)
 
     def __len__(self) -> int:
-        return len(self.vectors if self.vectors is not None else self._weights())
+        return len(self._any)
 
-    def _weights(self) -> Tensor:
-        assert self.weights is not None
-        return self.weights
+    @property
+    def _any(self) -> Tensor:
+        tensor = self.weights if self.vectors is None else self.vectors
+        assert tensor is not None
+        return tensor
 
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return (self.vectors if self.vectors is not None else self._weights()).device
+        return self._any.device
 
     def to(self, device: torch.device | str) -> Representation:
         """The same representation on another device."""
@@ -323,7 +319,7 @@ class Representation:
         first = parts[0]
         if len(parts) == 1:
             return first
-        weights = None if first.weights is None else torch.cat([part._weights() for part in parts])
+        weights = None if first.weights is None else torch.cat([part.weights for part in parts])  # type: ignore[misc]
         if first.vectors is None:
             return cls(weights=weights)
         given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
@@ -345,14 +341,9 @@ def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The shape of an encoder's transformer layers besides their width, for a decoder of the same shape.
+    """The shape of an encoder's transformer layers, for a decoder of the same shape.
 
-    Attributes:
-        heads: Attention heads.
-        inner: Width of the feed-forward part.
-        activation: Activation of the feed-forward part.
-        dropout: Probability to drop a value of the output of attention and of the feed-forward part.
-        attention_dropout: Probability to drop an attention weight.
+    `inner` and `activation` are of the feed-forward part, `dropout` of its output and that of attention.
     """
 
     heads: int
@@ -535,18 +526,13 @@ class Pretrainer(nn.Module, ABC):
     Made with `(encoder, max_length, **options)`, an encoder that `prepare(needs)` made ready. Everything else that is
     trained, such as a decoder, is a part of this module and is dropped at the end.
 
-    The program reads the corpus, cuts it into sentences and spans, shuffles, batches, trains and resumes. It calls
-    `samples` once for each document, then in each epoch `sample` for each of them and `collate` for each batch. Random
-    choices come from the generator that is passed, which depends on seed, epoch and place alone: so a resumed training
-    sees what the uninterrupted one saw.
+    The program calls `samples` once for each document, then in each epoch `sample` for each of them and `collate` for
+    each batch. Random choices come from the generator that is passed, which depends on seed, epoch and place alone: so
+    a resumed training sees what the uninterrupted one saw.
 
     A step may be computed in parts (`micro_batch_size`, several processes). They are collated in order with the same
     generator, so a `collate` that draws sample after sample masks the same tokens however a step is divided. `counts`
-    and `LossValue.addends` make the loss of the parts that of the whole step.
-
-    Args:
-        encoder: The encoder to train.
-        max_length: Maximum number of tokens per text, special tokens included.
+    and `LossValue.addends` make the loss of the parts that of the whole step. `max_length` counts special tokens.
     """
 
     needs: Needs = Needs(vocabulary_head=True)

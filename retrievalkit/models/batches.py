@@ -16,16 +16,10 @@ Item = TypeVar("Item")
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 4096) -> list[list[int]]:
-    """Group texts into batches whose padded size stays within a budget.
+    """Positions in `lengths` in batches of at most `budget` tokens, padding included, and at most `most` texts.
 
-    Args:
-        lengths: Number of tokens of each text.
-        budget: Most tokens of a batch, padding included; a longer text gets a batch of its own.
-        most: Most texts of a batch.
-
-    Returns:
-        Batches of positions in `lengths`, longest texts first, so that memory peaks at the start and a batch that is
-        too large fails at once. Equal lengths stay in their order.
+    The longest texts come first, so that memory peaks at the start and a batch that is too large fails at once. Equal
+    lengths stay in their order; a text longer than the budget gets a batch of its own.
     """
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     batches: list[list[int]] = []

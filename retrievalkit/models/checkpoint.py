@@ -40,11 +40,7 @@ def is_checkpoint(model: str | Path) -> bool:
 
 
 def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
-    """The description of a checkpoint (names, options and versions of its parts), and its fingerprint.
-
-    Raises:
-        ArtifactError: It is not a checkpoint folder, or a file of it is damaged.
-    """
+    """The description of a checkpoint (names, options and versions of its parts), and its fingerprint."""
     from retrievalkit.storage.schemas import Description
 
     path = Path(folder) / CONFIGURATION
@@ -72,10 +68,10 @@ def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None
     """Note that a checkpoint's vectors are cut to other lengths than its loss `matryoshka` trained them for."""
     if dimensions is None or not is_checkpoint(model):
         return
-    loss = storage.read_manifest(model, "checkpoint").get("options", {}).get("loss", {})
-    options = loss.get("options", {}) if isinstance(loss, Mapping) else {}
-    own: Any = options.get("matryoshka", {})
-    trained = list(own.get("dimensions", [])) if isinstance(own, Mapping) else []
+    own: Any = storage.read_manifest(model, "checkpoint")
+    for name in ("options", "loss", "options", "matryoshka", "dimensions"):
+        own = own.get(name) if isinstance(own, Mapping) else None
+    trained = own or []
     if dimensions not in trained:
         cuts = f"to {', '.join(map(str, trained))}" if trained else "by no --loss 'matryoshka(...)'"
         notices.note(

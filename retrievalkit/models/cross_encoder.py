@@ -20,10 +20,11 @@ from torch.nn import functional
 from retrievalkit import storage
 from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data.truncation import count_cut
-from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.encoders.architectures import longest_input
 from retrievalkit.models.precision import Precision, autocast, default_device
-from retrievalkit.models.pretrained import check_finite, load_pretrained, locate_model, quiet
+from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
 from retrievalkit.storage import NOT_WEIGHTS
 
 KIND = "reranker"
@@ -32,7 +33,6 @@ DEFAULT_LENGTH = 256
 _CPU_BATCH_TOKENS = 1_024
 _GPU_BATCH_TOKENS = 65_536
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
-_ENDLESS = 1_000_000
 _MOST_SHOWN = 300
 _LIKE_BERT = ("bert", "camembert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
 
@@ -71,12 +71,7 @@ class CrossEncoder(nn.Module, Reranker):
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
-        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed.
-
-        Raises:
-            InputError: There is no such model, or weights other than the head's are missing.
-        """
-        _check_kind(source, "--model")
+        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed."""
         located = locate_model(source)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -91,7 +86,8 @@ class CrossEncoder(nn.Module, Reranker):
                 f"'{min(missing)}': they would be random. Check the model folder."
             )
             raise InputError(msg)
-        return cls(model, _tokenizer(located), max_length=max_length, source=str(source))
+        tokenizer = load_pretrained(transformers.AutoTokenizer, located)
+        return cls(model, tokenizer, max_length=max_length, source=str(source))
 
     @classmethod
     def load(
@@ -103,20 +99,16 @@ class CrossEncoder(nn.Module, Reranker):
             source: Name or folder.
             max_length: Most tokens of a pair, for a cross-encoder that was not trained here; None = 512, or its limit.
             device: Where to put it; None = the GPU where there is one, else the CPU.
-
-        Raises:
-            InputError: There is no such model, it lacks a head of one label or two, or it brings a length of its own.
         """
-        trained_here = _check_kind(source, "the re-ranker")
-        if trained_here and max_length is not None:
+        check_source(str(source))
+        if storage.kind_of(source) == KIND and max_length is not None:
             msg = f"'{source}' was trained with a length of its own: drop --max-length."
             raise InputError(msg)
         located = locate_model(source)
         remedy = "Copy the re-ranker again, or train it again."
-        in_folder = Path(located).is_dir()
-        fingerprint = (
-            storage.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy) if in_folder else located
-        )
+        fingerprint = located
+        if Path(located).is_dir():
+            fingerprint = storage.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy)
         model, report = _load(located)
         if missing := sorted(report["missing_keys"]):
             msg = (
@@ -131,7 +123,7 @@ class CrossEncoder(nn.Module, Reranker):
                 f"second is named {', '.join(_RELEVANT)}."
             )
             raise UnsupportedError(msg)
-        tokenizer = _tokenizer(located)
+        tokenizer = load_pretrained(transformers.AutoTokenizer, located)
         length = max_length or min(_longest_input(model, tokenizer), 512)
         reranker = cls(model, tokenizer, max_length=length, source=str(source))
         reranker.fingerprint = fingerprint
@@ -191,16 +183,7 @@ class CrossEncoder(nn.Module, Reranker):
         """The scores of tokenised pairs, float32, in the order given.
 
         In fp32 a pair's score is the same, but for rounding in the last digits, whatever it is batched with. In bf16
-        its third digit may differ with the batch.
-
-        Args:
-            pairs: What `tokenize` made.
-            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
-            precision: What to compute in.
-            advance: Called after each batch with its number of pairs.
-
-        Raises:
-            RetrievalkitError: A score is not finite.
+        its third digit may differ with the batch. `advance` is called after each batch with its number of pairs.
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         self.eval()
@@ -225,14 +208,8 @@ class CrossEncoder(nn.Module, Reranker):
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder; the tokenizer's `model_max_length` stores the maximum length of a pair."""
-        if self.tokenizer.is_fast:
-            # A fast tokenizer remembers the truncation of its last call, and would store it.
-            self.tokenizer.backend_tokenizer.no_truncation()
-            self.tokenizer.backend_tokenizer.no_padding()
         self.tokenizer.model_max_length = self.max_length
-        with quiet():
-            self.model.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+        save_pretrained(self.model, self.tokenizer, folder)
 
     def _check_tokenizer(self) -> None:
         if self.tokenizer.pad_token_id is None:
@@ -273,20 +250,6 @@ def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tenso
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
 
 
-def _check_kind(source: str | Path, role: str) -> bool:
-    """Whether the source is a folder that `rkit rerank train` wrote; refuses our folders of other kinds."""
-    kind = storage.kind_of(source)
-    if kind == "checkpoint":
-        inner = next((name for name in ("encoder", "query") if (Path(source) / name).is_dir()), "encoder")
-        hint = f"Its encoder is '{Path(source) / inner}'." if role == "--model" else "Train one: rkit rerank train"
-        msg = f"{role} '{source}' is a retriever (rkit train), which has no head that scores pairs. {hint}"
-        raise ArtifactError(msg)
-    if kind not in (None, "model", KIND):
-        msg = f"{role} '{source}' is of the kind {kind}, and should be a Hugging Face model or a re-ranker."
-        raise ArtifactError(msg)
-    return kind == KIND
-
-
 def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
     load_pretrained(transformers.AutoConfig, located)  # refuses one that names code
     loaded: tuple[Any, dict[str, Any]] = load_pretrained(
@@ -300,29 +263,14 @@ def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
     return loaded
 
 
-def _tokenizer(located: str) -> Any:
-    return load_pretrained(transformers.AutoTokenizer, located)
-
-
 def _longest_input(model: Any, tokenizer: Any) -> int:
-    limit = min(int(tokenizer.model_max_length), _ENDLESS)
-    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
-    for table in tables:
-        if isinstance(table, nn.Embedding):
-            # RoBERTa and related models number positions from behind the padding's on.
-            first = 0 if table.padding_idx is None else table.padding_idx + 1
-            limit = min(limit, table.num_embeddings - first)
-    longest = getattr(model.config, "max_position_embeddings", None)
-    return min(limit, longest) if longest else limit
+    return min(int(tokenizer.model_max_length), longest_input(model.config))
 
 
 class FirstToken(nn.Module):
     """The last layer of a BERT, for the first token alone: a classifier reads no other token of it.
 
     This saves about a seventh of the work of a six-layer model, half of that with twelve layers.
-
-    Args:
-        layer: The layer to replace; its weights are used.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -347,11 +295,7 @@ class FirstToken(nn.Module):
 
 
 def read_first_token_alone(model: Any) -> bool:
-    """Make a classification model compute its last layer for the first token only, if a trial gives the same scores.
-
-    Returns:
-        Whether the model was changed.
-    """
+    """Have a model compute its last layer for the first token only, if a trial gives the same scores; True if so."""
     config = model.config
     if config.model_type not in _LIKE_BERT or getattr(config, "_attn_implementation", "") != "sdpa":
         return False

@@ -51,14 +51,11 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
             msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
             raise OptionError(msg)
         return cast("Precision", wanted), f"set by {AUTO}"
-    if device.type == "cuda":
-        if torch.cuda.is_bf16_supported():
-            return "bf16", "the GPU multiplies in bf16"
-        return "fp32", "the GPU does not multiply in bf16"
-    if multiplies_bf16():
-        return "bf16", "the processor multiplies in bf16"
-    # Such processors emulate bf16, several times slower than fp32.
-    return "fp32", "the processor does not multiply in bf16"
+    on_gpu = device.type == "cuda"
+    name = "GPU" if on_gpu else "processor"
+    if torch.cuda.is_bf16_supported() if on_gpu else multiplies_bf16():
+        return "bf16", f"the {name} multiplies in bf16"
+    return "fp32", f"the {name} does not multiply in bf16"  # it emulates it, several times slower
 
 
 def check_for_pairs(precision: Precision) -> None:

@@ -25,7 +25,7 @@ from retrievalkit.registry.modules import large_imports, package_folder
 from retrievalkit.storage import NOT_WEIGHTS
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 _PROBE_SECONDS = 4.0
 _COPY = "Copy the model again."
@@ -69,12 +69,7 @@ def model_fingerprint(model: str) -> str:
 
 
 def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
-    """Call `kind.from_pretrained`, quietly.
-
-    Raises:
-        InputError: There is no such model, it is damaged, it needs a missing package or code of its own that the user
-            has not allowed, or the hub cannot be reached.
-    """
+    """Call `kind.from_pretrained`, quietly; whatever goes wrong is an InputError."""
     check_source(source)
     whole = os.path.isfile(os.path.join(source, "config.json"))
     if not whole and model_file(source, "adapter_config.json", revision=options.get("revision")):
@@ -95,13 +90,13 @@ def check_source(source: str) -> None:
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
         msg = (
-            f"'{source}' is a checkpoint (rkit train), not a pretrained model. Its encoder alone is one: give "
+            f"'{source}' is a retriever (rkit train), not a pretrained model. Its encoder alone is one: give "
             f"'{os.path.join(source, inner)}'."
         )
         raise ArtifactError(msg)
     if kind in ("vectors", "index"):
         holds = "vectors" if kind == "vectors" else "an index"
-        msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a pretrained model, or a checkpoint."
+        msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a model, or a checkpoint."
         raise ArtifactError(msg)
     check_configuration(source)
 
@@ -198,6 +193,17 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def save_pretrained(model: Any, tokenizer: Any, folder: Path, **options: Any) -> None:
+    """Write a Hugging Face folder."""
+    if tokenizer.is_fast:
+        # A fast tokenizer remembers truncation and padding of its last call, and would store them.
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+    with quiet():
+        model.save_pretrained(folder, **options)
+        tokenizer.save_pretrained(folder)
+
+
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write a module's weights; tensors that it uses in two places are stored once."""
     import safetensors.torch
@@ -213,28 +219,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def check_finite(model: nn.Module, source: str) -> None:
-    """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN.
-
-    Raises:
-        ArtifactError: Names the file, if it is one of safetensors in a folder, and the tensor.
-    """
-    from safetensors.torch import load_file
-
-    broken = next((name for name, weight in model.named_parameters() if not _is_finite(weight)), None)
-    if broken is None:
-        return
-    place = f"'{source}': the tensor '{broken}'"
-    for path in Path(source).rglob("*.safetensors"):
-        for name, tensor in load_file(path).items():
-            if not _is_finite(tensor):
-                place = f"'{path}': the tensor '{name}'"
-    msg = f"{place} holds NaN or infinite numbers. Copy the model again, or train it again with a lower learning rate."
-    raise ArtifactError(msg)
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    # A sum is quicker than a look at each number, and may be infinite where these are not.
-    return not tensor.is_floating_point() or bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN."""
+    for name, weight in model.named_parameters():
+        # A sum is quicker than a look at each number, and may be infinite where these are not.
+        if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
+            msg = (
+                f"'{source}': the tensor '{name}' holds NaN or infinite numbers. Copy the model again, or train it "
+                f"again with a lower learning rate."
+            )
+            raise ArtifactError(msg)
 
 
 @cache

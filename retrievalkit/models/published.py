@@ -1,36 +1,57 @@
-"""What a published model says about its use: the pooler, its options and weights, and the encoder's options.
+"""The settings that a published model brings: its own pooling, prompts, lengths and projections.
 
-sentence-transformers stores a list of modules, each of which has a folder with a config.json; the Transformer's is the
-model's own folder.
+sentence-transformers stores them beside the weights:
+
+    modules.json                          the modules in their order: Transformer, Pooling, Dense, Normalize, ...
+    1_Pooling/config.json                 which pooling
+    2_Dense/config.json, .safetensors     a linear layer
+    sentence_bert_config.json             max_seq_length
+    config_sentence_transformers.json     prompts, and the similarity that the model was made for
+
+The files become options of our encoder and pooler; what these cannot do is refused, as a vector that is pooled in
+another way than in training ranks badly without looking wrong. Such models take a passage as one text, so a title is
+joined to its text by a space.
+
+Models of late interaction are PyLate's, sentence-transformers' MultiVectorEncoder, and ColBERT's own. PyLate puts a
+token such as "[Q] " behind the first one, fills queries with [MASK], and leaves out the vectors of punctuation marks.
+Its linear layers without a function between them are one layer here.
 """
 
 from __future__ import annotations
 
+import json
+import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
+
+from pydantic import Field
 
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.models.pretrained import model_file
+from retrievalkit.models.pretrained import locate_model, model_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-DO = "Download the model again."
-MODULES = "modules.json"
-
+_DO = "Download the model again."
 _SIDES = {"query": ("query",), "document": ("document", "passage", "corpus")}
-# Without effect when a model is not trained.
-_IGNORED = frozenset({"Dropout"})
 _ACTIVATIONS = {
     "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu",
 }  # fmt: skip
+# Their poolings and ours; the older "pooling_mode_<name>" are joined in this order.
+_MODES = {
+    "cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "sqrt_mean",
+    "weightedmean_tokens": "weighted_mean", "lasttoken": "last",
+}  # fmt: skip
+_POOLINGS = _MODES | {"cls": "cls", "max": "max", "mean": "mean", "weightedmean": "weighted_mean"}
+_ALONE = frozenset({"cls", "max", "mean", "last"})
+"""Poolings that are poolers."""
 _ENDLESS = 1_000_000
 _MOST_WIDTH = 1 << 16
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_COLBERT_LENGTHS = {"query_length": 32, "document_length": 180}
 
 
 @dataclass(frozen=True)
@@ -63,69 +84,265 @@ class WithoutEquivalentError(UnsupportedError):
 
 
 @dataclass(frozen=True)
-class PublishedFiles:
-    """The files of a model, and complaints that name it.
+class _Module:
+    """The form of an entry of modules.json."""
+
+    type: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class _Expansion:
+    strategy: str
+    length: int
+    attend: bool = False
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries that count in any other file; `title` is in models that rkit exported."""
+
+    model_type: str | None = None
+    prompts: dict[str, str] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+    truncate_dim: int | None = None
+    max_active_dims: int | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    attend_to_expansion_tokens: bool | None = None
+    do_query_expansion: bool | None = None
+    skiplist_words: list[str] | None = None
+    skiplist_tasks: list[str] | None = None
+    keep_only_token_ids: list[int] | None = None
+    title: Literal["pair", "space", "none"] | None = None
+    pooling_mode: str | list[str] | None = None
+    include_prompt: bool | None = None
+    pooling_strategy: str | None = None
+    activation_function: str | None = None
+    in_features: int | None = None
+    out_features: int | None = None
+    bias: bool | None = None
+    use_residual: bool | None = None
+    module_input_name: str | None = None
+    module_output_name: str | None = None
+    do_lower_case: bool | None = None
+    max_seq_length: int | None = None
+    max_position_embeddings: int | None = None
+    model_max_length: int | float | None = None
+    query_expansion: _Expansion | None = None
+    processing_kwargs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """The entries of ColBERT's artifact.metadata that count."""
+
+    dim: Annotated[int, Field(ge=1, le=_MOST_WIDTH)] = 128
+    query_maxlen: int = 32
+    doc_maxlen: int = 180
+    query_token_id: str = "[unused0]"
+    doc_token_id: str = "[unused1]"
+    attend_to_mask_tokens: bool = False
+    mask_punctuation: bool = True
+    similarity: str = "cosine"
+
+
+class _Dense(NamedTuple):
+    """A linear layer among the modules."""
+
+    folder: str
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    residual: bool
+
+
+class _Published:
+    """The files of a model.
 
     Attributes:
-        model: As the user named it.
-        source: Folder or hub name.
-        revision: Branch, tag or commit of a model on the hub.
-        library: Whose model it is, such as "a sentence-transformers model".
+        listed: The kind of each module of modules.json that counts here, and its folder; None without modules.
+        described: The contents of config_sentence_transformers.json.
+        transformer: The contents of sentence_bert_config.json.
     """
 
-    model: str
-    source: str
-    revision: str | None
-    library: str = "a sentence-transformers model"
-
-    def read(self, name: str, form: type) -> Any:
-        """A JSON file in the form that it should have; None if there is no such file."""
-        path = self.path(name)
-        if path is None:
-            return None
-        value = storage.read_json(path, do=DO)
-        storage.check_document(value, form, file=path, do=DO)
-        return value
+    def __init__(self, model: str | Path, revision: str | None) -> None:
+        self.model, self.source, self.revision = model, locate_model(model), revision
+        self.library = "a sentence-transformers model"
+        self.modules = self.read("modules.json", list[_Module])
+        self.described: Mapping[str, Any] = {}
+        self.transformer: Mapping[str, Any] = {}
+        if self.modules is None:
+            return
+        kinds = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in self.modules]
+        self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # without effect in inference
+        self.kinds = [kind for kind, _ in self.listed]
+        self.described = self.read("config_sentence_transformers.json") or {}
+        self.transformer = self.read("sentence_bert_config.json") or {}
+        if folder := next((folder for kind, folder in self.listed if kind.endswith("Transformer")), ""):
+            self.refuse(f"its transformer in the folder '{folder}'")
+        if options := self.transformer.get("processing_kwargs"):
+            self.refuse(f"options of its tokenizer ({', '.join(options)}: processing_kwargs)")
 
     def path(self, name: str) -> Path | None:
-        """A file; None if there is no such file."""
         return model_file(self.source, name, revision=self.revision)
 
-    def tensors(self, folder: str, names: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Tensors of the weights in a folder of the model, "" being the model's own, in float32."""
-        found = (self.path("/".join(filter(None, (folder, name)))) for name in _WEIGHTS)
-        path = next(filter(None, found), None)
-        if path is None:
-            msg = f"the model '{self.model}' lacks the weights '{folder}/{_WEIGHTS[0]}', which it names. {DO}"
-            raise ArtifactError(msg)
-        tensors = _read(path)
-        for name, shape in names.items():
-            if name not in tensors or tuple(tensors[name].shape) != shape:
-                has = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
-                msg = f"'{path}' is damaged: '{name}' {has}, and should have {shape}. {DO}"
-                raise ArtifactError(msg)
-        return {name: tensors[name].float() for name in names}
+    def read(self, name: str, form: type = _Entries) -> Any:
+        """A JSON file in the form that it should have; None if there is no such file."""
+        if (path := self.path(name)) is None:
+            return None
+        value = storage.read_json(path, do=_DO)
+        storage.check_document(value, form, file=path, do=_DO)
+        return value
 
     def refuse(self, problem: str) -> NoReturn:
-        """Say what of the model has no equivalent here."""
         msg = f"the model '{self.model}' is {self.library} with {problem}, which has no equivalent here"
         raise WithoutEquivalentError(msg)
 
+    def tensors(self, folder: str, names: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """Tensors of the weights in a folder of the model, "" being the model's own, in float32."""
+        import torch
+        from safetensors.torch import load_file
 
-def _read(path: Path) -> Mapping[str, Tensor]:
-    """All tensors of a file of weights; nothing but tensors is ever unpickled."""
-    import torch
-    from safetensors.torch import load_file
+        paths = (self.path("/".join(filter(None, (folder, name)))) for name in _WEIGHTS)
+        if (path := next(filter(None, paths), None)) is None:
+            msg = f"the model '{self.model}' lacks the weights '{folder}/{_WEIGHTS[0]}', which it names. {_DO}"
+            raise ArtifactError(msg)
+        try:
+            # Nothing but tensors is ever unpickled.
+            safe = path.suffix == ".safetensors"
+            tensors = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch may raise anything at bytes that are not a pickle of tensors
+            msg = f"cannot read the weights '{path}' ({' '.join(str(error).split())[:160]}). {_DO}"
+            raise ArtifactError(msg) from error
+        for name, shape in names.items():
+            if name not in tensors or tuple(tensors[name].shape) != shape:
+                has = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
+                msg = f"'{path}' is damaged: '{name}' {has}, and should have {shape}. {_DO}"
+                raise ArtifactError(msg)
+        return {name: tensors[name].float() for name in names}
 
-    try:
-        if path.suffix == ".safetensors":
-            loaded: Mapping[str, Tensor] = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch may raise anything at bytes that are not a pickle of tensors
-        msg = f"cannot read the weights '{path}' ({' '.join(str(error).split())[:160]}). {DO}"
-        raise ArtifactError(msg) from error
-    return loaded
+    def configuration(self, kind: str) -> Mapping[str, Any]:
+        """The config.json of the first module of a kind."""
+        return self._configuration(next(folder for one, folder in self.listed if one == kind))
+
+    def _configuration(self, folder: str) -> Mapping[str, Any]:
+        return self.read("/".join(filter(None, (folder, "config.json")))) or {}
+
+    def dense(self, states: str) -> list[_Dense]:
+        """The linear layers, which must be between the given states: "sentence_embedding" or "token_embeddings"."""
+        layers = []
+        for kind, folder in self.listed:
+            if kind != "Dense":
+                continue
+            says = self._configuration(folder)
+            for name in ("module_input_name", "module_output_name"):
+                if says.get(name) not in (None, states):
+                    self.refuse(f"a Dense of {says[name]}")
+            # Theirs is tanh where the file names none.
+            function = str(says.get("activation_function") or "torch.nn.Tanh")
+            activation = _ACTIVATIONS.get(function.rpartition(".")[2]) if function.startswith("torch.") else None
+            if activation is None:
+                self.refuse(f"the activation {function} of a Dense")
+            residual = bool(says.get("use_residual"))
+            if residual and activation != "identity":
+                self.refuse(f"a residual connection and the activation {function} of a Dense")
+            sizes = [int(says.get(name) or 0) for name in ("in_features", "out_features")]
+            if not all(0 < size <= _MOST_WIDTH for size in sizes):
+                self.refuse("a Dense of a size that no model has")
+            layers.append(_Dense(folder, sizes[0], sizes[1], says.get("bias") is not False, activation, residual))
+        return layers
+
+    def read_dense(self, layer: _Dense) -> tuple[Tensor, Tensor | None]:
+        """The weight (out, in) with a residual connection added to it, and the bias (out) if there is one."""
+        import torch
+
+        shape = layer.out_features, layer.in_features
+        names: dict[str, tuple[int, ...]] = {"linear.weight": shape}
+        if layer.bias:
+            names["linear.bias"] = shape[:1]
+        if layer.residual and shape[0] != shape[1]:
+            names["residual.weight"] = shape
+        tensors = self.tensors(layer.folder, names)
+        weight = tensors["linear.weight"]
+        if layer.residual:
+            weight = weight + tensors.get("residual.weight", torch.eye(*shape))
+        return weight, tensors.get("linear.bias")
+
+    def prefixes(self) -> dict[str, str]:
+        """The prompt of each side: the one of its name, else the default prompt."""
+        prompts: Mapping[str, str] = self.described.get("prompts") or {}
+        default = prompts.get(self.described.get("default_prompt_name") or "", "")
+        by_side = {
+            f"{side}_prefix": next((prompts[name] for name in names if name in prompts), default)
+            for side, names in _SIDES.items()
+        }
+        return {name: prefix for name, prefix in by_side.items() if prefix}
+
+    def lengths(self) -> dict[str, int]:
+        """Most tokens of a text of each side; {} leaves them to the encoder."""
+        says, tokenizer = self.transformer, self.read("tokenizer_config.json") or {}
+        if says.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+            self.refuse("texts in lower case before a tokenizer that keeps the case")
+        longest = says.get("max_seq_length")
+        if not longest:
+            # sentence-transformers then takes the less of the model's and the tokenizer's limit.
+            positions = (self.read("config.json") or {}).get("max_position_embeddings")
+            longest = tokenizer.get("model_max_length")
+            if positions and longest:
+                longest = min(int(positions), int(longest))
+            elif longest and longest >= _ENDLESS:
+                longest = None  # relative positions (T5) have no limit
+        lengths = {name: says.get(name) or longest for name in _COLBERT_LENGTHS}
+        return {name: int(length) for name, length in lengths.items() if length}
+
+    def ids(self, words: Sequence[str], *, unknown: bool) -> tuple[int, ...]:
+        """The ids of words in the vocabulary; `unknown` takes others for the unknown token, as PyLate does."""
+        from tokenizers import Tokenizer
+
+        if not words:
+            return ()
+        if (path := self.path("tokenizer.json")) is None:
+            self.refuse("no tokenizer.json")
+        try:
+            find: Callable[[str], int | None] = Tokenizer.from_file(str(path)).token_to_id
+        except Exception as error:  # the library raises nothing narrower
+            msg = f"'{path}' is damaged: {error}. {_DO}"
+            raise ArtifactError(msg) from error
+        ids = {find(word) for word in words}
+        if None in ids and unknown:
+            token = (self.read("tokenizer_config.json", dict) or {}).get("unk_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            ids.add(None if token is None else find(str(token)))
+        return tuple(sorted(one for one in ids if one is not None))
+
+
+def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettings | None:
+    """The settings of a sentence-transformers, PyLate or ColBERT model; None for a model that says nothing.
+
+    Raises:
+        UnsupportedError: A module, a pooling or a similarity has no equivalent here.
+        ArtifactError: A file is damaged.
+    """
+    files = _Published(model, revision)
+    if files.modules is None:
+        own = _colbert(files)
+    elif files.described.get("model_type") in ("ColBERT", "MultiVectorEncoder") or any(
+        str(one["type"]).startswith("pylate.") for one in files.modules
+    ):
+        own = _late_interaction(files)
+    else:
+        own = _sparse(files) if "SpladePooling" in files.kinds else _one_vector(files)
+    if own is None:
+        return None
+    # A folder exported from a checkpoint of ours names the checkpoint's own way.
+    title = files.described.get("title") or "space"
+    return replace(own, encoder_options={**own.encoder_options, "title": title})
 
 
 def load_own_weights(own: OwnSettings | None, pooler: nn.Module, *, named: bool) -> None:
@@ -144,215 +361,212 @@ def load_own_weights(own: OwnSettings | None, pooler: nn.Module, *, named: bool)
         raise OptionError(msg)
 
 
-@dataclass(frozen=True)
-class _Module:
-    """The form of an entry of modules.json."""
+def left_out(
+    model: str | Path,
+    pooler: str,
+    pooler_options: Mapping[str, Any],
+    encoder_options: Mapping[str, Any],
+    *,
+    all_given: bool = False,
+) -> list[str]:
+    """A sentence about what a model was trained with and these options of pooler and encoder leave out; [] if nothing.
 
-    type: str
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class _Described:
-    """The form of config_sentence_transformers.json, with PyLate's entries, and `title` where rkit exported it."""
-
-    model_type: str | None = None
-    prompts: dict[str, str] | None = None
-    default_prompt_name: str | None = None
-    similarity_fn_name: str | None = None
-    truncate_dim: int | None = None
-    max_active_dims: int | None = None
-    query_prefix: str | None = None
-    document_prefix: str | None = None
-    query_length: int | None = None
-    document_length: int | None = None
-    attend_to_expansion_tokens: bool | None = None
-    do_query_expansion: bool | None = None
-    skiplist_words: list[str] | None = None
-    title: Literal["pair", "space", "none"] | None = None
-
-
-@dataclass(frozen=True)
-class _Configuration:
-    """The form of a module's config.json; other entries are true or false, or without effect."""
-
-    pooling_mode: str | list[str] | None = None
-    include_prompt: bool | None = None
-    pooling_strategy: str | None = None
-    activation_function: str | None = None
-    in_features: int | None = None
-    out_features: int | None = None
-    bias: bool | None = None
-    use_residual: bool | None = None
-    module_input_name: str | None = None
-    module_output_name: str | None = None
-    skiplist_words: list[str] | None = None
-    skiplist_tasks: list[str] | None = None
-    keep_only_token_ids: list[int] | None = None
-
-
-@dataclass(frozen=True)
-class _Expansion:
-    """The form of a Transformer's query_expansion."""
-
-    strategy: str
-    length: int
-    attend: bool = False
-    token: str | None = None
-
-
-@dataclass(frozen=True)
-class _Lengths:
-    """The form of what other files say of lengths and case."""
-
-    do_lower_case: bool | None = None
-    max_seq_length: int | None = None
-    max_position_embeddings: int | None = None
-    model_max_length: int | float | None = None
-    query_length: int | None = None
-    document_length: int | None = None
-    query_expansion: _Expansion | None = None
-    processing_kwargs: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A linear layer among the modules."""
-
-    files: PublishedFiles
-    folder: str
-    in_features: int
-    out_features: int
-    bias: bool
-    activation: str
-    residual: bool
-
-    def read(self) -> tuple[Tensor, Tensor | None]:
-        """The weight (out, in) with a residual connection added to it, and the bias (out) if there is one."""
-        import torch
-
-        shape = self.out_features, self.in_features
-        names: dict[str, tuple[int, ...]] = {"linear.weight": shape}
-        if self.bias:
-            names["linear.bias"] = shape[:1]
-        if self.residual and shape[0] != shape[1]:
-            names["residual.weight"] = shape
-        found = self.files.tensors(self.folder, names)
-        weight = found["linear.weight"]
-        if self.residual:
-            weight = weight + found.get("residual.weight", torch.eye(*shape))
-        return weight, found.get("linear.bias")
-
-
-@dataclass(frozen=True)
-class Modules:
-    """The modules of a model.
-
-    Attributes:
-        files: The model's files.
-        listed: The entries of modules.json, without those that have no effect here.
-        described: The contents of config_sentence_transformers.json.
+    Lengths and the way of joining titles are no part of it: they change no vector of a short text without a title.
+    With `all_given`, defaults are among the options, as in a description; else an option that is given is meant so.
     """
 
-    files: PublishedFiles
-    listed: Sequence[Mapping[str, Any]]
-    described: Mapping[str, Any]
+    def shown(value: Any) -> str:
+        if isinstance(value, tuple):
+            return ",".join(map(str, value))
+        return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
-    @property
-    def kinds(self) -> list[str]:
-        """The name of each module's class."""
-        return [_kind(module) for module in self.listed]
+    def plain(value: Any) -> Any:
+        return list(value) if isinstance(value, tuple) else value
 
-    @property
-    def late_interaction(self) -> bool:
-        """Whether every token has a vector: a model of PyLate, or sentence-transformers' MultiVectorEncoder."""
-        kind = self.described.get("model_type")
-        of_pylate = any(str(module["type"]).startswith("pylate.") for module in self.listed)
-        return of_pylate or kind in ("ColBERT", "MultiVectorEncoder")
-
-    @cached_property
-    def transformer(self) -> Mapping[str, Any]:
-        """What is said of the Transformer."""
-        return self.files.read("sentence_bert_config.json", _Lengths) or {}
-
-    def configuration(self, kind: str) -> Mapping[str, Any]:
-        """The config.json of the first module of a kind."""
-        return self._configuration(next(module for module in self.listed if _kind(module) == kind))
-
-    def _configuration(self, module: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self.files.read("/".join(filter(None, (_path(module), "config.json"))), _Configuration) or {}
-
-    def dense(self, states: str) -> list[Dense]:
-        """The linear layers, which must be between the given states: "sentence_embedding" or "token_embeddings"."""
-        return [self._dense(module, states) for module in self.listed if _kind(module) == "Dense"]
-
-    def _dense(self, module: Mapping[str, Any], states: str) -> Dense:
-        says = self._configuration(module)
-        for name in ("module_input_name", "module_output_name"):
-            if says.get(name) not in (None, states):
-                self.files.refuse(f"a Dense of {says[name]}")
-        # Theirs is tanh where the file names none.
-        function = str(says.get("activation_function") or "Tanh")
-        activation = _ACTIVATIONS.get(function.rpartition(".")[2]) if function.startswith(("torch.", "Tanh")) else None
-        if activation is None:
-            self.files.refuse(f"the activation {function} of a Dense")
-        if says.get("use_residual") and activation != "identity":
-            self.files.refuse(f"a residual connection beside the activation {function} of a Dense")
-        sizes = [int(says.get(name) or 0) for name in ("in_features", "out_features")]
-        if not all(0 < size <= _MOST_WIDTH for size in sizes):
-            self.files.refuse("a Dense of a size that no model has")
-        bias, residual = says.get("bias") is not False, bool(says.get("use_residual"))
-        return Dense(self.files, _path(module), sizes[0], sizes[1], bias, activation, residual)
+    try:
+        own = own_settings(model, revision=encoder_options.get("revision"))
+    except WithoutEquivalentError as error:
+        return [f"{error.problem}: --pooler {pooler} does without."]
+    if own is None:
+        return []
+    lost = [] if own.pooler == pooler else [f"--pooler {own.pooler}"]
+    given = {"pooler": pooler_options, "encoder": encoder_options}
+    wanted = {"pooler": own.pooler_options, "encoder": own.encoder_options}
+    lost += [
+        f"--set {part}.{name}={shown(value)}"
+        for part, options in wanted.items()
+        for name, value in options.items()
+        if value is not False and not name.endswith("_length") and name != "title"
+        if (plain(given[part].get(name)) != plain(value) if all_given else name not in given[part])
+    ]
+    if not lost:
+        return []
+    return [
+        f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({own.source}): "
+        f"{' '.join(lost)}. Encode or train with them too, or without --pooler to take all of the model's own."
+    ]
 
 
-def read_modules(files: PublishedFiles) -> Modules | None:
-    """The modules of a model; None for a model that has no modules.json."""
-    listed = files.read(MODULES, list[_Module])
-    if listed is None:
-        return None
-    described = files.read("config_sentence_transformers.json", _Described) or {}
-    modules = Modules(files, [module for module in listed if _kind(module) not in _IGNORED], described)
-    first = next((module for module in modules.listed if _kind(module).endswith("Transformer")), {})
-    if folder := _path(first):
-        files.refuse(f"its transformer in the folder '{folder}'")
-    if options := modules.transformer.get("processing_kwargs"):
-        files.refuse(f"options of its tokenizer ({', '.join(options)}: processing_kwargs)")
-    return modules
-
-
-def _kind(module: Mapping[str, Any]) -> str:
-    return str(module["type"]).rpartition(".")[2]
-
-
-def _path(module: Mapping[str, Any]) -> str:
-    return str(module.get("path", ""))
-
-
-def prefixes(modules: Modules) -> dict[str, str]:
-    """The prompt of each side: the one of its name, else the default prompt."""
-    prompts: Mapping[str, str] = modules.described.get("prompts") or {}
-    default = prompts.get(modules.described.get("default_prompt_name") or "", "")
-    found = {
-        f"{side}_prefix": next((prompts[name] for name in names if name in prompts), default)
-        for side, names in _SIDES.items()
+def _one_vector(files: _Published) -> OwnSettings:
+    """One vector a text: Transformer, Pooling, any number of Dense, and at the end perhaps a Normalize."""
+    for kind in files.kinds:
+        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+            files.refuse(f"the module {kind}")
+    layers = files.dense("sentence_embedding")
+    expected = ["Transformer", "Pooling", *["Dense"] * len(layers)]
+    if files.kinds not in (expected, [*expected, "Normalize"]):
+        files.refuse(f"the modules {', '.join(files.kinds)}")
+    if files.described.get("truncate_dim"):
+        files.refuse(f"vectors cut to {files.described['truncate_dim']} dimensions (truncate_dim)")
+    prompts, pooling = files.prefixes(), files.configuration("Pooling")
+    turned_on = [
+        name.removeprefix("pooling_mode_")
+        for name, on in pooling.items()
+        if on is True and name.startswith("pooling_mode_")
+    ]
+    modes = sorted(turned_on, key=[*_MODES, *turned_on].index)
+    if not modes:
+        named = pooling.get("pooling_mode")
+        modes = [named] if isinstance(named, str) else list(named or [])
+    if not modes or any(mode not in _POOLINGS for mode in modes):
+        files.refuse(f"the pooling {' and '.join(modes) or 'of an unknown kind'}")
+    if prompts and pooling.get("include_prompt") is False:
+        files.refuse("a pooling that leaves out the prompt")
+    poolings = tuple(_POOLINGS[mode] for mode in modes)
+    similarity = files.described.get("similarity_fn_name")
+    if similarity not in (None, "cosine", "dot"):
+        files.refuse(f"the similarity {similarity}")
+    # The scoring rule is the inner product, which is the cosine of normalised vectors.
+    options: dict[str, Any] = {"normalize": similarity == "cosine" or "Normalize" in files.kinds}
+    encoder_options = {**prompts, **files.lengths()}
+    if not layers and poolings[0] in _ALONE and len(poolings) == 1:
+        return OwnSettings(poolings[0], options, encoder_options)
+    options |= {
+        "pooling": poolings,
+        "dimensions": tuple(one.out_features for one in layers),
+        "activations": tuple(one.activation for one in layers),
+        "bias": any(one.bias for one in layers),
     }
-    return {name: prefix for name, prefix in found.items() if prefix}
+
+    def weights() -> Mapping[str, Tensor]:
+        import torch
+
+        tensors = {}
+        for number, layer in enumerate(layers):
+            weight, bias = files.read_dense(layer)
+            tensors[f"layers.{number}.weight"] = weight
+            if options["bias"]:
+                tensors[f"layers.{number}.bias"] = torch.zeros(layer.out_features) if bias is None else bias
+        return tensors
+
+    return OwnSettings("projected", options, encoder_options, weights if layers else None)
 
 
-def lengths(modules: Modules) -> dict[str, int]:
-    """Most tokens of a text of each side; {} leaves them to the encoder."""
-    files, described = modules.files, modules.transformer
-    tokenizer = files.read("tokenizer_config.json", _Lengths) or {}
-    if described.get("do_lower_case") and not tokenizer.get("do_lower_case"):
-        files.refuse("texts in lower case before a tokenizer that keeps the case")
-    longest = described.get("max_seq_length")
-    if not longest:
-        # sentence-transformers then takes the less of the model's and the tokenizer's limit.
-        positions = (files.read("config.json", _Lengths) or {}).get("max_position_embeddings")
-        longest = tokenizer.get("model_max_length")
-        if positions and longest:
-            longest = min(int(positions), int(longest))
-        elif longest and longest >= _ENDLESS:
-            longest = None  # relative positions (T5) have no limit
-    found = {name: described.get(name) or longest for name in ("query_length", "document_length")}
-    return {name: int(length) for name, length in found.items() if length}
+def _sparse(files: _Published) -> OwnSettings:
+    """Weights over the vocabulary: SPLADE, with the largest logit of each term."""
+    if files.kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        files.refuse(f"the modules {', '.join(files.kinds)}")
+    pooling = files.configuration("SpladePooling")
+    for name, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if (value := pooling.get(name, usual)) != usual:
+            files.refuse(f"the {name} {value} of its SpladePooling")
+    if (similarity := files.described.get("similarity_fn_name")) not in (None, "dot"):
+        files.refuse(f"the similarity {similarity} of sparse vectors")
+    # The plugin's pooler, by its name: one definition of SPLADE's weights.
+    options = {"views": "sparse", "pooled_tokens": "all", "top_k": files.described.get("max_active_dims")}
+    return OwnSettings("dense_sparse", options, {**files.prefixes(), **files.lengths()})
+
+
+def _late_interaction(files: _Published) -> OwnSettings:
+    """The settings of a model whose every token has a vector."""
+    says, layers = files.described, files.dense("token_embeddings")
+    plain = ["Transformer", *["Dense"] * len(layers)]
+    if not layers:
+        files.refuse("no Dense: a projection would be random")
+    if any(one.activation != "identity" for one in layers):
+        files.refuse("a function after its Dense")
+    if (similarity := says.get("similarity_fn_name")) not in (None, "MaxSim", "maxsim"):
+        files.refuse(f"the similarity {similarity}")
+    lengths = files.lengths()  # refuses lower case
+    if files.kinds == plain:  # PyLate, with its defaults
+        filled = says.get("do_query_expansion") is not False
+        markers = tuple(
+            usual if says.get(name) is None else says[name]
+            for name, usual in (("query_prefix", "[Q] "), ("document_prefix", "[D] "))
+        )
+        of_queries: dict[str, Any] = {
+            "markers": any(markers),
+            "marker_tokens": markers,
+            "query_filled": filled,
+            "fill_attended": filled and bool(says.get("attend_to_expansion_tokens")),
+        }
+        lengths = {name: says.get(name) or usual for name, usual in _COLBERT_LENGTHS.items()}
+        words = says.get("skiplist_words")
+        skipped = files.ids(list(string.punctuation) if words is None else words, unknown=True)
+    elif files.kinds in ([*plain, "MultiVectorMask", "Normalize"], [*plain, "Normalize", "MultiVectorMask"]):
+        # MultiVectorEncoder, whose prompts are texts like any other.
+        expansion = files.transformer.get("query_expansion")
+        if expansion is not None:
+            if expansion["strategy"] != "fixed" or expansion.get("token"):
+                files.refuse("a query_expansion other than to a fixed length with mask tokens")
+            lengths["query_length"] = expansion["length"]
+        of_queries = {
+            "markers": False,
+            "query_filled": expansion is not None,
+            "fill_attended": bool(expansion and expansion.get("attend")),
+        }
+        mask = files.configuration("MultiVectorMask")
+        if mask.get("keep_only_token_ids") or mask.get("skiplist_tasks") not in (None, ["document"]):
+            files.refuse("a MultiVectorMask for other tokens than those of documents")
+        skipped = files.ids(mask.get("skiplist_words") or [], unknown=False)
+    else:
+        files.refuse(f"the modules {', '.join(files.kinds)}")
+    options = {"dimension": layers[-1].out_features, "bias": any(one.bias for one in layers), "skip_ids": skipped}
+
+    def joined() -> Mapping[str, Tensor]:
+        """Linear layers one after the other as one layer."""
+        import torch
+
+        width = layers[0].in_features
+        weight, bias = torch.eye(width, dtype=torch.double), torch.zeros(width, dtype=torch.double)
+        for layer in layers:
+            above, added = files.read_dense(layer)
+            weight, bias = above.double() @ weight, above.double() @ bias
+            bias = bias if added is None else bias + added.double()
+        tensors = {"projection.weight": weight.float()}
+        return tensors | {"projection.bias": bias.float()} if options["bias"] else tensors
+
+    return OwnSettings("colbert", {**options, **of_queries}, {**files.prefixes(), **lengths}, joined)
+
+
+def _colbert(files: _Published) -> OwnSettings | None:
+    """The settings of a checkpoint of ColBERT's own code, such as ColBERTv2; None for any other model."""
+    if (path := files.path("config.json")) is None:
+        return None
+    config = storage.read_json(path, do=_DO, nan=True)
+    if not isinstance(config, dict) or config.get("architectures") != ["HF_ColBERT"]:
+        return None
+    files.library = "a ColBERT checkpoint"
+    metadata = "artifact.metadata"
+    says = _Metadata(
+        **{
+            name: value
+            for name, value in (files.read(metadata, _Metadata) or {}).items()
+            if name in _Metadata.__dataclass_fields__
+        }
+    )
+    if says.similarity != "cosine":
+        files.refuse(f"the similarity {says.similarity}")
+    options = {
+        "dimension": says.dim,
+        "marker_tokens": (says.query_token_id, says.doc_token_id),
+        "fill_attended": says.attend_to_mask_tokens,
+        "skip_punctuation": says.mask_punctuation,
+    }
+    lengths = {"query_length": says.query_maxlen, "document_length": says.doc_maxlen}
+    shape = says.dim, int(config.get("hidden_size", 768))
+
+    def projection() -> Mapping[str, Tensor]:
+        return {"projection.weight": files.tensors("", {"linear.weight": shape})["linear.weight"]}
+
+    return OwnSettings("colbert", options, lengths, projection, metadata)

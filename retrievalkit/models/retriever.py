@@ -36,8 +36,7 @@ from retrievalkit.models.checkpoint import (
 )
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
-from retrievalkit.models.published import WithoutEquivalentError, load_own_weights
-from retrievalkit.models.sentence_transformers import left_out, own_settings
+from retrievalkit.models.published import WithoutEquivalentError, left_out, load_own_weights, own_settings
 from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
 
@@ -96,9 +95,6 @@ class Retriever(nn.Module):
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
             seed: Seed of the weights that are not pretrained, such as a pooler's projection.
             lean: Only encode with it: it may start quicker, and can be neither trained nor saved.
-
-        Raises:
-            InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
         own = None
@@ -171,34 +167,21 @@ class Retriever(nn.Module):
         separate_towers: bool = False,
         seed: int = 0,
     ) -> Retriever:
-        """Load a checkpoint folder, in eval mode.
+        """Load a checkpoint folder, in eval mode, onto the GPU if there is one.
 
-        Args:
-            folder: A folder that `save` wrote.
-            device: Where to put it; None = the GPU if there is one, else the CPU.
-            lean: As for `create`.
-            encoder_options: Options of the encoder that are to differ from those of the checkpoint.
-            separate_towers: Whether each side gets an encoder of its own where the checkpoint has one for both.
-            seed: As for `create`.
-
-        Raises:
-            ArtifactError: It is not a checkpoint folder, or a plugin that it needs is not installed.
-            OptionError: The encoder lacks such an option, or the value does not fit it.
+        `encoder_options` differ from those of the checkpoint; `separate_towers` gives each side an encoder of its own
+        where the checkpoint has one for both; `lean` and `seed` are as for `create`.
         """
         folder = Path(folder)
         stored, fingerprint = read_checkpoint(folder)
         separate = stored["separate_towers"] or separate_towers
-        folders: dict[str, Path] = {
-            tower: folder / (tower if stored["separate_towers"] else "encoder")
-            for tower in (SIDES if separate else ("shared",))
-        }
+        towers = SIDES if separate else ("shared",)
+        folders = {tower: folder / (tower if stored["separate_towers"] else "encoder") for tower in towers}
         description = {**stored, "separate_towers": separate}
         with missing_plugins_explained(description, folder), _drawn_with(seed):
             name, before = stored["encoder"]["name"], stored["encoder"]["options"]
             given = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), encoder_options or {})
-            changed = {
-                option: value for option, value in given.items() if option not in before or before[option] != value
-            }
+            changed = {key: value for key, value in given.items() if key not in before or before[key] != value}
             description["encoder"] = {**stored["encoder"], "options": {**before, **changed}}
             try:
                 retriever = cls._assemble(folders, description, lean=lean)
@@ -222,11 +205,7 @@ class Retriever(nn.Module):
     ) -> Retriever:
         """Make an untrained retriever again, from the `description` of the one that `create` made.
 
-        Args:
-            description: The description.
-            device: As for `load`.
-            lean: As for `create`.
-            encoder_options: Options of the encoder that are to differ from those described; the fingerprint stays.
+        The fingerprint is that of the description, whatever `encoder_options` differ from it.
         """
         encoder, pooler = description["encoder"], description["pooler"]
         if encoder["name"] == "transformer":
@@ -258,10 +237,8 @@ class Retriever(nn.Module):
         save_file(state, folder / POOLER_WEIGHTS)
         description = {key: value for key, value in self.description.items() if key not in UNTRAINED}
         # A branch or tag names the model that training started from, not this folder.
-        description["encoder"] = dict(description["encoder"])
-        description["encoder"]["options"] = {
-            name: value for name, value in description["encoder"]["options"].items() if name != "revision"
-        }
+        options = {name: value for name, value in description["encoder"]["options"].items() if name != "revision"}
+        description["encoder"] = description["encoder"] | {"options": options}
         storage.write_json(folder / CONFIGURATION, description)
 
     @property
@@ -277,9 +254,8 @@ class Retriever(nn.Module):
     def forward(self, batch: Batch, side: Side) -> Representation:
         """The representation of a batch of tokenised texts of one side."""
         encoder = self.tower(side)
-        states = encoder(batch, self.pooler.needs.layers_of(side, encoder.info))
-        representation: Representation = self.pooler(states, side)
-        return representation
+        made: Representation = self.pooler(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
+        return made
 
     def encode(
         self,
@@ -292,16 +268,8 @@ class Retriever(nn.Module):
         """The representation of texts as it is indexed: float32, on the CPU, in the order given.
 
         In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
-        In bf16 the third digit of a score may differ with the batch; in int8 it is wrong.
-
-        Args:
-            texts: (title, text) pairs; queries have the title "".
-            side: "query" or "document".
-            batch_tokens: Most tokens of a batch, padding included; None = a size that suits the device.
-            precision: The number format to compute in.
-
-        Raises:
-            InputError: There are no texts.
+        In bf16 the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a
+        batch, padding included; None = a size that suits the device.
         """
         if not texts:
             msg = "there is no text to encode. Give at least one."
@@ -366,9 +334,7 @@ def open_retriever(
 ) -> Retriever:
     """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
 
-    Raises:
-        InputError: Parts or options other than lengths and attention were named for a checkpoint, which has its own;
-            or there is no such model.
+    A checkpoint has its own parts and options; only lengths and attention may be given.
     """
     if is_checkpoint(model):
         given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]

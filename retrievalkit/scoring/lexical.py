@@ -116,20 +116,15 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
     return values.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values
 
 
-def _tiles(owner: Tensor, most: int) -> Iterator[tuple[slice, list[int], list[int]]]:
-    """Tokens to project at once, the texts that they belong to, and how many of them belong to each."""
-    for first in range(0, len(owner), most):
-        tokens = slice(first, first + most)
-        owners, counts = torch.unique_consecutive(owner[tokens], return_counts=True)
-        yield tokens, owners.tolist(), counts.tolist()
-
-
 def _maxima(
     projection: _Projection, scale: Tensor | None, owner: Tensor, texts: int, winner: Tensor | None = None
 ) -> Tensor:
     """(texts, vocabulary): see `_MaxOfProjection`; noting each maximum's token in `winner` takes twice as long."""
     best = projection.states.new_full((texts, len(projection.weight)), float("-inf"), dtype=projection.wide)
-    for tokens, owners, counts in _tiles(owner, projection.most):
+    for start in range(0, len(owner), projection.most):
+        tokens = slice(start, start + projection.most)
+        # The texts that these tokens belong to, and how many of them belong to each.
+        owners, counts = (one.tolist() for one in torch.unique_consecutive(owner[tokens], return_counts=True))
         values, first = projection.logits(tokens), tokens.start
         if winner is not None or scale is not None:
             values = values.to(projection.wide)
@@ -327,8 +322,7 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
         device, exact = states.device.type, torch.promote_types(states.dtype, torch.float32)
-        # What autocast would choose; converting here converts the weight once instead of once a tile.
-        computed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        computed = _product_dtype(states)  # what autocast would choose, once for all tiles
         tile = max(1, (CPU_LOSS_TILE if device == "cpu" else GPU_LOSS_TILE) // len(weight))
         wanted = (states, weight, bias)
         gradients = [

@@ -14,7 +14,7 @@ from torch import Tensor
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError
-from retrievalkit.scoring.rule import check_sizes
+from retrievalkit.scoring.rule import check_comparable
 from retrievalkit.scoring.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, Workers, is_single, query_parts
 from retrievalkit.scoring.topk import Best
 
@@ -44,12 +44,7 @@ def top_k(
         dtype: Number format of the inner products; any but float32 makes the search approximate.
 
     Returns:
-        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 where fewer were
-        found.
-
-    Raises:
-        OptionError: k is less than 1.
-        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
+        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 past the last one.
     """
     check_k(k)
     if not len(queries):
@@ -62,28 +57,24 @@ def top_k(
 
     def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
+        block = documents.block
         if part.side is not None and documents.side is not None:
-            offer_rough(documents, part, best)
+            rows, lexical, slack = part.rough_scores(documents, scratch)
+
+            def exact(rows: Tensor, columns: Tensor) -> Tensor:
+                return part.scores_of_pairs(documents, rows, columns, lexical)
+
+            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors, slack=slack, exact=exact)
         elif part.single and documents.weights is None:
             # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
-            rows, block = part.row_scores(documents, scratch), documents.block
+            rows = part.row_scores(documents, scratch)
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
         else:
-            best.offer(part.document_scores(documents, scratch), documents.block.first)
-
-    def offer_rough(documents: Documents, part: QueryPart, best: Best) -> None:
-        rows, lexical, slack = part.rough_scores(documents, scratch)
-        block = documents.block
-
-        def exact(rows: Tensor, columns: Tensor) -> Tensor:
-            return part.scores_of_pairs(documents, rows, columns, lexical)
-
-        texts, most = documents.texts_of_rows(), block.most_vectors
-        best.offer(rows, block.first, texts, most, slack=slack, exact=exact)
+            best.offer(part.document_scores(documents, scratch), block.first)
 
     with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for block in blocks:
-            check_block(queries, block)
+            check_comparable(queries, block)
             if not parts:
                 found = query_parts(queries, max(width, block.rows), dtype)
                 parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
@@ -122,9 +113,6 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
 
     Returns:
         For each query (texts,) float32 scores, NaN for -1.
-
-    Raises:
-        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
     queries = _without_empty_mask(queries)
     found = []
@@ -133,7 +121,7 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
             wanted = np.unique(np.concatenate([texts[query] for query in group]))
             wanted = wanted[wanted >= 0]
             taken = store.take(wanted)
-            check_block(queries, taken)
+            check_comparable(queries, taken)
             for query in group:
                 there = texts[query] >= 0
                 scores = np.full(len(there), np.nan, dtype=np.float32)
@@ -153,7 +141,7 @@ def lexical_scores_of(
     found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
     scratch = Scratch()
     for block in blocks:
-        check_block(queries, block)
+        check_comparable(queries, block)
         ready = Documents.ready(block, queries, torch.float32)
         first = 0
         for part in query_parts(queries, block.rows, torch.float32):
@@ -174,10 +162,7 @@ def best_of_candidates(
         queries: Q texts, on the CPU.
         store: The folder, or another reader of its texts.
         candidates: For each query, rows of texts in the folder, ascending.
-        k: How many to keep.
-
-    Returns:
-        For each query rows and scores of the texts, best first; equal scores in the order of the folder.
+        k: How many to keep for each query, best first; equal scores in the order of the folder.
     """
     found = []
     for texts, values in zip(candidates, scores_of(queries, store, candidates), strict=True):
@@ -202,11 +187,7 @@ def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def check_k(k: int) -> None:
-    """Refuse a k below 1.
-
-    Raises:
-        OptionError: k is less than 1.
-    """
+    """Refuse a k below 1."""
     if k < 1:
         msg = f"k is {k}, and at least one document must be asked for. Give --k 1 or more."
         raise OptionError(msg)
@@ -252,23 +233,3 @@ def _as_block(documents: Representation) -> VectorBlock:
 
         weights = scipy.sparse.csr_matrix(documents.weights.detach().cpu().numpy())
     return VectorBlock(0, len(documents), vectors, starts, weights)
-
-
-def check_block(queries: Representation, block: VectorBlock) -> None:
-    """Refuse texts that the queries cannot be compared with.
-
-    Raises:
-        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
-    """
-    sizes = {
-        "vectors": (
-            0 if queries.vectors is None else queries.vectors.shape[2],
-            0 if block.vectors is None else block.vectors.shape[1],
-        ),
-        "weights": (
-            0 if queries.weights is None else queries.weights.shape[1],
-            0 if block.weights is None else block.weights.shape[1],
-        ),
-    }
-    for what, (query, document) in sizes.items():
-        check_sizes(what, query, document)

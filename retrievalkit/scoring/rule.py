@@ -5,8 +5,7 @@
 DPR has one vector on each side; MLR, ME-BERT and MVR one query vector and m document vectors; ColBERT many of both (its
 MaxSim, Khattab and Zaharia 2020); SPLADE weights alone; CoT-MAE v2 a vector and weights.
 
-`scores` compares all with all; `top_k` finds the best documents of a collection that is given block by block, exactly,
-in memory that does not grow with it.
+`scores` compares all with all; `ranking.top_k` finds the best documents of a collection block by block.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import View
+from retrievalkit.data.vectors import VectorBlock, View
 from retrievalkit.errors import UnsupportedError
 
 # Inner products held in memory at once.
@@ -33,9 +32,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
     Raises:
         UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
-    for what in ("vectors", "weights"):
-        query, document = getattr(queries, what), getattr(documents, what)
-        check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
+    check_comparable(queries, documents)
     total = None
     if queries.vectors is not None:
         best = _best_products(queries, documents)
@@ -152,12 +149,18 @@ def vectors_alone(queries: Representation, dim: int) -> Tensor:
     if queries.vectors is None or queries.weights is not None:
         msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
         raise UnsupportedError(msg)
-    check_sizes("vectors", queries.vectors.shape[2], dim)
+    _check_sizes("vectors", queries.vectors.shape[2], dim)
     return queries.vectors
 
 
-def check_sizes(what: str, query: int, document: int) -> None:
-    """Refuse sizes that differ between the two sides; 0 means that a side has none."""
+def check_comparable(queries: Representation, documents: Representation | VectorBlock) -> None:
+    """Refuse texts that the queries cannot be compared with."""
+    for what in ("vectors", "weights"):
+        query, document = getattr(queries, what), getattr(documents, what)
+        _check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
+
+
+def _check_sizes(what: str, query: int, document: int) -> None:
     if bool(query) != bool(document):
         has, lacks = ("documents", "queries") if not query else ("queries", "documents")
         msg = f"{has} have {what} and {lacks} have none, so they cannot be compared. Encode both with one model."

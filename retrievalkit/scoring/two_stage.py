@@ -20,7 +20,8 @@ from torch import Tensor
 from retrievalkit.contracts import Representation
 from retrievalkit.scoring import bf16_filter
 from retrievalkit.scoring.bf16_filter import Slack
-from retrievalkit.scoring.ranking import check_block, check_k, top_k
+from retrievalkit.scoring.ranking import check_k, top_k
+from retrievalkit.scoring.rule import check_comparable
 from retrievalkit.scoring.tiles import Documents, QueryPart, Scratch, Workers, is_filtered, query_parts
 from retrievalkit.scoring.topk import Best
 
@@ -38,18 +39,7 @@ _TIMES, _MORE = 2, 64
 def top_k_of_store(
     queries: Representation, store: VectorStore, k: int, *, block: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """The k best texts of a folder for each query: what `top_k` finds among its blocks.
-
-    Args:
-        queries: Q texts.
-        store: The folder.
-        k: How many texts to find.
-        block: Vectors compared at once.
-        dtype: Number format of the inner products; any but float32 makes the search approximate.
-
-    Returns:
-        As `top_k`.
-    """
+    """The k best texts of a folder for each query: what `top_k` finds among its blocks of `block` vectors."""
     check_k(k)
     width = store.block_rows(block)
     if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:
@@ -57,7 +47,7 @@ def top_k_of_store(
 
     def documents() -> Iterator[Documents]:
         for some in store.blocks(block):
-            check_block(queries, some)
+            check_comparable(queries, some)
             yield Documents.ready(some, queries, torch.float32)
 
     found = _refined(queries, queries, documents(), store, k)
@@ -74,21 +64,12 @@ def top_k_of_rounded(
 ) -> tuple[Tensor, Tensor]:
     """The k best texts by vector and weights together, each text of the folder having one vector.
 
-    Vectors and the weights of frequent terms are compared in one rough product, the other weights term by term.
-
-    Args:
-        queries: Q texts.
-        store: The folder.
-        postings: Its weights by term.
-        rounded: Its vectors and the weights of frequent terms, rounded.
-        k: How many texts to find.
-        search: Finds the k best texts without what is rounded, where it does not pay or leaves them uncertain.
-
-    Returns:
-        As `top_k`.
+    Vectors and the weights of frequent terms, both in `rounded`, are compared in one rough product, the other weights
+    term by term in `postings`. `search` finds the best without what is rounded, where it does not pay or leaves them
+    uncertain.
     """
     check_k(k)
-    check_block(queries, store.take(np.zeros(1, dtype=np.int64)))
+    check_comparable(queries, store.take(np.zeros(1, dtype=np.int64)))
     if not is_filtered(queries, torch.float32) or not bf16_filter.pays(len(queries)):
         return search(queries)
     assert queries.vectors is not None
@@ -122,12 +103,7 @@ def _where_uncertain(
     scores, texts, certain = found
     if not certain.all():
         again = torch.from_numpy(np.flatnonzero(~certain))
-        vectors, weights = queries.vectors, queries.weights
-        # Without a mask, which masks nothing here.
-        some = Representation(
-            None if vectors is None else vectors[again], None, None if weights is None else weights[again]
-        )
-        scores[again], texts[again] = search(some)
+        scores[again], texts[again] = search(queries.rows(again))
     return scores, texts
 
 

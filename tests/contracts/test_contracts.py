@@ -48,7 +48,7 @@ def test_a_batch_moves_with_all_that_it_has():
 
 @pytest.mark.parametrize("vectors", [None, torch.zeros(2, 3)])
 def test_a_representation_has_vectors_of_three_axes_or_weights(vectors):
-    with pytest.raises(ValueError, match=r"needs vectors, or weights|must be \(batch, m, dim\)"):
+    with pytest.raises(ValueError, match=r"needs vectors .batch, m, dim., or weights"):
         Representation(vectors)
 
 

@@ -9,7 +9,6 @@ import torch
 from click.testing import CliRunner
 
 from retrievalkit.cli import main
-from retrievalkit.cli.doctor import doctor
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.models import precision
@@ -58,16 +57,6 @@ def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
     assert precision.resolve_precision("fp32", CPU) == "fp32"
 
 
-def test_doctor_says_what_auto_means_and_why(monkeypatch):
-    """And that a value of RKIT_PRECISION is wrong."""
-    monkeypatch.setenv(precision.AUTO, "fp32")
-    finding = next(one for one in doctor() if one["name"] == "processor")
-    assert finding["value"].endswith("precision auto = fp32 (set by RKIT_PRECISION)")
-    monkeypatch.setenv(precision.AUTO, "fp8")
-    finding = next(one for one in doctor() if one["name"] == "processor")
-    assert (finding["ok"], "RKIT_PRECISION is 'fp8'" in finding["hint"]) == (False, True)
-
-
 @pytest.fixture(scope="module")
 def vectors(tiny_model, tiny_collection, tmp_path_factory):
     """The corpus encoded in each format, and an index of the vectors in fp32."""
@@ -96,17 +85,6 @@ def test_search_encodes_in_fp32_unless_told_otherwise(vectors, monkeypatch):
         for options in ((), ("--precision", "fp32"), ("--precision", "bf16"), ("--precision", "auto"))
     )
     assert plain == fp32 != bf16 == auto
-
-
-def test_a_precision_without_effect_is_refused(vectors, tmp_path):
-    """A run is fused and not encoded; texts of the folder are encoded already."""
-    (tmp_path / "run.trec").write_text("q Q0 d 1 1 x\n")
-    for words, problem in (
-        (("search", tmp_path / "run.trec", tmp_path / "run.trec"), "precision has no effect here"),
-        (("index", vectors / "index", "--check"), "precision is for the encoding of"),
-    ):
-        ended = CliRunner().invoke(main, [*map(str, words), "--precision", "bf16"])
-        assert (ended.exit_code, problem in ended.output) == (2, True), ended.output
 
 
 def rkit(*words):
@@ -142,3 +120,4 @@ def test_int8_is_for_encoding_alone(words):
     """It is refused where a model is trained or scores pairs."""
     ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
     assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output
+TEXTS = [("", "peru"), ("", "the capital of peru is lima"), ("", "lima is a city")]

@@ -12,30 +12,12 @@ from pathlib import Path
 
 import pytest
 import transformers
-from transformers.utils import logging
 
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError
-from retrievalkit.models.pretrained import load_pretrained, locate_model, model_file, quiet
+from retrievalkit.models.pretrained import load_pretrained, locate_model, model_file
 from retrievalkit.registry.trust import anonymously
-
-
-@pytest.mark.parametrize("bars", [True, False])
-def test_settings_of_transformers_are_restored(bars):
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    try:
-        logging.set_verbosity_info()
-        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
-        with pytest.raises(RuntimeError), quiet():
-            assert logging.get_verbosity() == logging.ERROR
-            assert not logging.is_progress_bar_enabled()
-            raise RuntimeError
-        assert logging.get_verbosity() == logging.INFO
-        assert logging.is_progress_bar_enabled() is bars
-    finally:
-        logging.set_verbosity(before[0])
-        (logging.enable_progress_bar if before[1] else logging.disable_progress_bar)()
 
 
 @pytest.mark.parametrize("kind", [transformers.AutoConfig, transformers.AutoTokenizer, transformers.AutoModel])

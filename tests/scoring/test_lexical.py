@@ -175,13 +175,6 @@ class TestBoth:
         both = (pool(setting), plain(pool, setting))
         setting.compare(*(one.unflatten(1, (3, 10)).max(dim=1).values for one in both))
 
-    def test_a_batch_without_tokens(self, pool):
-        setting = Setting()
-        setting.mask[:] = False
-        pooled = pool(setting)
-        assert not pooled.any()
-        assert not any(one.any() for one in setting.gradients(pooled) if one is not None)
-
     def test_padding_changes_nothing(self, pool):
         """Whatever stands there."""
         setting = Setting()
@@ -223,21 +216,6 @@ class TestBoth:
         expected = [one for one, name in zip(before, names, strict=True) if name != frozen]
         assert all(one is other or torch.equal(one, other) for one, other in zip(after, expected, strict=True))
 
-    def test_without_a_graph(self, pool):
-        setting = Setting()
-        expected = pool(setting).detach()
-        with torch.no_grad():
-            assert torch.equal(pool(setting), expected)
-        with torch.inference_mode():
-            assert torch.equal(pool(setting), expected)
-
-    def test_twice_the_same(self, pool):
-        setting = Setting(texts=20, tokens=30, vocabulary=200, dtype=torch.float32)
-        first, second = pool(setting), pool(setting)
-        assert torch.equal(first, second)
-        gradients = zip(setting.gradients(first), setting.gradients(second), strict=True)
-        assert all(one is other or torch.equal(one, other) for one, other in gradients)
-
     @pytest.mark.parametrize("tokens", [64, 5])
     def test_autocast_multiplies_in_bfloat16_and_gives_float32(self, pool, tokens, monkeypatch):
         """Gradients have the type of what they are of, and are near to those of float32."""
@@ -254,20 +232,6 @@ class TestBoth:
             if theirs is not None:
                 assert ours.dtype == leaf.dtype
                 assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.98
-
-    def test_states_and_head_in_bfloat16(self, pool):
-        setting = Setting(dtype=torch.bfloat16)
-        pooled = pool(setting)
-        assert pooled.dtype == torch.float32
-        assert all(one is None or one.dtype == torch.bfloat16 for one in setting.gradients(pooled))
-
-    def test_not_a_number_is_not_hidden(self, pool):
-        """A training that has diverged is seen."""
-        setting = Setting()
-        setting.mask[0, 0] = True
-        with torch.no_grad():
-            setting.hidden[0, 0] = float("nan")
-        assert pool(setting)[0].isnan().all()
 
     def test_all_logits_are_never_held_at_once(self, pool, monkeypatch):
         """Not in the forward pass and not in the backward pass, with a gradient at few terms or at all."""
@@ -290,10 +254,6 @@ class LargestTensor(TorchDispatchMode):
         sizes = [one.numel() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         self.elements = max([self.elements, *sizes])
         return result
-
-
-def test_top_k_does_not_hide_not_a_number():
-    assert keep_top_k(torch.tensor([[float("nan"), 1.0, 2.0]]), 1).isnan().any()
 
 
 @given(st.data())

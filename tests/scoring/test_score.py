@@ -158,17 +158,6 @@ def test_equal_documents_tie_wherever_they_stand():
         assert [len(set(one.tolist())) for one in scores] == [1] * count
 
 
-def test_lower_precision_changes_the_scores():
-    """bfloat16 products are near the exact ones, and not equal to them."""
-    random = np.random.default_rng(0)
-    documents = [(random.standard_normal((1, 16)).astype(np.float32), None) for _ in range(64)]
-    queries = Representation(torch.from_numpy(random.standard_normal((3, 1, 16)).astype(np.float32)))
-    exact, _ = scoring.top_k(queries, blocks(documents, 10), 5)
-    rough, _ = scoring.top_k(queries, blocks(documents, 10), 5, dtype=torch.bfloat16)
-    assert not torch.equal(exact, rough)
-    torch.testing.assert_close(exact, rough, rtol=0.05, atol=0.05)
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("limit", [0, 100, 300])
 def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, limit):
@@ -249,23 +238,6 @@ def test_multi_vector_search_golden():
     )
     assert [names[row] for row in rows[0]] == expected["top_k_docs"]
     np.testing.assert_allclose(values[0], expected["top_k_scores"], atol=1e-6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    counts=st.lists(st.integers(1, 4), min_size=1, max_size=12), k=st.integers(1, 12), seed=st.integers(0, 2**32 - 1)
-)
-def test_the_best_k_times_m_vectors_hold_the_best_k_documents(counts, k, seed):
-    """The rule is exact where no two vectors score alike, for the same and for a varying number of vectors."""
-    random = np.random.default_rng(seed)
-    offsets = np.cumsum([0, *counts])
-    vector_scores = random.permutation(offsets[-1]).astype(np.float32)
-    retrieved = np.argsort(-vector_scores)[: k * max(counts)]
-    rows, values = scoring.documents_of_vectors(retrieved, vector_scores[retrieved], k, offsets=offsets)
-    best = [vector_scores[start:end].max() for start, end in itertools.pairwise(offsets)]
-    expected = np.argsort(-np.array(best), kind="stable")[:k]
-    assert rows.tolist() == expected.tolist()
-    assert values.tolist() == [best[row] for row in expected]
 
 
 def test_vectors_that_were_not_found_are_left_out():

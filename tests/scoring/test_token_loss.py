@@ -59,13 +59,6 @@ def test_the_fused_loss_and_its_gradients_are_the_plain_ones(bias):
     torch.testing.assert_close(torch.autograd.grad(fused, wanted), torch.autograd.grad(plain, wanted))
 
 
-def test_any_callable_is_a_head():
-    hidden, weight, offset, labels = inputs()
-    expected = token_loss(hidden, VocabularyHead(torch.tanh, weight, offset), labels)
-    found = token_loss(hidden, lambda states: linear(torch.tanh(states), weight, offset), labels)
-    torch.testing.assert_close(found, expected)
-
-
 def test_only_what_is_trained_gets_a_gradient():
     hidden, weight, offset, labels = inputs()
     loss = token_loss(hidden, VocabularyHead(torch.tanh, weight.detach(), offset.detach()), labels)
@@ -81,12 +74,6 @@ def test_no_label_is_no_loss_and_no_gradient():
     loss.backward()
     assert loss.item() == 0.0
     assert not hidden.grad.any()
-
-
-def test_positions_without_a_label_get_no_gradient():
-    hidden, weight, offset, labels = inputs()
-    token_loss(hidden, VocabularyHead(torch.tanh, weight, offset), labels).backward()
-    assert torch.equal(hidden.grad.any(dim=-1), labels != UNLABELLED)
 
 
 def test_half_precision_is_near_and_gradients_keep_the_weights_format():

@@ -40,11 +40,6 @@ def test_the_contract_is_kept(options, tiny_model):
     testing.check_pooler("aggretriever", model=tiny_model, **(SMALL | options))
 
 
-def test_other_architectures(tmp_path):
-    """RoBERTa, whose head is another one."""
-    testing.check_pooler("aggretriever", model=testing.tiny_model(tmp_path, architecture="roberta"), **SMALL)
-
-
 class TestEncodersThatItIsNotFor:
     """Refused before any training step."""
 

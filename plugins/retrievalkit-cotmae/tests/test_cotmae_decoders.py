@@ -138,21 +138,6 @@ def test_weights_start_small(layers, small):
                 assert abs(parameter.mean().item()) < 0.001, name
 
 
-def test_dropout_is_where_the_papers_have_it():
-    """Attention weights and what is added to the states; in front of the layers of AR alone; in training alone."""
-    vectors, embeddings, mask = inputs()
-    for causal in (False, True):
-        own = decoder(causal=causal, dropout=0.4)
-        layer = own.layers[0]
-        torch.testing.assert_close(own(vectors, embeddings, mask), decoder(causal=causal)(vectors, embeddings, mask))
-        assert not torch.equal(own.train()(vectors, embeddings, mask), own(vectors, embeddings, mask))
-        dropouts = {name: one.p for name, one in own.named_modules() if isinstance(one, torch.nn.Dropout)}
-        assert dropouts == {f"layers.0.dropout{number}": 0.4 for number in (1, 2)} | (
-            {"dropout": 0.4} if causal else {}
-        )
-        assert layer.self_attn.dropout == 0.4
-
-
 def test_positions_of_its_own_where_embeddings_have_none():
     """They are added behind the first place, where the vector stands as it is."""
     own = decoder(causal=False, positions=9)

@@ -189,14 +189,6 @@ def test_each_span_is_rebuilt_from_its_partner(pretrainer_of):
     assert batch["encoder_texts"].attention_mask.sum(dim=1).tolist() == [len(one) for one in expected]
 
 
-def test_or_the_partner_from_the_span_alone(pretrainer_of):
-    pretrainer = pretrainer_of(directions="one")
-    batch, whole = batch_of(pretrainer), batch_of(pretrainer_of())
-    spans = restored(batch, "encoder")
-    assert torch.equal(spans, restored(whole, "encoder")[:3, : spans.shape[1]])
-    assert torch.equal(batch["ar_texts"].input_ids, whole["ar_texts"].input_ids[:3])
-
-
 def test_masks_of_the_encoder_and_of_the_decoder_are_drawn_apart(pretrainer_of):
     """Three and four and a half tenths of the words; the AR decoder is given the text as it is."""
     text = " ".join(["people pay with the euro in the city of lima and"] * 2)
@@ -232,12 +224,6 @@ def test_partners_are_of_the_kinds_that_are_wanted(pretrainer_of, partners, gaps
     drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(100)]
     assert {(other.ids[0] - one.ids[0]) // 4 for one, other in drawn} == gaps
     assert {one.ids for one, _ in drawn} == {range(4), range(4, 8), range(8, 12), range(12, 16)}, "all are anchors"
-
-
-def test_long_spans_are_cut_to_the_room(pretrainer_of):
-    pretrainer = pretrainer_of()
-    one, other = pretrainer.sample(document(50, 60), 0, random.Random(0))
-    assert (len(one), len(other)) == (22, 22)
 
 
 def reached(pretrainer, value):

@@ -12,7 +12,6 @@ import torch
 from click.testing import CliRunner
 
 from retrievalkit.cli import main
-from retrievalkit.errors import InputError
 from retrievalkit.models.retriever import Retriever
 
 CASES = [
@@ -34,14 +33,6 @@ CASES = [
 def test_the_contract_is_kept(options, tiny_model):
     """Padding, order and batch size change nothing; saving and loading give equal values; gradients arrive."""
     testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
-
-
-def test_an_encoder_without_a_head(tmp_path):
-    """T5 has no vocabulary head; the dense view needs none."""
-    model = testing.tiny_model(tmp_path, architecture="t5")
-    with pytest.raises(InputError, match="vocabulary head"):
-        Retriever.create(model, pooler="dense_sparse", pooler_options={"top_k": 16})
-    Retriever.create(model, pooler="dense_sparse", pooler_options={"views": "dense"})
 
 
 def test_weights_are_of_the_models_own_head(tiny_model):

@@ -64,7 +64,7 @@ class MultiVector(Pooler):
             listed = ",".join(map(str, layers))
             msg = f"layers={listed} and tokens={tokens} are both set, but exclude each other. Drop one."
             raise OptionError(msg)
-        if tokens not in (None, "all") and tokens < 1:
+        if isinstance(tokens, int) and tokens < 1:
             msg = f"tokens is {tokens}, and must be 1 or more (the number of leading tokens), or 'all'."
             raise OptionError(msg)
         self.info = info

@@ -108,12 +108,11 @@ class Viewers(Pooler):
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """(batch, layers x viewers, width) for documents, layer by layer; (batch, 1, width) for queries."""
+        positions, layers = states.extra, self._document_layers()
+        kept = 0 if self.keep == "last" and side == "document" else None
         if side == "query":
-            positions, layers, kept = states.extra, (self.info.layers,), None
-            if not self.query_viewer:
-                positions = states.first[:, None]
-        else:
-            positions, layers, kept = states.extra, self._document_layers(), 0 if self.keep == "last" else None
+            positions = positions if self.query_viewer else states.first[:, None]
+            layers = (self.info.layers,)
         assert positions is not None, "the encoder inserted no extra tokens"
         hidden = torch.stack([states.layers[layer] for layer in layers], dim=1)  # (batch, layers, tokens, width)
         rows = positions[:, None, :, None].expand(-1, len(layers), -1, hidden.shape[3])

@@ -18,7 +18,6 @@ from retrievalkit_mvr.analyse_views.figures import local_variation, render
 from retrievalkit_mvr.analyse_views.plot import draw
 from rich.console import Console
 
-from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.models.retriever import Retriever
@@ -239,17 +238,6 @@ class TestCommand:
         assert line["local_variation"] == pytest.approx(
             local_variation(torch.cosine_similarity(document, query[None], dim=1)).item(), abs=1e-4
         )
-
-    def test_the_manifest(self, rkit, tiny_collection):
-        result, folder = rkit(*self.LAYERS, "--scores", "softmax", "--temperature", 2, "--limit", 9, "--no-plot")
-        assert result.exit_code == 0, result.output
-        manifest = storage.read_manifest(folder, "analysis")
-        wanted = {"scores": "softmax", "temperature": 2.0, "limit": 9}
-        assert manifest["options"] == manifest["options"] | wanted
-        assert set(manifest["inputs"]) == {"checkpoint", "corpus", "queries", "qrels"}
-        assert manifest["inputs"]["corpus"]["fingerprint"] == storage.fingerprint_file(tiny_collection.corpus)
-        assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "viewers"
-        assert manifest["counts"] == {"pairs": 9, "queries": 9, "documents": 9, "views": 3}
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -136,17 +136,6 @@ def test_equals_numpy(seed, n_queries, others, m, weight, annealing, floor, epoc
     assert value.total.item() == pytest.approx(reference(q, d, positives, ignore, mask, weight, tau), rel=1e-9)
 
 
-def test_weights_add_to_the_global_part():
-    """Lexical scores go into one cross entropy with the dense ones, and leave the local part as it was."""
-    q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]], dtype=torch.float64)
-    d_weights = torch.tensor([[0.6, 0.1, 0], [0, 0.9, 0.3], [0, 0.8, 0], [0.4, 0, 0.5]], dtype=torch.float64)
-    value = loss_of(replace(queries(), weights=q_weights), replace(documents(), weights=d_weights))
-    total = np.array([[1.1, 0.5, 0.9, 0.3], [1.5, 0.8, 1.3, 0.5]]) + (q_weights @ d_weights.T).numpy()
-    expected = (np.log(np.exp(total).sum(1)) - total[[0, 1], [0, 2]]).mean()
-    assert value.terms["global"].item() == pytest.approx(expected)
-    assert value.terms["local"].item() == pytest.approx(BY_EPOCH[0][2], abs=1e-9)
-
-
 @pytest.mark.parametrize("options", [{}, {"local_weight": 0}, {"temperature": 0.05}])
 def test_keeps_the_contract(options):
     testing.check_loss("global_local", **options)

@@ -130,30 +130,6 @@ def encoded(made, texts, side):
     return made.encode(texts, side, precision="fp32").vectors
 
 
-def seen_by_model(made, texts, side):
-    """What the transformer is called with for these texts."""
-    found = {}
-    tower = made.tower(side)
-    handle = tower.model.register_forward_pre_hook(lambda _, __, inputs: found.update(inputs), with_kwargs=True)
-    with torch.no_grad():
-        made(tower.collate(tower.tokenize(texts, side), side), side)
-    handle.remove()
-    return found
-
-
-def test_positions(model):
-    """Golden: 3 viewers and 4 tokens are at 0, 0, 0, 1, 2, 3, 4; a query's viewer and 3 tokens at 0, 1, 2, 3."""
-    made = retriever(model, viewers=3)
-    first = made.tower("query").config.pad_token_id + 1 if "roberta" in made.tower("query").config.model_type else 0
-    inputs = seen_by_model(made, [("", "a b c")], "document")
-    assert (inputs["position_ids"] - first).tolist() == [[0, 0, 0, 1, 2, 3, 4]]
-    assert inputs["attention_mask"].tolist() == [[1] * 7]
-    assert not inputs.get("token_type_ids", torch.zeros(1)).any()
-    inputs = seen_by_model(made, [("", "a b")], "query")
-    assert (inputs["position_ids"] - first).tolist() == [[0, 1, 2, 3]]
-    assert inputs["attention_mask"].tolist() == [[1] * 4]
-
-
 def test_a_query_without_a_viewer_is_as_it_always_was(model):
     """query_viewer=false: the plain dual encoder's query."""
     made = retriever(model, viewers=2, query_viewer=False)

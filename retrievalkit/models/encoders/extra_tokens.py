@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,11 +26,7 @@ class ExtraTokenRows(nn.Module):
         wanted: The pooler's needs, by side. Unused rows of the vocabulary are assigned in this order.
         vocabulary_size: The id of the first new token.
         width: Width of an embedding.
-        unused: Ids of vocabulary rows that pre-training left unused.
         vocabulary: Token -> id.
-
-    Raises:
-        UnsupportedError: There are fewer unused rows than the pooler needs, or the vocabulary lacks a named token.
     """
 
     def __init__(
@@ -39,7 +34,6 @@ class ExtraTokenRows(nn.Module):
         wanted: Mapping[str, ExtraTokens],
         vocabulary_size: int,
         width: int,
-        unused: Sequence[int],
         vocabulary: Mapping[str, int],
     ) -> None:
         super().__init__()
@@ -47,7 +41,11 @@ class ExtraTokenRows(nn.Module):
         self.vocabulary_size = vocabulary_size
         self.ids: dict[str, list[int]] = {side: [] for side in SIDES}
         rows: list[Tensor] = []
-        left = list(unused)
+        # [unused0], [unused1], ... in the order of their numbers.
+        names = sorted(
+            (name for name in vocabulary if name.lower().startswith("[unused")), key=lambda one: (len(one), one)
+        )
+        unused = left = [vocabulary[name] for name in names]
         for side, tokens in wanted.items():
             if tokens.source == "unused":
                 self.ids[side], left = left[: tokens.count], left[tokens.count :]
@@ -59,10 +57,8 @@ class ExtraTokenRows(nn.Module):
                     raise UnsupportedError(msg)
             elif tokens.source == "named":
                 if lacking := [name for name in tokens.names if name not in vocabulary]:
-                    msg = (
-                        f"the pooler puts the token '{lacking[0]}' in front of texts, and the vocabulary lacks it. "
-                        "Name another."
-                    )
+                    token = f"the token '{lacking[0]}' in front of texts"
+                    msg = f"the pooler puts {token}, and the vocabulary lacks it. Name another."
                     raise UnsupportedError(msg)
                 self.ids[side] = [vocabulary[name] for name in tokens.names]
             else:
@@ -118,11 +114,7 @@ class ExtraTokenRows(nn.Module):
             save_file({"new": self.new.detach().cpu().contiguous()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """Read the file that `save` wrote, if there is one.
-
-        Raises:
-            InputError: The folder has embeddings for another number of extra tokens.
-        """
+        """Read the file that `save` wrote, if there is one."""
         if self.new is None or not (folder / WEIGHTS).is_file():
             return
         stored = load_file(folder / WEIGHTS)["new"]
@@ -134,9 +126,3 @@ class ExtraTokenRows(nn.Module):
             raise InputError(msg)
         with torch.no_grad():
             self.new.copy_(stored)
-
-
-def unused_ids(tokenizer: Any) -> list[int]:
-    """The vocabulary rows that pre-training left unused: [unused0], [unused1], … in the order of their numbers."""
-    rows = {token: row for token, row in tokenizer.get_vocab().items() if token.lower().startswith("[unused")}
-    return [row for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))]

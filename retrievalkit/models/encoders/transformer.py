@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from retrievalkit.models.encoders.architectures import (
 )
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
-from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows, unused_ids
+from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
 from retrievalkit.models.encoders.int8 import multiplied, works
 from retrievalkit.models.encoders.lora import LowRank, add_adapters, save_adapters
 from retrievalkit.models.encoders.packed import use_packed_layers
@@ -46,7 +46,7 @@ from retrievalkit.models.pretrained import (
     load_pretrained,
     locate_model,
     model_file,
-    quiet,
+    save_pretrained,
 )
 from retrievalkit.registry.trust import code_allowed
 
@@ -176,11 +176,9 @@ class Transformer(Encoder):
         use_packed_layers(model)
         keep_freed_memory()
         self.model = model
-        unused = unused_ids(self.tokenizer) if needs.extra_tokens else []
         vocabulary = self.tokenizer.get_vocab() if needs.extra_tokens else {}
-        self.extra = ExtraTokenRows(
-            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused, vocabulary
-        )
+        width = self._embeddings.embedding_dim
+        self.extra = ExtraTokenRows(needs.extra_tokens, self.info.vocabulary_size, width, vocabulary)
         self.extra.load(Path(self.source))
         self._check_needs()
 
@@ -200,14 +198,34 @@ class Transformer(Encoder):
         kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
         options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
-        if prefix := _prefix_of_part(report["missing_keys"], report["unexpected_keys"]):
-            renamed = {f"^{re.escape(prefix)}": ""}
+        # A checkpoint of a method may hold the model as a part, whose names then have a prefix.
+        prefixes = {
+            name.removesuffix(wanted)
+            for wanted in report["missing_keys"]
+            for name in report["unexpected_keys"]
+            if name.endswith(f".{wanted}")
+        }
+        if len(prefixes) == 1:
+            renamed = {f"^{re.escape(prefixes.pop())}": ""}
             model, report = load_pretrained(kind, self.source, key_mapping=renamed, **options)
-        self._check_loaded(model, report["missing_keys"])
-        if self.new_head_bias and needs.vocabulary_head and weights_of_head(report["missing_keys"], model):
+        missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+        of_head = weights_of_head(missing, model) if needs.vocabulary_head else []
+        if of_head and not self.new_vocabulary_head:
+            msg = (
+                f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it ('{of_head[0]}'): it "
+                f"would be random. Train one first (rkit pretrain --pretrainer mlm), choose a model that has one, or "
+                f"start with a random one (--set encoder.new_vocabulary_head=true)."
+            )
+            raise InputError(msg)
+        if missing := sorted(set(missing) - set(of_head)):
+            msg = (
+                f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
+                f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
+            )
+            raise InputError(msg)
+        if self.new_head_bias and of_head:
             if (bias := model.get_output_embeddings().bias) is None:
-                head = f"the new vocabulary head of '{self.source}'"
-                msg = f"new_head_bias is {self.new_head_bias}, and {head} has no bias."
+                msg = f"new_head_bias is {self.new_head_bias}, and the new head of '{self.source}' has no bias."
                 raise UnsupportedError(msg)
             nn.init.constant_(bias, self.new_head_bias)
         # The pooler of BERT-like models is not used here, and often has no trained weights.
@@ -299,16 +317,22 @@ class Transformer(Encoder):
         )
 
     def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
-        """The hidden states of the given layers.
+        """The hidden states (batch, tokens, width) of the given layers.
 
-        Returns:
-            States (batch, tokens, width) of each of `layers`. The last layer is the model's output, so it comes after
-            the final normalisation if the architecture has one (T5, ModernBERT); the others are outputs of the blocks.
+        The last layer is the model's output, after the final normalisation if the architecture has one (T5,
+        ModernBERT); the others are outputs of the blocks.
         """
-        assert self.model is not None, "prepare() comes first"
+        inputs: dict[str, Any] = {"input_ids": batch.input_ids}
+        if batch.extra is not None:
+            if self.extra.new is not None:
+                inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
+            positions = self.extra.position_ids(batch.input_ids, batch.extra)
+            if positions is not None:
+                inputs["position_ids"] = positions + first_position(self.config)
+        if "use_cache" in self._arguments:  # of decoder-only models
+            inputs["use_cache"] = False
         output = self._backbone(
-            **self._inputs(batch),
-            **({"use_cache": False} if "use_cache" in self._arguments else {}),  # of decoder-only models
+            **inputs,
             attention_mask=batch.attention_mask,
             output_hidden_states=any(layer != self.info.layers for layer in layers),
             return_dict=True,
@@ -323,12 +347,10 @@ class Transformer(Encoder):
 
     def embed(self, batch: Batch) -> Tensor:
         """(batch, tokens, width): the embeddings, which are layer 0, without computing the layers."""
-        assert self.model is not None, "prepare() comes first"
         return embed(self._backbone, batch)
 
     def word_embeddings(self) -> Tensor:
         """(vocabulary, width): the input embeddings of the tokens."""
-        assert self.model is not None, "prepare() comes first"
         weight = self._embeddings.weight
         if weight.shape[1] != self.info.width:
             msg = (
@@ -342,29 +364,11 @@ class Transformer(Encoder):
         """The shape of the model's layers, including its dropout."""
         return layer_shape(self.config)
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """The model's inputs: token ids, or embeddings and positions if there are extra tokens."""
-        inputs = {"input_ids": batch.input_ids}
-        if batch.extra is None:
-            return inputs
-        if self.extra.new is not None:
-            inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
-        positions = self.extra.position_ids(batch.input_ids, batch.extra)
-        if positions is not None:
-            inputs["position_ids"] = positions + first_position(self.config)
-        return inputs
-
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder (weights as safetensors), with adapters and extra tokens if there are any."""
         model: Any = self.model
-        if self.tokenizer.is_fast:
-            # A fast tokenizer remembers truncation and padding of its last call, and would store them.
-            self.tokenizer.backend_tokenizer.no_truncation()
-            self.tokenizer.backend_tokenizer.no_padding()
         state = save_adapters(model, folder) if self.lora.rank else None
-        with quiet():
-            model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+        save_pretrained(model, self.tokenizer, folder, state_dict=state)
         self.extra.save(folder)
 
     @property
@@ -389,26 +393,6 @@ class Transformer(Encoder):
         ordinary = {self.tokenizer.unk_token_id, self.tokenizer.mask_token_id}
         return [token for token in self.tokenizer.all_special_ids if token not in ordinary]
 
-    def _check_loaded(self, model: Any, missing_keys: Iterable[str]) -> None:
-        """Refuse a model if some of its weights would be random."""
-        missing = sorted(name for name in missing_keys if not name.startswith("pooler."))
-        if self.needs.vocabulary_head:
-            of_head = weights_of_head(missing, model)
-            if of_head and not self.new_vocabulary_head:
-                msg = (
-                    f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it "
-                    f"('{of_head[0]}'): it would be random. Train one first (rkit pretrain --pretrainer mlm), choose a "
-                    f"model that has one, or start with a random one (--set encoder.new_vocabulary_head=true)."
-                )
-                raise InputError(msg)
-            missing = sorted(set(missing) - set(of_head))
-        if missing:
-            msg = (
-                f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
-                f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
-            )
-            raise InputError(msg)
-
     def _check_needs(self) -> None:
         """Refuse a pooler whose needs the tokenizer or the architecture cannot meet."""
         limit = longest_input(self.config)
@@ -423,17 +407,13 @@ class Transformer(Encoder):
                     f"'{self.source}'. Use fewer, or a longer --{side}-length."
                 )
                 raise UnsupportedError(msg)
-            position = self.needs.extra_tokens[side].position
-            if position is not None and "position_ids" not in self._arguments:
-                msg = (
-                    f"the extra tokens of a {side} are to share one position, and the architecture "
-                    f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
-                )
-                raise UnsupportedError(msg)
+            position, known = self.needs.extra_tokens[side].position, f"has the positions 0 to {limit - 1}"
+            if "position_ids" not in self._arguments:
+                limit, known = 0, f"('{self.config.model_type}') takes no position numbers"
             if position is not None and not 0 <= position < limit:
                 msg = (
-                    f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' has the "
-                    f"positions 0 to {limit - 1}. Set the pooler's position within these."
+                    f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' {known}. "
+                    f"Set the pooler's position=null, or another."
                 )
                 raise UnsupportedError(msg)
         if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
@@ -444,12 +424,6 @@ class Transformer(Encoder):
     def _arguments(self) -> frozenset[str]:
         """The names of the arguments of the architecture's forward."""
         return frozenset(inspect.signature(self._backbone.forward).parameters)
-
-
-def _prefix_of_part(missing: Iterable[str], unexpected: Iterable[str]) -> str:
-    """The prefix of the weights' names in a checkpoint that holds the model as a part; "" if there is none."""
-    prefixes = {name.removesuffix(wanted) for wanted in missing for name in unexpected if name.endswith(f".{wanted}")}
-    return prefixes.pop() if len(prefixes) == 1 else ""
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
@@ -470,20 +444,17 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     def split(texts: Sequence[str]) -> list[tuple[Pieces, list[int]]]:
         backend.no_truncation()
         backend.no_padding()
-        return [_pieces(one, special, backend) for one in backend.encode_batch(texts, add_special_tokens=False)]
+        found = []
+        for encoding in backend.encode_batch(texts, add_special_tokens=False):
+            words = encoding.word_ids
+            if backend.pre_tokenizer is None:
+                starts = [token.startswith(_BEGINNINGS) for token in encoding.tokens]
+            else:
+                starts = [word != previous for previous, word in zip([-1, *words], words, strict=False)]
+            # Special tokens that are spelled out in the text, as in the documentation of tokenizers, are left out.
+            kept = [position for position, token in enumerate(encoding.ids) if token not in special]
+            ids, ends = [encoding.ids[at] for at in kept], [encoding.offsets[at][1] for at in kept]
+            found.append((Pieces(ids, [starts[at] for at in kept]), ends))
+        return found
 
     return Vocabulary(split, before, after, tokenizer.mask_token_id, ordinary)
-
-
-def _pieces(encoding: Any, special: set[int], backend: Any) -> tuple[Pieces, list[int]]:
-    ids, words = encoding.ids, encoding.word_ids
-    if backend.pre_tokenizer is None:
-        starts = [token.startswith(_BEGINNINGS) for token in encoding.tokens]
-    else:
-        starts = [word != before for before, word in zip([-1, *words], words, strict=False)]
-    ends = [end for _, end in encoding.offsets]
-    if special.isdisjoint(ids):
-        return Pieces(ids, starts), ends
-    # Special tokens that are spelled out in the text, as in the documentation of tokenizers, are left out.
-    kept = [position for position, token in enumerate(ids) if token not in special]
-    return Pieces([ids[at] for at in kept], [starts[at] for at in kept]), [ends[at] for at in kept]

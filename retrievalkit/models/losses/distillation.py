@@ -114,7 +114,7 @@ class DistillKL(Distillation):
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:  # noqa: ARG002 - a passage like any
         """The divergence, summed over passages, mean over all queries."""
         scored = ~teacher.isnan()
-        rows = scored.sum(dim=1) >= 2  # (Q,)
+        rows = scored.any(dim=1)  # (Q,)
         unscored = ~scored[rows]
         # 0 at the passages without score, where both distributions then agree.
         student, teacher = (

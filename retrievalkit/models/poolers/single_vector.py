@@ -161,9 +161,8 @@ class Projected(SingleVector):
         self.pooling = pooling
         widths = [len(pooling) * info.width, *dimensions]
         self.layers = nn.ModuleList(nn.Linear(*sizes, bias=bias) for sizes in zip(widths, dimensions, strict=False))
-        self.activations = nn.ModuleList(
-            _ACTIVATIONS[name]() for name in activations or ("identity",) * len(dimensions)
-        )
+        functions = [_ACTIVATIONS[name]() for name in activations]
+        self.activations = nn.ModuleList(functions or [nn.Identity() for _ in dimensions])
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The vectors (batch, dimension)."""

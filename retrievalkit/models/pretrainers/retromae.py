@@ -137,9 +137,11 @@ class EnhancedDecoder(nn.Module):
         keys = torch.cat([vector, embeddings[:, 1:]], dim=1)
         projected = self.query(queries), self.key(keys), self.value(keys)
         # (batch, heads, tokens, width of a head)
-        parts = [states.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2) for states in projected]
+        query, key, value = (one.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2) for one in projected)
         dropped = self.shape.attention_dropout if self.training else 0.0
-        attended = nn.functional.scaled_dot_product_attention(*parts, attn_mask=visible[:, None], dropout_p=dropped)
+        attended = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=visible[:, None], dropout_p=dropped
+        )
         attended = self.output(attended.transpose(1, 2).flatten(2))
         states = self.attention_norm(queries + self.dropout(attended))
         added = self.outer(self.shape.activation(self.inner(states)))

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from retrievalkit import registry
-from retrievalkit.contracts import Encoder, EncoderInfo, Needs
+from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.models.encoders.architectures import layer_shape
 from retrievalkit.models.pretrained import quiet
@@ -40,35 +40,6 @@ def test_logits_are_those_of_the_model_itself(architecture, model_of):
     expected = whole(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
     torch.testing.assert_close(states.head(states.last), expected)
     assert states.head.weight.shape[0] == encoder.info.vocabulary_size
-
-
-@pytest.mark.parametrize("architecture", WITH_HEAD)
-def test_a_saved_head_is_loaded_again(architecture, model_of, tmp_path):
-    """Changed by training, the head is in the folder, which transformers reads as an ordinary one."""
-    encoder = prepared(model_of(architecture))
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter += 0.01
-    _, before = states_of(encoder)
-    encoder.save(tmp_path)
-    _, after = states_of(prepared(str(tmp_path)))
-    assert torch.equal(before.head(before.last), after.head(after.last))
-
-
-def test_gradient_reaches_the_head_and_the_embeddings_it_is_tied_to(model_of):
-    """BERT's projection is its word embeddings: one tensor, one gradient."""
-    encoder = prepared(model_of("bert"))
-    _, states = states_of(encoder)
-    torch.autograd.backward(states.head(states.last).sum())
-    assert encoder.model.bert.embeddings.word_embeddings.weight is states.head.weight
-    assert states.head.weight.grad.abs().sum() > 0
-    assert encoder.model.cls.predictions.transform.dense.weight.grad.abs().sum() > 0
-
-
-def test_without_need_there_is_no_head(model_of):
-    """A pooler that does not ask for it gets None, and the model is loaded without it."""
-    _, states = states_of(prepared(model_of("bert"), Needs()))
-    assert states.head is None
 
 
 def test_an_encoder_of_an_encoder_decoder_model_has_no_head(model_of, tmp_path):
@@ -116,7 +87,7 @@ def test_a_level_needs_a_bias(model_of, tmp_path):
     with quiet():
         transformers.AutoModel.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedError, match=r"new_head_bias is -6\.0, and the new vocabulary head .* has no bias"):
+    with pytest.raises(UnsupportedError, match=r"new_head_bias is -6\.0, and the new head .* has no bias"):
         prepared(str(tmp_path), new_vocabulary_head=True, new_head_bias=-6.0)
 
 
@@ -162,14 +133,6 @@ def test_embeddings_are_layer_0_and_are_trained(tmp_path, architecture, head):
     assert encoder.model.get_input_embeddings().weight.grad.any()
 
 
-@pytest.mark.parametrize("architecture", ["t5", "llama"])
-def test_an_architecture_without_such_a_module_is_refused(tmp_path, architecture):
-    encoder = prepared(testing.tiny_model(tmp_path, architecture=architecture), Needs())
-    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
-    with pytest.raises(UnsupportedError, match=f"'{architecture}' has no module for them"):
-        encoder.embed(batch)
-
-
 @pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
 def test_the_shape_is_that_of_the_configuration(architecture, tmp_path):
     """`testing.tiny_model` has two heads, and a feed-forward part of twice the width."""
@@ -191,27 +154,3 @@ def test_dropout_that_is_set_is_that_of_the_shape(tiny_model):
 def test_settings_that_a_configuration_lacks_are_those_of_gpt2():
     shape = layer_shape(transformers.GPT2Config(n_embd=24, n_head=3))
     assert (shape.heads, shape.inner, shape.dropout) == (3, 96, 0.0)
-
-
-def test_an_encoder_without_a_layer_shape_has_berts():
-    """And no words, which is said."""
-
-    class Silent(Encoder):
-        info = EncoderInfo(768, 12, 10)
-        tokenize = collate = forward = save = None
-
-    shape = Silent().layer_shape()
-    assert (shape.heads, shape.inner, shape.dropout, shape.attention_dropout) == (12, 3072, 0.1, 0.1)
-    with pytest.raises(UnsupportedError, match="Silent has no vectors of words"):
-        Silent().word_embeddings()
-
-
-def test_word_embeddings_are_the_models_input_embeddings(model_of):
-    encoder = prepared(model_of("bert"))
-    assert encoder.word_embeddings() is encoder.model.bert.embeddings.word_embeddings.weight
-
-
-def test_word_embeddings_narrower_than_the_states_are_refused(tmp_path):
-    encoder = prepared(narrow_model(tmp_path, "electra"))
-    with pytest.raises(UnsupportedError, match=r"as wide as the hidden states \(32\) .* are 12 wide"):
-        encoder.word_embeddings()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import retrievalkit_testing as testing
 import torch
 
@@ -31,20 +30,6 @@ def trained(architecture, folder, collection, **encoder_options):
         precision="fp32",
     )
     return output, model
-
-
-@pytest.mark.parametrize("architecture", sorted(testing.ARCHITECTURES))
-def test_an_architecture_is_trained_saved_loaded_and_encodes(architecture, tmp_path, tiny_collection):
-    """Its layers are counted right, training moves the weights, and loading twice gives equal vectors."""
-    output, model = trained(architecture, tmp_path, tiny_collection)
-    loaded = Retriever.load(output, device="cpu")
-    assert loaded.tower("query").info.layers == 3
-    vectors = loaded.encode(TEXTS, "document", precision="fp32").vectors
-    untrained = Retriever.create(model, pooler=POOLERS.get(architecture, "cls")).eval()
-    assert vectors.shape == (2, 1, 32)
-    assert not torch.allclose(vectors, untrained.encode(TEXTS, "document", precision="fp32").vectors, atol=1e-3)
-    again = Retriever.load(output, device="cpu").encode(TEXTS, "document", precision="fp32").vectors
-    assert torch.equal(vectors, again)
 
 
 def test_a_decoder_with_adapters_and_end_token(tmp_path, tiny_collection):

@@ -83,7 +83,7 @@ def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
             "8 extra tokens leave no room .* in document_length=9",
         ),
         ("bert", ExtraTokens(2, position=128), {}, "at position 128, and .* has the positions 0 to 127"),
-        ("t5", ExtraTokens(2), {}, "'t5' takes no position numbers. Set the pooler's position=null"),
+        ("t5", ExtraTokens(2), {}, ".'t5'. takes no position numbers. Set the pooler's position=null"),
     ],
 )
 def test_tokens_that_a_model_cannot_take_are_refused(architecture, tokens, options, message, model_of):

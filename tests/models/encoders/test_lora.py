@@ -67,13 +67,3 @@ def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, t
     assert all(torch.equal(plain[name], original[name]) for name in plain if "pooler" not in name)
     with pytest.raises(InputError, match=r"not of rank 4. Set encoder.lora_rank"):
         prepared(str(tmp_path), lora_rank=4)
-
-
-def test_with_a_vocabulary_head(model, tmp_path):
-    """Adapters and head together."""
-    encoder = changed(prepared(model, Needs(vocabulary_head=True), lora_rank=2))
-    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
-    before = encoder(batch, [2])
-    encoder.save(tmp_path)
-    after = prepared(str(tmp_path), Needs(vocabulary_head=True), lora_rank=2)(batch, [2])
-    assert torch.equal(before.head(before.last), after.head(after.last))

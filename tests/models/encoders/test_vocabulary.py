@@ -10,7 +10,6 @@ from retrievalkit_testing.samples import tiny_tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retrievalkit import registry
-from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.encoders.transformer import vocabulary_of
 
 TEXT = "Unbelievable things, don't happen."
@@ -109,14 +108,6 @@ def test_special_tokens_that_are_written_in_a_text_are_left_out():
     ((pieces, ends),) = vocabulary_of(tokenizer).split(["the [SEP] language [MASK] is"])
     assert tokenizer.convert_ids_to_tokens(pieces.ids) == ["the", "language", "is"]
     assert list(ends) == [3, 18, 28]
-
-
-def test_a_slow_tokenizer_is_refused():
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(UnsupportedError, match=r"has a slow one \(Slow\)"):
-        vocabulary_of(Slow())
 
 
 @pytest.mark.parametrize("architecture", testing.ARCHITECTURES)

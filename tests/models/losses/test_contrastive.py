@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import Progress, Representation
-from retrievalkit.errors import OptionError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 # Two queries, four documents of two vectors; the positives are documents 0 and 2.
@@ -46,12 +45,6 @@ def test_multi_vector_golden():
     assert value.total.item() == pytest.approx(1.1855684407, abs=1e-9)
     assert value.terms["contrastive"].item() == value.total.item()
     assert not value.terms["contrastive"].requires_grad
-
-
-def test_single_vector_golden():
-    """Documents of one vector, the average of the two."""
-    average = torch.tensor(DOCUMENTS, dtype=torch.float64).mean(dim=1, keepdim=True).tolist()
-    assert loss_of(queries(), documents(average)).total.item() == pytest.approx(1.1003628458, abs=1e-9)
 
 
 @settings(max_examples=25, deadline=None)
@@ -91,13 +84,6 @@ def test_weights_add_to_the_score():
     assert lexical.total.item() == pytest.approx(1.147624, abs=2e-6)
 
 
-@pytest.mark.parametrize("temperature", [0, -1, float("nan")])
-def test_temperature_must_be_positive(temperature):
-    """A temperature that cannot be divided by is refused when the loss is made."""
-    with pytest.raises(OptionError, match="temperature"):
-        registry.create("loss", "contrastive", temperature=temperature)
-
-
 @every_loss
 def test_float32_under_autocast(name):
     """Half-precision vectors under autocast give what the same numbers give in float32."""
@@ -113,7 +99,7 @@ def test_float32_under_autocast(name):
 def test_where_one_vector_is_kept_that_one_is_trained(name):
     """Not the best of all, of which the others are not searched."""
     teacher, loss = TEACHER, registry.create("loss", name)
-    mask = torch.ones(4, 2, dtype=torch.bool)
+    mask = torch.tensor([[False, True]] + [[True, True]] * 3)
     kept = loss(queries(), documents(kept=1, vector_mask=mask), POSITIVES, START, None, teacher).total
     alone = loss(queries(), documents([[one[1]] for one in DOCUMENTS]), POSITIVES, START, None, teacher).total
     assert kept.item() == pytest.approx(alone.item(), abs=1e-12)

@@ -55,15 +55,6 @@ def test_it_is_the_sum_of_the_losses_of_cut_vectors(normalized):
     torch.testing.assert_close(value(loss, queries, documents).total, expected)
 
 
-def test_what_is_masked_decides_nothing():
-    """A vector of padding has length 0, and the others are normalised."""
-    queries, documents = (functional.normalize(drawn(rows, 2, 8, seed=rows), dim=-1) for rows in (2, 4))
-    loss, mask = made([4]), torch.tensor([True, True, False]).expand(4, 3)
-    padded = Representation(torch.cat([documents, torch.zeros(4, 1, 8)], dim=1), mask)
-    found = loss(Representation(queries), padded, POSITIVES, Progress(0, 0.0, 1))
-    torch.testing.assert_close(found.total, value(loss, queries, documents).total)
-
-
 def test_it_is_made_of_a_sum_and_added_to_another():
     """The teacher and what is ignored reach the losses inside."""
     queries, documents = drawn(2, 1, 8), drawn(4, 1, 8, seed=1)

@@ -5,17 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit import registry
-from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, TokenStates
-from retrievalkit.data.queries import read_queries
-from retrievalkit.data.runs import read_run
-from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
 
@@ -120,6 +115,8 @@ def test_marker_tokens(tiny_model):
     marked = tower.tokenize([("", "peru")], "query")[0]
     assert marked == [usual[0], tower.tokenizer.get_vocab()["[unused3]"], *usual[2:]]
     assert tower.tokenize([("", "peru")], "document")[0] == [usual[0], *usual[2:]]
+    without = Retriever.create(tiny_model, pooler_options={"markers": False}, **options).tower("query")
+    assert without.tokenize([("", "peru")], "query")[0] == [usual[0], *usual[2:]]
     with pytest.raises(UnsupportedError, match=r"the token '\[D\]' in front of texts, and the vocabulary lacks it"):
         Retriever.create(tiny_model, pooler_options={"marker_tokens": ("", "[D]")}, **options)
 
@@ -139,11 +136,6 @@ def test_fill_attended(tiny_model):
         ).attention_mask.all()
         made.append(retriever.encode([("", "peru")], "query").vectors)
     assert not torch.allclose(*made)
-
-
-def test_a_dimension_that_no_vector_has():
-    with pytest.raises(OptionError, match="option 'dimension' of pooler 'colbert' cannot be 0"):
-        colbert(dimension=0)
 
 
 def test_whatever_stands_at_padding_reaches_nothing():
@@ -198,38 +190,3 @@ def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
     before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
     assert before.vector_mask.tolist() == after.vector_mask.tolist()
     assert torch.equal(before.vectors, after.vectors)
-
-
-@pytest.fixture(scope="module")
-def walked(tmp_path_factory, tiny_model, tiny_collection):
-    """Trained, encoded, indexed and searched."""
-    folder, data = tmp_path_factory.mktemp("colbert"), tiny_collection.folder
-
-    def rkit(*words):
-        result = CliRunner().invoke(main, [str(word) for word in words])
-        assert result.exit_code == 0, f"{words}\n{result.output}\n{result.exception!r}"
-
-    train = ("--pooler", "colbert", "--set", "pooler.dimension=16", "--query-length", 16, "--precision", "fp32")
-    train += ("--epochs", 1, "--batch-size", 16, "--micro-batch-size", 8, "--learning-rate", 1e-3)
-    corpus = tiny_collection.corpus
-    rkit("train", "--model", tiny_model, "--corpus", corpus, "--examples", data, *train, "--output", folder / "model")
-    rkit("encode", folder / "model", corpus, "--precision", "fp32", "--output", folder / "vectors")
-    rkit("index", folder / "vectors", "--indexer", "flat", "--output", folder / "index")
-    search = ("--queries", data, "--split", "test", "--k", 10)
-    rkit("search", folder / "index", *search, "--output", folder / "run.trec")
-    return folder
-
-
-def test_search_is_brute_force_late_interaction(walked, tiny_collection):
-    """Each hit's score is the sum over query vectors of the best inner product, and no other text has a better one."""
-    store, model = VectorStore(walked / "vectors"), Retriever.load(walked / "model", device="cpu")
-    texts = {query.id: query.text for query in read_queries(tiny_collection.queries)}
-    run = read_run(walked / "run.trec")
-    assert len(run) == 42
-    for query_id in list(run)[:6]:
-        query = model.encode([("", texts[query_id])], "query").vectors[0].numpy()
-        assert query.shape == (16, 16)
-        expected = {one: (query @ store.take([row]).vectors.T).max(1).sum() for row, one in enumerate(store.ids)}
-        best = sorted(expected.values(), reverse=True)[:10]
-        assert [score for _, score in run[query_id]] == pytest.approx(best, abs=1e-4)
-        assert all(score == pytest.approx(expected[one], abs=1e-4) for one, score in run[query_id])

@@ -10,7 +10,7 @@ import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import Needs
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet", "modernbert"])
@@ -35,11 +35,6 @@ def test_labels_are_the_masked_tokens_of_the_text(pretrainer_of, samples_of):
         assert torch.equal(torch.where(own == -100, ids, own), original)
         assert (labels[row, len(original) :] == -100).all()
     assert (labels != -100).sum(dim=1).tolist() == [5, 2, 8], "half of 10, 3 and 15 tokens"
-
-
-def test_a_share_that_is_none_is_refused(pretrainer_of):
-    with pytest.raises(OptionError, match=r"'mask_ratio' of pretrainer 'mlm' cannot be 1\.5"):
-        pretrainer_of("mlm", mask_ratio=1.5)
 
 
 def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path):

@@ -59,19 +59,6 @@ def test_the_decoder_is_the_equations():
     torch.testing.assert_close(own(vector, embeddings, visible), reference(own, vector, embeddings, visible))
 
 
-def test_a_position_depends_on_what_it_sees_alone():
-    own = decoder()
-    vector, embeddings = torch.randn(1, 1, WIDTH).double(), torch.randn(1, 5, WIDTH).double()
-    visible = torch.eye(5, dtype=torch.bool).roll(1, dims=1)[None]  # place p sees place p + 1
-    visible[:, :, 0] = True
-    states = own(vector, embeddings, visible)
-    embeddings[0, 3] += 1.0
-    changed = (own(vector, embeddings, visible) != states).any(dim=-1)
-    assert changed[0].tolist() == [False, False, True, False, False]
-    embeddings[0, 0] += 1.0
-    assert torch.equal(own(vector, embeddings, visible)[0, 4], states[0, 4]), "the vector stands in the first place"
-
-
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
 def test_dropout_is_for_training(name):
     own = decoder(**{name: 0.5})
@@ -94,13 +81,6 @@ def test_each_position_sees_the_vector_and_its_own_share_of_the_others(pretraine
     assert not torch.equal(visible, pretrainer._visible(attention_mask)), "drawn anew"
 
 
-def test_with_no_share_hidden_all_others_are_seen(pretrainer_of):
-    visible = pretrainer_of("retromae", decoder_mask_ratio=0.0)._visible(torch.ones(1, 6))
-    expected = ~torch.eye(6, dtype=torch.bool)
-    expected[0, 0] = True
-    assert torch.equal(visible[0], expected)
-
-
 def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, loss_of):
     pretrainer = pretrainer_of("retromae")
     value, batch = loss_of(pretrainer)
@@ -115,14 +95,6 @@ def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, los
     torch.testing.assert_close(value.terms["encoder_mlm"], output.loss)
     torch.testing.assert_close(value.terms["decoder"], decoded)
     torch.testing.assert_close(value.total, output.loss + decoded)
-
-
-def test_the_decoder_is_a_layer_like_the_encoders(pretrainer_of, tmp_path):
-    pretrainer = pretrainer_of("retromae", testing.tiny_model(tmp_path, width=64))
-    decoder, layer = pretrainer.decoder, pretrainer.encoder.model.bert.encoder.layer[0]
-    assert decoder.shape.heads == layer.attention.self.num_attention_heads
-    assert decoder.inner.weight.shape == layer.intermediate.dense.weight.shape
-    assert decoder.dropout.p == layer.output.dropout.p == 0.1
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])

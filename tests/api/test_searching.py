@@ -61,16 +61,6 @@ def test_threads_search_at_once(name, request, queries):
         assert all(run == whole for run in pool.map(lambda _: index.search(texts, k=4), range(6)))
 
 
-def test_threads_encode_at_once(model):
-    texts = [f"text number {number}" for number in range(8)]
-    alone = [model.encode_queries([text]).to_numpy() for text in texts]
-    with ThreadPoolExecutor(4) as pool:
-        for one, other in zip(
-            pool.map(lambda text: model.encode_queries([text]).to_numpy(), texts), alone, strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
-
-
 def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
     """With encoder=True or by warm(); not at all if it is lent."""
     loads = []
@@ -88,12 +78,6 @@ def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
     lent = rk.Index.open(dense.folder, model=model)
     assert lent.search("peru") == index.search("peru")
     assert len(loads) == 3
-
-
-def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
-    monkeypatch.setattr(query_encoders, "_load", None)
-    dense.search("peru")
-    assert rk.Hybrid([dense, late]).search("peru", k=2)
 
 
 def test_hits_of_a_run_are_explained_later(both, late):
@@ -216,20 +200,6 @@ def test_a_model_that_did_not_make_the_index_is_refused(dense, tiny_model):
         rk.Index.open(dense.folder, model=other)
 
 
-def test_vectors_go_out_as_arrays(model, tiny_model, passages):
-    """NumPy, torch, pandas, Arrow; several vectors a text, and weights of terms."""
-    one = model.encode_documents(passages[:3])
-    assert (one.to_numpy().shape, tuple(one.to_torch().shape)) == ((3, 32), (3, 32))
-    np.testing.assert_array_equal(np.stack(one.to_pandas()["vector"]), np.asarray(one))
-    assert one.to_arrow().column("id").to_pylist() == ["c0", "c1", "c2"]
-    several = rk.Retriever.load(tiny_model, pooler="colbert").encode_documents(passages[:3])
-    assert [len(rows) for rows in several.to_list()] == several.counts.tolist()
-    assert several.scores(several).shape == (3, 3)
-    with pytest.raises(UnsupportedError, match="varies from text to text"):
-        several.to_numpy()
-    np.testing.assert_allclose(one.scores(one), np.asarray(one) @ np.asarray(one).T, rtol=1e-4)
-
-
 def test_nothing_is_printed(dense, model, tiny_collection, tmp_path, capfd):
     """Neither results, which are returned, nor reports of libraries."""
     run = dense.search(tiny_collection.folder, k=5, split="test")
@@ -272,3 +242,23 @@ def test_queries_that_are_cut_are_told_of(dense, capsys):
     assert "1 query text had more than" in capsys.readouterr().err
     with pytest.raises(InputError, match="would be cut"):
         dense.search(long, k=1, strict=True)
+
+
+def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
+    monkeypatch.setattr(query_encoders, "_load", None)
+    dense.search("peru")
+    assert rk.Hybrid([dense, late]).search("peru", k=2)
+
+
+def test_vectors_go_out_as_arrays(model, tiny_model, passages):
+    """NumPy, torch, pandas, Arrow; several vectors a text, and weights of terms."""
+    one = model.encode_documents(passages[:3])
+    assert (one.to_numpy().shape, tuple(one.to_torch().shape)) == ((3, 32), (3, 32))
+    np.testing.assert_array_equal(np.stack(one.to_pandas()["vector"]), np.asarray(one))
+    assert one.to_arrow().column("id").to_pylist() == ["c0", "c1", "c2"]
+    several = rk.Retriever.load(tiny_model, pooler="colbert").encode_documents(passages[:3])
+    assert [len(rows) for rows in several.to_list()] == several.counts.tolist()
+    assert several.scores(several).shape == (3, 3)
+    with pytest.raises(UnsupportedError, match="varies from text to text"):
+        several.to_numpy()
+    np.testing.assert_allclose(one.scores(one), np.asarray(one) @ np.asarray(one).T, rtol=1e-4)

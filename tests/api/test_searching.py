@@ -16,7 +16,6 @@ from retrievalkit.errors import (
     InputError,
     OptionError,
     RetrievalkitError,
-    UnknownNameError,
     UnsupportedError,
 )
 from retrievalkit.indexing import query_encoders
@@ -152,7 +151,6 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: index.search(5), InputError, "queries of the type int are unknown"),
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),
         (lambda index, _: index.search("peru", k=1.5), OptionError, "k is 1.5"),
-        (lambda index, _: rk.Hybrid([index, index], fusion="rff"), UnknownNameError, "did you mean 'rrf'"),
         (lambda index, _: rk.Index.open(index.folder, presicion="fp32"), OptionError, "did you mean 'precision'"),
         (lambda _, folder: rk.Index.open(folder / "none"), InputError, "is not a folder"),
         (lambda _, folder: rk.Index.open(folder), ArtifactError, "manifest.json"),
@@ -164,7 +162,6 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: rk.Hybrid([index]), InputError, "1 index given"),
         (lambda index, _: rk.Hybrid([index, 5]), InputError, "an index of the type int is unknown"),
         (lambda index, _: rk.Hybrid([index, index], wieghts=[1, 2]), OptionError, "did you mean 'weights'"),
-        (lambda index, _: rk.Hybrid([index, index], rrf_k=3, fusion="sum"), OptionError, "rrf_k=3 has no effect"),
         (lambda index, _: rk.Hybrid([index, index]).save_weights("x"), InputError, "no tuned weights"),
         (lambda index, _: rk.Index.build(["a"], None), OptionError, "index needs 'output'"),
         (
@@ -174,17 +171,8 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         ),
         (lambda index, folder: rk.Index.build(["a"], None, folder / "x", indexer="flta"), RetrievalkitError, "'flat'"),
         (lambda index, folder: rk.Retriever.load(folder), RetrievalkitError, "config.json"),
-        (lambda index, _: rk.mine_negatives(5, [{}], corpus=["a"]), InputError, "run of the type int are unknown"),
         (lambda index, _: rk.train("m", [{"x": 1}]), OptionError, "train needs the option 'output'"),
         (lambda index, _: rk.mine_negatives("bm25", [{}]), InputError, "the passages to mine are not known"),
-        (lambda index, _: rk.rerank("m", corpus=["a"]), OptionError, "give either a run"),
-        (
-            lambda index, _: index.search({"q": "peru"}, k=1).evaluate({"x": {"d": 1}}),
-            InputError,
-            "no query of the run",
-        ),
-        (lambda index, _: index.search({"q": "peru"}, k=1).evaluate(), InputError, "nothing to evaluate by"),
-        (lambda index, _: rk.compare([index.search({"q": "peru"})], {"q": {"d": 1}}), InputError, "needs two or more"),
     ],
 )
 def test_a_mistake_is_one_error_of_ours(dense, tmp_path, mistake, error, message):

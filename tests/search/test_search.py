@@ -329,24 +329,6 @@ def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, 
         assert [score for _, score in fused[query.id]] == pytest.approx([one[i] + two[i] for i in best], rel=1e-5)
 
 
-def test_missing_scores_that_are_not_computed_are_stated(two_models):
-    """As the lowest that the index gave, or as zero: each gives other scores."""
-    options = {"queries": ask("a"), "k": 30, "depth": 3, "fusion": "sum"}
-    one, two = brute("a", "one"), brute("a", "two")
-    found = [sorted(scores, key=scores.get)[-3:] for scores in (one, two)]
-    for missing in ("minimum", "zero"):
-        least = [
-            min(scores[i] for i in top) if missing == "minimum" else 0.0
-            for scores, top in ((one, found[0]), (two, found[1]))
-        ]
-        expected = {
-            name: (one[name] if name in found[0] else least[0]) + (two[name] if name in found[1] else least[1])
-            for name in {*found[0], *found[1]}
-        }
-        fused = dict(search(two_models, missing=missing, **options)["q0"])
-        assert fused == pytest.approx(expected, rel=1e-5)
-
-
 def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
     """Its lowest score is taken; where computed scores were asked for, it is an error."""
     notes = []

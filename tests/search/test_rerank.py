@@ -28,9 +28,8 @@ from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.search import pair_scoring
 from retrievalkit.training.options import RerankerOptions
-from retrievalkit.training.reranker import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
-from retrievalkit.training.sampling import ExampleSampler, StepAssembler
-from retrievalkit.training.train_reranker import train_reranker
+from retrievalkit.training.reranker import DevLists, RerankerTraining, listwise, pointwise
+from retrievalkit.training.train_reranker import TrainRerankerOptions, train_reranker
 from trainings import log_of, quick_training
 
 # Three steps an epoch, and each option has something to change.
@@ -115,13 +114,12 @@ def test_the_loss_by_hand_where_places_without_a_pair_have_no_gradient(loss):
 @pytest.fixture
 def step_of(tiny_model, tiny_collection, euro):
     """Makes a step; its model is in float64, so that nothing but rounding is forgiven, and has no dropout."""
-    corpus, rows = open_corpus(tiny_collection.corpus), read_examples(euro["train"]).rows
 
     def step_of(**options):
-        model = CrossEncoder.create(tiny_model, seed=1).double().eval()
-        options = RerankerOptions(precision="fp32", negatives=3, **options)
-        assembler = StepAssembler(corpus.get, rows, mask_false_negatives=options.false_negatives == "mask")
-        return RerankerStep(model, ExampleSampler(rows, negatives=3), assembler, options)
+        places = {"examples": euro["train"], "corpus": str(tiny_collection.corpus), "output": "never"}
+        step = RerankerTraining(TrainRerankerOptions(tiny_model, **places, precision="fp32", negatives=3, **options))
+        step.module.double().eval()
+        return step
 
     return step_of
 
@@ -132,7 +130,7 @@ KEYS = [(0, position) for position in range(5)]
 @pytest.mark.parametrize("loss", ["listwise", "pointwise"])
 def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(step_of, tiny_model, tiny_collection, loss):
     made = step_of(loss=loss)
-    model, corpus = made.model, open_corpus(tiny_collection.corpus)
+    model, corpus = made.module, open_corpus(tiny_collection.corpus)
     total = count = 0.0
     for epoch, position in KEYS:
         draw = made.samples.draw(position, epoch)
@@ -154,8 +152,7 @@ def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(step_of, tiny
             count += len(scores)
     (part,) = made.collate(KEYS).parts
     assert part.size == count
-    value = sum_of_losses(model, part.batch["lists"], loss, "fp32")
-    assert float(value.detach()) == pytest.approx(total, rel=1e-4)
+    assert float(made.loss(part).total.detach()) == pytest.approx(total / count, rel=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 2}, {"batch_tokens": 50}, {"micro_batch_size": 1}], ids=str)

@@ -46,14 +46,7 @@ def check_place(place: str) -> None:
 def import_in_bulk(connection: Connection, name: str, schema: Any, parts: Iterable[Part], place: str) -> None:
     """Put all rows into files, have the server read each as soon as it is there, and wait until all are read.
 
-    The files are removed at the end, however that comes.
-
-    Args:
-        connection: The server.
-        name: The collection.
-        schema: Its fields.
-        parts: The rows, those of one partition one after the other.
-        place: A folder or address that the server reads too.
+    The files are removed at the end, however that comes. Rows of one partition come one after the other.
 
     Raises:
         InputError: Nothing can be written there.
@@ -69,25 +62,25 @@ def import_in_bulk(connection: Connection, name: str, schema: Any, parts: Iterab
                 for partition, file in _files(parts, schema, Path(folder))
             ]
         for task in tasks:
-            _wait(handler, task, connection.place)
+            while (state := handler.get_bulk_insert_state(task)).state_name != "Completed":
+                if state.state_name.startswith("Failed"):
+                    reason = " ".join(str(state.failed_reason).split())[:500]
+                    msg = f"{connection.place} could not read the rows put for it: {reason}"
+                    raise RetrievalkitError(msg)
+                time.sleep(_POLL_SECONDS)
     finally:
         store.clear()
 
 
-def _wait(handler: Any, task: int, place: str) -> None:
-    while True:
-        state = handler.get_bulk_insert_state(task)
-        if state.state_name == "Completed":
-            return
-        if state.state_name.startswith("Failed"):
-            msg = f"{place} could not read the rows put for it: {' '.join(str(state.failed_reason).split())[:500]}"
-            raise RetrievalkitError(msg)
-        time.sleep(_POLL_SECONDS)
-
-
 def _files(parts: Iterable[Part], schema: Any, folder: Path) -> Iterator[tuple[str | None, Path]]:
     """Parquet files of rows of one partition each; a file is gone when the next is asked for."""
-    writer_class, parquet = _import_writer()
+    try:
+        from pymilvus.bulk_writer import BulkFileType, LocalBulkWriter
+    except ImportError as error:
+        raise MissingDependencyError("pymilvus[bulk-writer]", "option 'bulk'", "'pymilvus[bulk-writer]'") from error
+    for name in ("bulk_writer", "local_bulk_writer", "buffer"):
+        # It reports each step on the terminal.
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     writer, held, partition = None, 0, None
     for number, entities in parts:
         if writer is not None and (number != partition or held > _BYTES_IN_A_FILE):
@@ -95,7 +88,8 @@ def _files(parts: Iterable[Part], schema: Any, folder: Path) -> Iterator[tuple[s
             writer = None
         if writer is None:
             # One that never writes by itself: it would do so in a thread, whose errors get lost.
-            writer, held = writer_class(schema, str(folder), chunk_size=1 << 60, file_type=parquet), 0
+            parquet = BulkFileType.PARQUET
+            writer, held = LocalBulkWriter(schema, str(folder), chunk_size=1 << 60, file_type=parquet), 0
         partition = number
         for entity in entities:
             writer.append_row(entity)
@@ -153,14 +147,3 @@ class _Store:
         """Remove the folder."""
         with suppress(Exception):
             self._files.rm(self._folder, recursive=True)
-
-
-def _import_writer() -> tuple[Any, Any]:
-    try:
-        from pymilvus.bulk_writer import BulkFileType, LocalBulkWriter
-    except ImportError as error:
-        raise MissingDependencyError("pymilvus[bulk-writer]", "option 'bulk'", "'pymilvus[bulk-writer]'") from error
-    for name in ("bulk_writer", "local_bulk_writer", "buffer"):
-        # It reports each step on the terminal.
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return LocalBulkWriter, BulkFileType.PARQUET

@@ -80,13 +80,7 @@ class Serving:
 
 
 class Collection:
-    """An existing collection, loaded for searching.
-
-    Args:
-        connection: The Milvus that holds the collection.
-        layout: The expected contents.
-        index: The index of its vectors.
-        serving: How it is loaded and searched.
+    """An existing collection with the contents of a layout, loaded for searching.
 
     Raises:
         ArtifactError: The collection does not exist, or has other contents.
@@ -143,14 +137,7 @@ class Collection:
                 yield _sorted(hits, unsigned=field == WORDS)
 
     def fused(self, asked: Mapping[str, Sequence[Any]], ranker: Any, candidates: int, limit: int) -> Iterator[Hits]:
-        """For each query, the best rows by what Milvus itself makes of several fields' candidates.
-
-        Args:
-            asked: Field -> what each query asks of it.
-            ranker: How the fields' rankings become one, as pymilvus has it.
-            candidates: Rows that each field retrieves.
-            limit: Maximum number of rows per query.
-        """
+        """For each query, the best `limit` rows by a ranker of pymilvus, of each field's `candidates`."""
         request = import_pymilvus().AnnSearchRequest
         total = len(next(iter(asked.values())))
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // candidates))
@@ -172,6 +159,8 @@ class Collection:
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Read the vectors and weights of the given texts, in the given order."""
+        import scipy.sparse
+
         layout = self.layout
         rows, starts = layout.rows_of(np.asarray(texts, dtype=np.int64))
         # A text's weights are stored in its first row.
@@ -182,7 +171,16 @@ class Collection:
             for place, row in enumerate(rows.tolist()):
                 vectors[place] = entities[row][VECTOR]
         if layout.vocabulary:
-            weights = _matrix([entities[row][WEIGHTS] for row in first.tolist()], layout.vocabulary)
+            # Without the placeholder term past the vocabulary.
+            terms = [
+                {term: weight for term, weight in entities[row][WEIGHTS].items() if term < layout.vocabulary}
+                for row in first.tolist()
+            ]
+            ends = np.cumsum([0, *map(len, terms)])
+            columns = np.array([term for one in terms for term in one], dtype=np.int64)
+            values = np.array([weight for one in terms for weight in one.values()], dtype=np.float32)
+            weights = scipy.sparse.csr_matrix((values, columns, ends), shape=(len(terms), layout.vocabulary))
+            weights.sort_indices()
         return VectorBlock(
             0, len(texts), vectors, starts if layout.dim and layout.offsets is not None else None, weights
         )
@@ -229,13 +227,12 @@ def load(connection: Connection, name: str, serving: Serving, *, retries: int) -
     Raises:
         OptionError: There are not as many query nodes as replicas.
     """
-    client = connection.client
-    if serving.replicas == 1:
-        client.load_collection(name, retry_times=retries)
-        return
+    replicas = {} if serving.replicas == 1 else {"replica_number": serving.replicas}
     try:
-        client.load_collection(name, replica_number=serving.replicas, retry_times=retries)
+        connection.client.load_collection(name, retry_times=retries, **replicas)
     except import_pymilvus().MilvusException as error:
+        if not replicas:
+            raise
         msg = (
             f"{connection.place} cannot load {serving.replicas} replicas of '{name}': {reason(error)}. Each needs a "
             f"query node of its own; set fewer by the option replicas, or release the collection first if it is loaded."
@@ -244,7 +241,7 @@ def load(connection: Connection, name: str, serving: Serving, *, retries: int) -
 
 
 def partition_name(number: int) -> str:
-    """What a partition is called."""
+    """The name of a partition."""
     return f"part_{number}"
 
 
@@ -256,16 +253,3 @@ def _sorted(hits: Any, *, unsigned: bool = False) -> Hits:
         scores = np.abs(scores)
     order = np.lexsort((rows, -scores))
     return rows[order], scores[order]
-
-
-def _matrix(terms: Sequence[Mapping[int, float]], vocabulary: int) -> Any:
-    """The weights as scipy CSR (texts, vocabulary), without the placeholder term past the vocabulary."""
-    import scipy.sparse
-
-    kept = [{term: weight for term, weight in row.items() if term < vocabulary} for row in terms]
-    starts = np.cumsum([0, *map(len, kept)])
-    columns = np.array([term for row in kept for term in row], dtype=np.int64)
-    values = np.array([weight for row in kept for weight in row.values()], dtype=np.float32)
-    matrix = scipy.sparse.csr_matrix((values, columns, starts), shape=(len(terms), vocabulary))
-    matrix.sort_indices()
-    return matrix

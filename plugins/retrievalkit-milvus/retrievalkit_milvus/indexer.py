@@ -25,12 +25,10 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError, Retrieva
 from retrievalkit.scoring import best_of_candidates, check_k, is_single, scores_of, viewed
 from retrievalkit_milvus.bulk import check_place
 from retrievalkit_milvus.collection import MOST_HITS, Collection, Serving, VectorIndex
-from retrievalkit_milvus.fusion import Fusion
 from retrievalkit_milvus.layout import FOLDER, MOST_PARTITIONS, VECTOR, WEIGHTS, WORDS, Layout, fingerprint
-from retrievalkit_milvus.ranking import Found, best_texts
+from retrievalkit_milvus.ranking import Found, Fusion, best_texts
 from retrievalkit_milvus.server import Connection, check_uri, connect, embedded, embedded_view
-from retrievalkit_milvus.words import Words, analyzer_json
-from retrievalkit_milvus.writing import Writing, write
+from retrievalkit_milvus.writing import Words, analyzer_json, write
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -155,16 +153,12 @@ class Milvus(Indexer):
             _check_one_row(layout, "texts")
         if self.bulk and "bulk" in self.from_files:
             check_place(self.bulk)
-        how = Writing(self.batch, self.replace or not self.uri, self.bulk, self.words)
-        if self.uri:
-            connection = self._connect()
-            try:
-                write(connection, source, layout, self.index, self.serving, how)
-            finally:
-                connection.close()
-        else:
-            with embedded(index_dir / FOLDER) as connection:
-                write(connection, source, layout, self.index, self.serving, how)
+        connection = self._connect() if self.uri else embedded(index_dir / FOLDER)
+        how: dict[str, Any] = {"batch": self.batch, "bulk": self.bulk, "words": self.words}
+        try:
+            write(connection, source, layout, self.index, self.serving, replace=self.replace or not self.uri, **how)
+        finally:
+            connection.close()
         layout.write(index_dir, source.ids, index=[self.index.type, self.index.parameters])
         return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
 
@@ -175,7 +169,10 @@ class Milvus(Indexer):
             msg = f"'{index_dir}' was built with another index type or other parameters. To change these, index again."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
-        _check_partitions(self.serving.partitions, layout)
+        if (chosen := self.serving.partitions) and chosen[-1] >= layout.partitions:
+            held = f"partitions 0 to {layout.partitions - 1}" if layout.partitions else "no partitions"
+            msg = f"option 'search_partitions' names {chosen[-1]}, and the index has {held}. Name others."
+            raise OptionError(msg)
         connection = self._connect() if self.uri else embedded_view(index_dir / FOLDER)
         try:
             self._opened = Collection(connection, layout, self.index, self.serving)
@@ -215,7 +212,8 @@ class Milvus(Indexer):
     def _fused(self, queries: Representation, texts: Sequence[str] | None, k: int) -> list[Found]:
         """The best texts as Milvus ranks them by all that the index holds."""
         assert self.fusion is not None
-        opened, layout = self._collection(), self._collection().layout
+        opened = self._collection()
+        layout = opened.layout
         _check_one_row(layout, "hybrid")
         if queries.vectors is not None and not is_single(queries):
             msg = "the queries have several vectors each, which option 'hybrid' does not compare. Leave it out."
@@ -230,7 +228,8 @@ class Milvus(Indexer):
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
         """For each query, the texts that any of its parts retrieves, in ascending order."""
-        opened, layout = self._collection(), self._collection().layout
+        opened = self._collection()
+        layout = opened.layout
         if wanted >= layout.texts:
             chosen = self.serving.partitions
             return [layout.texts_in(chosen) if chosen else np.arange(layout.texts)] * len(queries)
@@ -240,8 +239,10 @@ class Milvus(Indexer):
                 for query, (texts, _) in enumerate(best_texts(opened, field, asked, wanted)):
                     parts[query].append(texts)
                 continue
+            assert queries.vectors is not None
+            mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
             hits = opened.nearest(field, asked, min(wanted, layout.rows, MOST_HITS))
-            for query, (rows, _) in zip(_owners(queries), hits, strict=True):
+            for query, (rows, _) in zip(mask.nonzero()[:, 0].tolist(), hits, strict=True):
                 parts[query].append(layout.texts_of(rows))
         return [np.unique(np.concatenate(one)) for one in parts]
 
@@ -249,15 +250,11 @@ class Milvus(Indexer):
         confirmed = "uri" not in self.from_files
         connection = connect(self.uri, timeout=self.timeout, search_timeout=self.search_timeout, confirmed=confirmed)
         if connection.lite:
-            try:
-                self._check_server(f"{connection.place} is Milvus Lite, which")
-            except BaseException:
-                connection.close()
-                raise
+            self._check_server(f"{connection.place} is Milvus Lite, which")
         return connection
 
     def _check_server(self, subject: str) -> None:
-        """Refuse what only a server has."""
+        """Refuse options that only a server has."""
         usual = {"replicas": (self.replicas, 1), "consistency": (self.consistency, "strong"), "bulk": (self.bulk, "")}
         for name, (given, default) in usual.items():
             if given != default:
@@ -301,13 +298,6 @@ def _ranges(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _check_partitions(chosen: Sequence[int], layout: Layout) -> None:
-    if chosen and chosen[-1] >= layout.partitions:
-        held = f"partitions 0 to {layout.partitions - 1}" if layout.partitions else "no partitions"
-        msg = f"option 'search_partitions' names {chosen[-1]}, and the index has {held}. Name others."
-        raise OptionError(msg)
-
-
 def _check_one_row(layout: Layout, option: str) -> None:
     if layout.rows != layout.texts:
         msg = f"option '{option}' is for texts with one vector each, and these have several. Leave it out."
@@ -334,11 +324,3 @@ def _asked(queries: Representation) -> dict[str, list[Any]]:
         terms = [(one.nonzero().flatten(), one) for one in queries.weights]
         asked[WEIGHTS] = [dict(zip(at.tolist(), one[at].tolist(), strict=True)) for at, one in terms]
     return asked
-
-
-def _owners(queries: Representation) -> list[int]:
-    """The query that each vector of `_asked` belongs to."""
-    assert queries.vectors is not None
-    mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
-    owners: list[int] = mask.nonzero()[:, 0].tolist()
-    return owners

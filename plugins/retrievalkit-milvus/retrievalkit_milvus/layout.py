@@ -34,8 +34,8 @@ _DO = "Index the vectors again."
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The contents of a collection, as recorded in the index folder.
+class _Held:
+    """The contents of a collection.
 
     Attributes:
         collection: The collection's name.
@@ -45,9 +45,8 @@ class Layout:
         dim: Length of a vector; 0 without vectors.
         vocabulary: Number of terms; 0 without weights.
         most_vectors: The largest number of rows of any text.
-        offsets: (texts + 1,) the first row of each text; None if all texts have the same number of rows.
-        partitions: How many partitions there are, each with a range of the texts; 0 = only Milvus's own.
-        analyzer: How the words of the texts are told apart, in Milvus's JSON; "" = only vectors and weights are held.
+        partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
+        analyzer: Milvus's analyzer of the words of the texts, in JSON; "" = only vectors and weights are held.
     """
 
     collection: str
@@ -57,9 +56,35 @@ class Layout:
     dim: int
     vocabulary: int
     most_vectors: int
-    offsets: np.ndarray | None = None
     partitions: int = 0
     analyzer: str = ""
+
+
+@dataclass(frozen=True)
+class _File:
+    """The form of a file's entry."""
+
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description(_Held):
+    """The form of milvus.json."""
+
+    files: dict[str, _File]
+    index: list[Any]
+
+
+@dataclass(frozen=True)
+class Layout(_Held):
+    """The contents of a collection, as recorded in the index folder.
+
+    Attributes:
+        offsets: (texts + 1,) the first row of each text; None if all texts have the same number of rows.
+    """
+
+    offsets: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -74,7 +99,7 @@ class Layout:
             )
             raise UnsupportedError(msg)
         size = (len(source), rows, source.dim, source.vocabulary, most)
-        return cls(collection, fingerprint, *size, source.offsets, partitions, analyzer)
+        return cls(collection, fingerprint, *size, partitions, analyzer, source.offsets)
 
     @property
     def fields(self) -> list[str]:
@@ -124,7 +149,7 @@ class Layout:
 
         Args:
             source: The vectors folder.
-            rows: How many.
+            rows: Number of rows.
             contents: The words of each text, one after the other.
         """
         entities: list[dict[str, Any]] = []
@@ -152,7 +177,9 @@ class Layout:
             if vectors is not None:
                 entity[VECTOR] = vectors[number]
             if block.weights is not None:
-                entity[WEIGHTS] = (number == starts[owner] and _terms(block.weights, owner)) or {self.vocabulary: 1.0}
+                start, end = block.weights.indptr[owner : owner + 2] if number == starts[owner] else (0, 0)
+                terms = (values[start:end].tolist() for values in (block.weights.indices, block.weights.data))
+                entity[WEIGHTS] = dict(zip(*terms, strict=True)) or {self.vocabulary: 1.0}
             yield entity
 
     def write(self, folder: Path, ids: Ids, *, index: Any) -> None:
@@ -183,7 +210,12 @@ class Layout:
         Raises:
             ArtifactError: A file is missing, truncated or altered; or `embedded` is true but the index is on a server.
         """
-        values = _described(folder)
+        values = read_document(folder / _DESCRIPTION, dict[str, Any], do=_DO)
+        if values.pop("checksum", None) != _seal(values) or values.get("form") != _FORM:
+            msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {_DO}"
+            raise ArtifactError(msg)
+        # Whoever alters the file can seal it again.
+        values = dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=_DO))
         files = {
             name: {"bytes": entry["size"], "blake2b": entry["checksum"]}
             for name, entry in values["files"].items()
@@ -194,10 +226,16 @@ class Layout:
             raise ArtifactError(msg)
         check_files(folder, files, remedy=_DO)
         known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-        offsets = _read_offsets(folder / _OFFSETS, known["texts"], known["rows"]) if _OFFSETS in files else None
-        ids = Ids(folder / IDS)
-        if len(ids) != known["texts"]:
-            msg = f"'{folder}' is damaged: {len(ids)} ids for {known['texts']} texts. {_DO}"
+        offsets, ids = None, Ids(folder / IDS)
+        try:
+            if _OFFSETS in files:
+                offsets = open_array(folder / _OFFSETS, ("<i8",), 1)
+                check_starts(offsets, known["rows"])
+        except (OSError, ValueError) as error:
+            msg = f"'{folder / _OFFSETS}' is damaged: {error}. {_DO}"
+            raise ArtifactError(msg) from error
+        if {len(ids), len(ids) if offsets is None else len(offsets) - 1} != {known["texts"]}:
+            msg = f"'{folder}' is damaged: its ids or offsets are not those of {known['texts']} texts. {_DO}"
             raise ArtifactError(msg)
         return cls(**known, offsets=offsets), ids, values["index"]
 
@@ -221,57 +259,5 @@ def most_id_bytes(ids: Ids) -> int:
     return size
 
 
-@dataclass(frozen=True)
-class _File:
-    """The form of a file's entry."""
-
-    size: int
-    checksum: str
-
-
-@dataclass(frozen=True)
-class _Description:
-    """The form of milvus.json."""
-
-    collection: str
-    fingerprint: str
-    texts: int
-    rows: int
-    dim: int
-    vocabulary: int
-    most_vectors: int
-    files: dict[str, _File]
-    index: list[Any]
-    partitions: int = 0
-    analyzer: str = ""
-
-
-def _described(folder: Path) -> dict[str, Any]:
-    values = read_document(folder / _DESCRIPTION, dict[str, Any], do=_DO)
-    if values.pop("checksum", None) == _seal(values) and values.get("form") == _FORM:
-        # Whoever alters the file can seal it again.
-        return dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=_DO))
-    msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {_DO}"
-    raise ArtifactError(msg)
-
-
-def _read_offsets(path: Path, texts: int, rows: int) -> np.ndarray:
-    try:
-        offsets = open_array(path, ("<i8",), 1)
-        check_starts(offsets, rows)
-    except (OSError, ValueError) as error:
-        msg = f"'{path}' is damaged: {error}. {_DO}"
-        raise ArtifactError(msg) from error
-    if len(offsets) != texts + 1:
-        msg = f"'{path}' is damaged: {len(offsets) - 1} entries for {texts} texts. {_DO}"
-        raise ArtifactError(msg)
-    return offsets
-
-
 def _seal(values: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _terms(weights: Any, row: int) -> dict[int, float]:
-    start, end = weights.indptr[row], weights.indptr[row + 1]
-    return dict(zip(weights.indices[start:end].tolist(), weights.data[start:end].tolist(), strict=True))

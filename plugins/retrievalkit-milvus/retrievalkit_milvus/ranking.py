@@ -1,21 +1,24 @@
-"""Ranking texts by the rows that Milvus retrieves; exact if Milvus's index is exact.
+"""Rankings of texts by the rows that Milvus retrieves; exact if Milvus's index is exact.
 
 If each text has m rows, the best k*m rows contain the best k texts, and one more row shows whether a tie was cut off.
 If that does not suffice, the limit is doubled; at Milvus's maximum number of hits, the search is repeated without the
-texts already retrieved.
+texts already retrieved. `Fusion` leaves the ranking by several fields (vectors, weights, words) to Milvus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from retrievalkit.errors import OptionError
 from retrievalkit.scoring import documents_of_vectors
 from retrievalkit_milvus import collection as milvus
 from retrievalkit_milvus.collection import Collection, Hits
 from retrievalkit_milvus.layout import VECTOR
+from retrievalkit_milvus.server import import_pymilvus
 
 Found = tuple[np.ndarray, np.ndarray]
 """Numbers of texts and their float32 scores, best first; ties in index order."""
@@ -46,22 +49,19 @@ def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int)
         if limit == most:
             break
         limit = min(most, 2 * limit)
-    if most < layout.rows:
-        for query in unsure:
-            found[query] = _beyond(collection, field, asked[query], found[query], k)
+    for query in unsure if most < layout.rows else ():
+        # Past Milvus's maximum number of hits.
+        known = np.sort(found[query][0])
+        while True:
+            (hits,) = collection.nearest(field, [asked[query]], most, but=known.tolist())
+            more = _texts(collection, hits, most)
+            known = np.union1d(known, more[0])
+            texts, scores = (np.concatenate(pair) for pair in zip(found[query], more, strict=True))
+            order = np.lexsort((texts, -scores))[:k]  # ties in index order
+            found[query] = texts[order], scores[order]
+            if not len(more[0]) or _is_sure(collection, field, found[query], hits, k, most):
+                break
     return found
-
-
-def _beyond(collection: Collection, field: str, asked: Any, found: Found, k: int) -> Found:
-    """Extend the hits of a query past Milvus's maximum number of hits per search."""
-    limit, known = milvus.MOST_HITS, np.sort(found[0])
-    while True:
-        (hits,) = collection.nearest(field, [asked], limit, but=known.tolist())
-        texts, scores = _texts(collection, hits, limit)
-        known = np.union1d(known, texts)
-        found = _merged(found, (texts, scores), k)
-        if not len(texts) or _is_sure(collection, field, found, hits, k, limit):
-            return found
 
 
 def _texts(collection: Collection, hits: Hits, k: int) -> Found:
@@ -78,8 +78,69 @@ def _is_sure(collection: Collection, field: str, found: Found, hits: Hits, k: in
     return not collection.index.is_exact(field) or bool(found[1][-1] > hits[1][-1])
 
 
-def _merged(left: Found, right: Found, k: int) -> Found:
-    """The best k of both; ties in index order."""
-    texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
-    order = np.lexsort((texts, -scores))[:k]
-    return texts[order], scores[order]
+@dataclass(frozen=True)
+class Fusion:
+    """Milvus's way to make one ranking of several.
+
+    Attributes:
+        weights: Of each field, in their order, 0 to 1: scores are summed; () = by reciprocal ranks.
+        smoothing: What is added to each rank; 60 in the paper.
+    """
+
+    weights: tuple[float, ...] = ()
+    smoothing: float = 60
+
+    @classmethod
+    def parse(cls, text: str) -> Fusion | None:
+        """The option `hybrid`: rrf, rrf:K or weighted:W,W; None = none.
+
+        Raises:
+            OptionError: It is none of these.
+        """
+        kind, _, rest = text.strip().partition(":")
+        try:
+            numbers = tuple(float(one) for one in rest.split(",")) if rest else ()
+        except ValueError:
+            numbers = (-1.0,)
+        if kind == "rrf" and len(numbers) < 2 and all(0 < one < 16_384 for one in numbers):
+            return cls(smoothing=numbers[0] if numbers else 60)
+        if kind == "weighted" and any(numbers) and all(0 <= one <= 1 for one in numbers):
+            return cls(weights=numbers)
+        if not text:
+            return None
+        msg = (
+            f"option 'hybrid' is '{text}', and must be rrf, rrf:K or weighted:W,W with a weight from 0 to 1 for each "
+            f"of vectors, weights and words that the index holds, in this order."
+        )
+        raise OptionError(msg)
+
+    def rank(self, collection: Collection, asked: Mapping[str, Sequence[Any]], candidates: int, k: int) -> list[Found]:
+        """The best `k` texts, each of one row, of each query, whose vectors, terms or words `asked` has by field.
+
+        Raises:
+            OptionError: There is not a weight for each field.
+        """
+        if self.weights and len(self.weights) != len(asked):
+            held = ", ".join(asked)
+            msg = f"option 'hybrid' has {len(self.weights)} weights, and the index holds {held}. Give each a weight."
+            raise OptionError(msg)
+        counted = [field for place, field in enumerate(asked) if not self.weights or self.weights[place]]
+        if len(counted) == 1:
+            return best_texts(collection, counted[0], asked[counted[0]], k)
+        found: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(asked[counted[0]])
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for query in range(len(found)):
+            # Milvus refuses a request without any term.
+            groups.setdefault(tuple(field for field in counted if len(asked[field][query])), []).append(query)
+        for fields, queries in groups.items():
+            if fields:
+                parts = {field: [asked[field][query] for query in queries] for field in fields}
+                weights = [one for field, one in zip(asked, self.weights, strict=False) if field in fields]
+                pymilvus = import_pymilvus()
+                ranker = pymilvus.RRFRanker(self.smoothing)
+                if weights:
+                    ranker = pymilvus.WeightedRanker(*weights, norm_score=False)
+                hits = collection.fused(parts, ranker, candidates, k)
+                for query, one in zip(queries, hits, strict=True):
+                    found[query] = one
+        return found

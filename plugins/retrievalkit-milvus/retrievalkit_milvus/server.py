@@ -77,7 +77,7 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
 
     Args:
         uri: The server's address, such as http://localhost:19530.
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds to wait for it.
         search_timeout: Seconds to wait for an answer to a request of a search.
         confirmed: Whether the user gave the address, rather than a manifest or a recipe.
 
@@ -86,24 +86,35 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
             the address; or the token would go out unencrypted.
     """
     token = _token()
-    if not confirmed:
-        _check_vouched_for(uri, token)
-    if token:
-        _check_encrypted(uri)
-    options = {**_certificates(uri), "grpc_options": {**GRPC_OPTIONS, "grpc.service_config": _patience(search_timeout)}}
+    host = urlsplit(uri).hostname or ""
+    try:
+        is_here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_here = False
+    # The address may be a stranger's; one of this machine may be searched where there is no token.
+    if not confirmed and _parts(uri) != _parts(os.environ.get(ADDRESS, "")) and (token or not is_here):
+        gets = f"the token in {TOKEN}" if token else "the queries or vectors"
+        msg = (
+            f"the address of Milvus, '{uri}', is named by a manifest or a recipe alone, and would get {gets}. If you "
+            f"know the server, say so: {ADDRESS}={uri} in the environment, or --set milvus.uri={uri} when searching."
+        )
+        raise InputError(msg)
+    if token and not (urlsplit(uri).scheme == "https" or is_here or os.environ.get(PLAINTEXT) == "1"):
+        msg = (
+            f"the token in {TOKEN} would go to '{uri}' unencrypted. Use an https address; or, in a network where "
+            f"nobody listens, set {PLAINTEXT}=1."
+        )
+        raise InputError(msg)
+    # A deadline for each request that reads: pymilvus's own would count all attempts, also those that fail at once.
+    names = [
+        {"service": "milvus.proto.milvus.MilvusService", "method": f"{one}"}
+        for one in ("Search", "HybridSearch", "Query")
+    ]
+    patience = json.dumps({"methodConfig": [{"name": names, "timeout": f"{search_timeout:g}s"}]})
+    options = {**_certificates(uri), "grpc_options": {**GRPC_OPTIONS, "grpc.service_config": patience}}
     # pymilvus would share the connection of an earlier client of this address, whatever its certificates and deadlines.
     client = _client(uri, timeout=timeout, token=token, dedicated=True, **options)
     return Connection(client, f"Milvus at '{uri}'")
-
-
-@contextmanager
-def embedded(folder: Path) -> Iterator[Connection]:
-    """Run Milvus Lite over a folder for writing; afterwards all data is on disk, and the folder can be moved."""
-    connection = _start(folder)
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def embedded_view(folder: Path) -> Connection:
@@ -113,6 +124,19 @@ def embedded_view(folder: Path) -> Connection:
     links to the files, so that several processes can search an index, and no search can damage it. Hidden files and
     links to folders are left out: no manifest lists them. Views that killed searches left are removed first.
     """
+
+    def unlisted(place: str, names: list[str]) -> list[str]:
+        paths = ((name, Path(place, name)) for name in names)
+        return [name for name, path in paths if name.startswith(".") or (path.is_symlink() and path.is_dir())]
+
+    def link(source: str, target: str) -> None:
+        """Link data files, which Milvus Lite never modifies, and copy all other (small) files."""
+        with suppress(OSError):
+            if Path(source).suffix in (".parquet", ".idx"):
+                Path(target).symlink_to(Path(source).absolute())
+                return
+        shutil.copyfile(source, target)
+
     # A view belongs to a living process as long as its lock is held.
     for left in list(Path(tempfile.gettempdir()).glob(f"{_VIEW}*/.lock")):
         with suppress(Timeout, OSError), FileLock(left, blocking=False):
@@ -121,8 +145,8 @@ def embedded_view(folder: Path) -> Connection:
     lock = FileLock(view / ".lock")
     lock.acquire()
     try:
-        shutil.copytree(folder, view / folder.name, ignore=_unlisted, copy_function=_link)
-        connection = _start(view / folder.name, remove=view)
+        shutil.copytree(folder, view / folder.name, ignore=unlisted, copy_function=link)
+        connection = embedded(view / folder.name, remove=view)
         connection.lock = lock
         return connection
     except BaseException:
@@ -185,51 +209,12 @@ def _certificates(uri: str) -> dict[str, Any]:
     return {"secure": True, **{CERTIFICATES[name]: path for name, path in given.items()}, **called}
 
 
-def _patience(seconds: float) -> str:
-    """A deadline for each request that reads. pymilvus's own would count all attempts, also those that fail at once."""
-    methods = [
-        {"service": "milvus.proto.milvus.MilvusService", "method": one} for one in ("Search", "HybridSearch", "Query")
-    ]
-    return json.dumps({"methodConfig": [{"name": methods, "timeout": f"{seconds:g}s"}]})
-
-
-def _check_vouched_for(uri: str, token: str) -> None:
-    """Refuse an address that may be a stranger's; one of this machine may be searched where there is no token."""
-    if _parts(uri) == _parts(os.environ.get(ADDRESS, "")) or (_is_here(uri) and not token):
-        return
-    gets = f"the token in {TOKEN}" if token else "the queries or vectors"
-    msg = (
-        f"the address of Milvus, '{uri}', is named by a manifest or a recipe alone, and would get {gets}. If you know "
-        f"the server, say so: {ADDRESS}={uri} in the environment, or --set milvus.uri={uri} when searching."
-    )
-    raise InputError(msg)
-
-
-def _check_encrypted(uri: str) -> None:
-    if urlsplit(uri).scheme == "https" or _is_here(uri) or os.environ.get(PLAINTEXT) == "1":
-        return
-    msg = (
-        f"the token in {TOKEN} would go to '{uri}' unencrypted. Use an https address; or, in a network where nobody "
-        f"listens, set {PLAINTEXT}=1."
-    )
-    raise InputError(msg)
-
-
 def _parts(uri: str) -> tuple[str, str | None, int | None]:
     try:
         parts = urlsplit(uri)
         return parts.scheme, parts.hostname, parts.port
     except ValueError:
         return "", uri, None
-
-
-def _is_here(uri: str) -> bool:
-    """Whether an address is of this machine, by its number or as "localhost"."""
-    host = urlsplit(uri).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager
@@ -239,7 +224,9 @@ def milvus_errors(doing: str, place: str) -> Iterator[None]:
     Raises:
         RetrievalkitError: Milvus reported an error.
     """
-    grpc, pymilvus = _import_grpc(), import_pymilvus()
+    pymilvus = import_pymilvus()
+    import grpc
+
     try:
         yield
     except (pymilvus.MilvusException, grpc.RpcError) as error:
@@ -259,7 +246,9 @@ def import_pymilvus() -> Any:
     Raises:
         MissingDependencyError: pymilvus is not installed.
     """
-    _import_grpc()
+    # gRPC's C++ core logs to the terminal, and its fork handlers interfere with unrelated subprocesses.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     try:
         import pymilvus
     except ImportError as error:
@@ -270,19 +259,10 @@ def import_pymilvus() -> Any:
     return pymilvus
 
 
-def _import_grpc() -> Any:
-    # gRPC's C++ core logs to the terminal, and its fork handlers interfere with unrelated subprocesses.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-    try:
-        import grpc
-    except ImportError as error:
-        raise MissingDependencyError("grpcio", "indexer 'milvus'") from error
-    return grpc
-
-
 def _client(uri: str, **options: Any) -> Any:
-    pymilvus, grpc = import_pymilvus(), _import_grpc()
+    pymilvus = import_pymilvus()
+    import grpc
+
     try:
         return pymilvus.MilvusClient(uri=uri, **{"grpc_options": GRPC_OPTIONS, **options})
     except (pymilvus.MilvusException, grpc.RpcError, ValueError) as error:
@@ -294,7 +274,8 @@ def _client(uri: str, **options: Any) -> Any:
         raise InputError(msg) from error
 
 
-def _start(folder: Path, *, remove: Path | None = None) -> Connection:
+def embedded(folder: Path, *, remove: Path | None = None) -> Connection:
+    """Run Milvus Lite over a folder until the connection is closed; then all data is on disk."""
     import_pymilvus()
     try:
         from milvus_lite.adapter.grpc.server import start_server_in_thread
@@ -327,19 +308,3 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
         database.close()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _unlisted(folder: str, names: list[str]) -> list[str]:
-    paths = ((name, Path(folder, name)) for name in names)
-    return [name for name, path in paths if name.startswith(".") or (path.is_symlink() and path.is_dir())]
-
-
-def _link(source: str, target: str) -> None:
-    """Link data files, which Milvus Lite never modifies, and copy all other (small) files."""
-    if Path(source).suffix in (".parquet", ".idx"):
-        try:
-            Path(target).symlink_to(Path(source).absolute())
-        except OSError:
-            shutil.copyfile(source, target)
-    else:
-        shutil.copyfile(source, target)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import InputError, OptionError, RetrievalkitError
+from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit_milvus.bulk import import_in_bulk
 from retrievalkit_milvus.collection import (
     BYTES_IN_A_REQUEST,
@@ -22,24 +23,69 @@ from retrievalkit_milvus.collection import (
 )
 from retrievalkit_milvus.layout import CONTENT, ID, MOST_BYTES, ROW, TEXT, VECTOR, WEIGHTS, WORDS, Layout, most_id_bytes
 from retrievalkit_milvus.server import PATIENT_RETRIES, RETRIES, Connection, import_pymilvus, milvus_errors, reason
-from retrievalkit_milvus.words import Words
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How a collection is written.
+class Words:
+    """The passages that a vectors folder was encoded from, and BM25's parameters.
 
     Attributes:
-        batch: Rows per request.
-        replace: Whether a collection of the same name that has other contents is replaced.
-        bulk: Where files are put for the server to read; "" = rows are sent to it.
-        words: The texts whose words are searched; None = only vectors and weights are.
+        source: The corpus, as the user named it.
+        analyzer: Milvus's analyzer, in its JSON.
+        k1: How slowly a term's repetition stops adding to the score.
+        b: Length normalisation, 0 to 1.
     """
 
-    batch: int
-    replace: bool
-    bulk: str = ""
-    words: Words | None = None
+    source: str
+    analyzer: str
+    k1: float
+    b: float
+
+    @property
+    def identity(self) -> list[object]:
+        """The parts of a fingerprint of these words."""
+        return [open_corpus(self.source).fingerprint(), self.analyzer, self.k1, self.b]
+
+    def of(self, ids: Iterable[str]) -> Iterator[str]:
+        """Title and text of each of these ids, which are in the order of the corpus.
+
+        Raises:
+            InputError: The corpus lacks a text, or has it elsewhere.
+            UnsupportedError: A passage is longer than Milvus takes.
+        """
+        passages = iter(open_corpus(self.source))
+        for text_id in ids:
+            # Both come in one order, so neither is held as a whole.
+            found = next((passage for passage in passages if passage.id == text_id), None)
+            if found is None:
+                msg = (
+                    f"the corpus '{self.source}' has no text '{text_id}' where the vectors have it. Give the corpus "
+                    f"that was encoded, in the same order, by the option texts."
+                )
+                raise InputError(msg)
+            content = f"{found.title} {found.text}".strip()
+            if len(content) > MOST_BYTES // 4 and (size := len(content.encode())) > MOST_BYTES:
+                msg = (
+                    f"the text '{text_id}' has {size:,} bytes, and Milvus takes {MOST_BYTES:,} at most. Cut it into "
+                    f"passages, or index without the option texts."
+                )
+                raise UnsupportedError(msg)
+            yield content
+
+
+def analyzer_json(text: str) -> str:
+    """An analyzer by its name, such as standard or english, or by Milvus's JSON, as JSON.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    if not text.lstrip().startswith("{"):
+        return json.dumps({"type": text})
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError as error:
+        msg = f"option 'analyzer' is '{text}', and must be a name such as english, or Milvus's JSON: {error}."
+        raise OptionError(msg) from error
 
 
 def write(
@@ -48,9 +94,24 @@ def write(
     layout: Layout,
     index: VectorIndex,
     serving: Serving,
-    how: Writing,
+    *,
+    batch: int,
+    replace: bool,
+    bulk: str = "",
+    words: Words | None = None,
 ) -> None:
     """Write a vectors folder to a collection, which is renamed to its final name once complete and dropped on failure.
+
+    Args:
+        connection: The Milvus to write to.
+        source: The vectors folder.
+        layout: The contents of the collection.
+        index: The index of its vectors.
+        serving: The number of replicas.
+        batch: Rows per request.
+        replace: Whether to replace a collection of the same name that has other contents.
+        bulk: Place for files that the server reads; "" = rows are sent to it.
+        words: The texts whose words are searched; None = only vectors and weights are.
 
     Raises:
         InputError: A collection of that name has other contents, and is not to be replaced; or the texts are not those
@@ -61,18 +122,21 @@ def write(
     client, name = connection.client, layout.collection
     with milvus_errors(f"make the collection '{name}'", connection.place):
         found = state(connection, name)
-        if found == (layout.fingerprint, layout.rows) and not how.replace:
+        if found == (layout.fingerprint, layout.rows) and not replace:
             return
-        if found is not None and not how.replace:
+        if found is not None and not replace:
             msg = (
                 f"{connection.place} has a collection '{name}' already, with other contents. Choose another name with "
                 f"--set collection=NAME, or replace it with --set replace=true."
             )
             raise InputError(msg)
-        with _made(connection, f"{name}_partial") as partial:
+        partial, old = f"{name}_partial", f"{name}_replaced"
+        client.drop_collection(partial, retry_times=RETRIES)  # of a build that was killed
+        try:
             schema = _schema(layout, source)
-            made = {"schema": schema, **_identity(connection, layout)}
-            indexes = _indexes(connection, layout, index, how.words)
+            properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
+            made = {"schema": schema, "consistency_level": "Strong", **properties}
+            indexes = _indexes(connection, layout, index, words)
             client.create_collection(partial, **made)
             if not connection.lite:
                 # Build the index on the empty collection first: writing may take hours, and would be wasted if the
@@ -82,63 +146,34 @@ def write(
                 client.create_collection(partial, **made)
             for number in range(layout.partitions):
                 client.create_partition(partial, partition_name(number))
-            _fill(connection, partial, source, layout, schema, how)
+            size = max(1, min(batch, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
+            contents = None if words is None else words.of(source.ids)
+            parts = (
+                (partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None, entities)
+                for entities in layout.entities(source, size, contents)
+            )
+            if bulk:
+                import_in_bulk(connection, partial, schema, parts, bulk)
+            else:
+                for partition, entities in parts:
+                    client.insert(partial, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
+            client.flush(partial, retry_times=PATIENT_RETRIES)
+            held = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
+            if held != layout.rows:
+                msg = f"{connection.place} holds {held:,} of {layout.rows:,} rows that it was given. Index again."
+                raise RetrievalkitError(msg)  # noqa: TRY301 - it has to drop the collection too
             _make_index(connection, partial, indexes, index, serving)
-            _publish(connection, partial, name, serving)
-
-
-def _fill(connection: Connection, name: str, source: VectorStore, layout: Layout, schema: Any, how: Writing) -> None:
-    """Send all rows, or have the server read them."""
-    client = connection.client
-    size = max(1, min(how.batch, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
-    contents = None if how.words is None else how.words.of(source.ids)
-    parts = (
-        (partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None, entities)
-        for entities in layout.entities(source, size, contents)
-    )
-    if how.bulk:
-        import_in_bulk(connection, name, schema, parts, how.bulk)
-    else:
-        for partition, entities in parts:
-            client.insert(name, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
-    client.flush(name, retry_times=PATIENT_RETRIES)
-    held = int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
-    if held != layout.rows:
-        msg = f"{connection.place} holds {held:,} of {layout.rows:,} rows that it was given. Index again."
-        raise RetrievalkitError(msg)
-
-
-@contextmanager
-def _made(connection: Connection, name: str) -> Iterator[str]:
-    """Yield the name for a temporary collection, dropping any leftover of a killed process now and ours on errors."""
-    client = connection.client
-    client.drop_collection(name, retry_times=RETRIES)
-    try:
-        yield name
-    except BaseException:
-        try:
-            client.drop_collection(name, retry_times=RETRIES)
-        except import_pymilvus().MilvusException:
-            # The original error is the one to report.
-            pass
-        raise
-
-
-def _publish(connection: Connection, partial: str, name: str, serving: Serving) -> None:
-    client = connection.client
-    old = f"{name}_replaced"
-    client.drop_collection(old)
-    if client.has_collection(name):
-        client.rename_collection(name, old)
-    client.rename_collection(partial, name)
-    client.drop_collection(old)
-    # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
-    load(connection, name, serving, retries=PATIENT_RETRIES)
-
-
-def _identity(connection: Connection, layout: Layout) -> dict[str, Any]:
-    properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
-    return {"consistency_level": "Strong", **properties}
+            client.drop_collection(old)
+            if client.has_collection(name):
+                client.rename_collection(name, old)
+            client.rename_collection(partial, name)
+            client.drop_collection(old)
+            # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
+            load(connection, name, serving, retries=PATIENT_RETRIES)
+        except BaseException:
+            with suppress(import_pymilvus().MilvusException):  # the original error is the one to report
+                client.drop_collection(partial, retry_times=RETRIES)
+            raise
 
 
 def _schema(layout: Layout, source: VectorStore) -> Any:

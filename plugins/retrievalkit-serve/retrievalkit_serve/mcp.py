@@ -17,8 +17,7 @@ from starlette.routing import BaseRoute
 import retrievalkit as rk
 from retrievalkit.errors import RetrievalkitError, UnknownNameError
 from retrievalkit_serve import forms
-from retrievalkit_serve.checks import words_for
-from retrievalkit_serve.failures import words_of
+from retrievalkit_serve.failures import misread, words_of
 from retrievalkit_serve.service import Service
 
 _ABOUT = (
@@ -39,7 +38,7 @@ _Names = Annotated[list[str], BeforeValidator(_parsed)]
 
 
 class Searched(forms.Form):
-    """What the tools search."""
+    """A query and the indexes to search."""
 
     query: str = Field(description="A question or keywords.")
     indexes: _Names | None = Field(None, description="Names of indexes to search; by default all, fused.")
@@ -65,11 +64,7 @@ class Explain(Searched):
 
 
 class AgentServer:
-    """The tools of a service.
-
-    Args:
-        service: What answers.
-    """
+    """The tools of a service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -102,7 +97,7 @@ class AgentServer:
         return types.ListToolsResult(tools=tools)
 
     async def _call(self, _: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
-        """The answer of a tool; what is wrong with the arguments is an answer too, which the model reads."""
+        """Call a tool; mistakes in the arguments are an answer too, which the model reads."""
         try:
             if call.name not in self._tools:
                 raise UnknownNameError("tool", call.name, self._tools)
@@ -110,7 +105,8 @@ class AgentServer:
             try:
                 given = form.model_validate(call.arguments or {})
             except ValidationError as error:
-                raise words_for(error.errors(), form, call.name) from error
+                first = error.errors()[0]
+                raise misread(first, first["loc"], form, call.name) from error
             found = await answer(given)
         except RetrievalkitError as error:
             return types.CallToolResult(content=[types.TextContent(text=words_of(error))], is_error=True)
@@ -122,7 +118,7 @@ class AgentServer:
         return {name: found[name] for name in ("id", "title", "text")}
 
     def routes(self) -> list[BaseRoute]:
-        """What answers at /mcp; hosts and tokens are checked before, for all addresses alike."""
+        """The routes of /mcp; guards have checked hosts and tokens."""
         app = self._server.streamable_http_app(
             stateless_http=True,
             json_response=True,

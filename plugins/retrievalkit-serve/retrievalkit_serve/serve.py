@@ -1,4 +1,4 @@
-"""`rkit serve`: what is served, where, and how much a service takes on."""
+"""`rkit serve`: its options."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ServeOptions(HybridOptions, OpenOptions):
         raise InputError(msg)
 
     def check(self) -> None:
-        """Refuse what cannot be served, before anything is opened.
+        """Check the options before anything is opened.
 
         Raises:
             InputError: A place is no folder, or an option has no effect.
@@ -140,8 +140,8 @@ class ServeOptions(HybridOptions, OpenOptions):
 def serve(options: ServeOptions) -> None:
     """Search each INDEX, or several together, over HTTP, on a page, and from language models' agents (MCP).
 
-    Models are loaded before the first request. SIGHUP, or POST /admin/reload with the token, opens the indexes anew
-    while the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.
+    Models are loaded before the first request. SIGHUP, or POST /admin/reload with the token, reloads the indexes while
+    the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.
 
     \b
     rkit serve dense bm25                      # a page at http://127.0.0.1:8000, the interface at /docs

@@ -1,4 +1,4 @@
-"""The program behind `rkit serve`: opens what is served, answers until it is told to stop, and loses no request."""
+"""The program behind `rkit serve`: opens the indexes, answers until a signal stops it, and loses no request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retrievalkit.contracts.commands import say
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.errors import InputError
 from retrievalkit_serve.app import create_app
 from retrievalkit_serve.mcp import AgentServer
 from retrievalkit_serve.serve import TOKEN, ServeOptions
@@ -28,7 +28,6 @@ _SETTLE = 1.0
 """Seconds in which connections that wait may still send a request, after no more are taken."""
 
 _TICK = 0.02
-_BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 8
 """Connections that asyncio accepts before `_Connection` can close others to make room."""
 
@@ -42,12 +41,17 @@ def serve(options: ServeOptions) -> None:
     Raises:
         InputError: Something cannot be opened, or the port is in use.
     """
-    _check_no_loop()
     # Otherwise mcp logs through rich, whose tracebacks open files: out of descriptors, the service would end.
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    # First: it would be a pity to find out after the models were loaded.
+    # A port that is in use should show before the models are loaded.
     with _bound(options) as listener:
-        _warn(options)
+        if not options.stays_here and options.token is None:
+            say(
+                f"Warning: whoever reaches {options.host} can search and read all texts, as there is no token, and "
+                f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave "
+                f"out --host.",
+                err=True,
+            )
         service = Service(options)
         asyncio.run(_serve(service, listener))
     say("stopped: all requests were answered.", err=True)
@@ -64,14 +68,22 @@ def serve_on_pipes(options: ServeOptions) -> None:
     try:
         asyncio.run(AgentServer(service).run_on_pipes())
     finally:
-        service.close()
+        service.batcher.close()
 
 
 async def _serve(service: Service, listener: socket.socket) -> None:
     options = service.options
+    most = options.queue + _MORE_CONNECTIONS
+    with suppress(ImportError):  # Windows has no limits
+        import resource
+
+        # Half of the file descriptors at most, as indexes need the others.
+        most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    host, port = listener.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     config = uvicorn.Config(
         create_app(service),
-        http=partial(_Connection, most=_most_connections(options), seconds=options.timeout),  # type: ignore[arg-type]
+        http=partial(_Connection, most=most, seconds=options.timeout),  # type: ignore[arg-type]
         log_config=None,
         log_level="error",  # clients must not fill the log with warnings
         access_log=False,
@@ -81,11 +93,11 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         lifespan="on",
         timeout_graceful_shutdown=int(options.timeout) + 5,
     )
-    await _Server(config, service, _address(listener)).serve([listener])
+    await _Server(config, service, address).serve([listener])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but it says when it is ready, opens indexes anew on SIGHUP, and closes no connection too early."""
+    """uvicorn's, but it prints when it is ready, reloads indexes on SIGHUP, and closes no connection too early."""
 
     def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
         super().__init__(config)
@@ -94,13 +106,13 @@ class _Server(uvicorn.Server):
         self._reloads: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and print the address."""
         try:
             await super().startup(sockets)
         except OSError as error:
             raise _refused(self._service.options, error) from error
         for listener in sockets or ():
-            listener.listen(_BACKLOG)
+            listener.listen(2048)
         say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -120,7 +132,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGINT and SIGTERM, at once on the second; open the indexes anew on SIGHUP.
+        """Stop on SIGINT and SIGTERM, at once on the second; reload the indexes on SIGHUP.
 
         The event loop watches for signals meanwhile, in place of the command line (`cli.signals`).
         """
@@ -149,13 +161,13 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     def _reload(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._service.reload_and_tell())
+        task = asyncio.get_running_loop().create_task(self._service.reload_and_print())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
 
 class _Connection(H11Protocol):
-    """A connection of uvicorn that slow clients cannot hold, nor many of them keep others out.
+    """A connection of uvicorn that slow clients cannot hold open, and that many clients cannot deny to others.
 
     Args:
         most: Open connections at most; beyond them, the one that has waited longest for its client is closed.
@@ -215,31 +227,18 @@ class _Connection(H11Protocol):
         self.transport.abort()
 
 
-def _most_connections(options: ServeOptions) -> int:
-    """The limit of open connections: half of the file descriptors at most, as indexes need the others."""
-    most = options.queue + _MORE_CONNECTIONS
-    try:
-        import resource
-    except ImportError:  # Windows
-        return most
-    return min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-
-
 @contextmanager
 def _bound(options: ServeOptions) -> Iterator[socket.socket]:
     """A socket of the address, which does not listen yet."""
-    listener: socket.socket | None = None
-    try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        raise _refused(options, error) from error
-    with listener:
+    with ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, address = found[0]
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise _refused(options, error) from error
         yield listener
 
 
@@ -249,34 +248,3 @@ def _refused(options: ServeOptions, error: OSError) -> InputError:
         f"--port (0 = any that is free), or end the program that uses it."
     )
     return InputError(msg)
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _check_no_loop() -> None:
-    """Refuse to serve inside of an event loop.
-
-    Raises:
-        UnsupportedError: One is running in this thread, as in a notebook.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    msg = (
-        "an event loop is running here, as in a notebook, and the service has its own. Start rkit serve in a terminal."
-    )
-    raise UnsupportedError(msg)
-
-
-def _warn(options: ServeOptions) -> None:
-    if not options.stays_here and options.token is None:
-        say(
-            f"Warning: whoever reaches {options.host} can search and read all texts, as there is no token, and "
-            f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
-            f"--host.",
-            err=True,
-        )

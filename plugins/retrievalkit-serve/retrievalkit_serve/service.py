@@ -1,4 +1,4 @@
-"""What a service can do, whoever asks: HTTP (`app`), language models' agents (`mcp`) and the page."""
+"""The operations of a service, for HTTP (`app`), language models' agents (`mcp`) and the page."""
 
 from __future__ import annotations
 
@@ -13,27 +13,18 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.contracts.commands import HybridOptions, counted, resolve_precision, say
+from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
-from retrievalkit.search.public import HITS_TO_READ, DescribedHit, open_reranker, reasons_of
-from retrievalkit_serve import checks, forms
+from retrievalkit.search.public import HITS_TO_READ, DescribedHit, Fusion, hit_count, open_reranker, reasons_of
+from retrievalkit_serve import forms
 from retrievalkit_serve.batching import Batcher
-from retrievalkit_serve.collection import Choice, Collection
-from retrievalkit_serve.failures import ConflictError, NotFoundError, words_of
+from retrievalkit_serve.collection import Collection
+from retrievalkit_serve.failures import RefusedError, words_of
 from retrievalkit_serve.metrics import Metrics
-from retrievalkit_serve.models import Embedded, EmbedTask, Reranker, RerankTask, ToRerank
 from retrievalkit_serve.serve import ServeOptions
-from retrievalkit_serve.tasks import (
-    Answer,
-    Asked,
-    DescribeTask,
-    Explained,
-    ExplainTask,
-    SearchTask,
-    ToDescribe,
-    ToExplain,
-)
+from retrievalkit_serve.tasks import Answer, Asked, EachTask, EmbedTask, RerankTask, SearchTask, described, explained
 
 _Json = dict[str, Any]
 
@@ -56,10 +47,10 @@ class Service:
         self.options = options
         self.metrics = Metrics()
         self.collection = _opened(options)
-        self.reranker: Reranker | None = None
+        self.reranker: RerankTask | None = None
         if options.reranker is not None:
             precision = resolve_precision(options.precision or "fp32")
-            self.reranker = Reranker(Path(options.reranker).name, open_reranker(options.reranker), precision)
+            self.reranker = RerankTask(Path(options.reranker).name, open_reranker(options.reranker), precision)
         self.batcher = Batcher(options, self.metrics)
         self.stopping = False
         self._reload: asyncio.Future[None] | None = None
@@ -67,21 +58,41 @@ class Service:
 
     async def search(self, form: forms.SearchForm) -> _Json:
         """The hits of a query, as `forms.SearchBody`."""
-        start, collection, options = time.perf_counter(), self.collection, self.options
-        text, k = checks.query_text(form.query, options), checks.count(form.k, HITS_TO_READ, options)
-        choice, read = _choice(collection, form), self._read_by_reranker(form.rerank)
+        start, collection = time.perf_counter(), self.collection
+        self._check_query(form.query)
+        text, k = form.query, self._count("k", form.k, HITS_TO_READ)
+        choice = collection.choose(form.indexes, HybridOptions(**form.given()))
+        read = self._read_by_reranker(form.rerank)
+        reranker = self.reranker if read else None
         with self.batcher.admitted():
-            if self.reranker is None or not read:
-                found: Answer = await self.batcher.do(SearchTask(collection, choice, k), Asked(text, why=form.explain))
-                hits = [_hit(hit, form.texts) for hit in found.hits]
-            else:
-                wide = SearchTask(collection, choice, max(k, read))
-                found = await self.batcher.do(wide, Asked(text, describe=False))
-                hits = await self._reranked(self.reranker, wide, text, found, read, k, form)
+            task = SearchTask(collection, choice, max(k, read))
+            asked = Asked(text, describe=reranker is None, why=form.explain)
+            found: Answer = await self.batcher.do(task, asked)
+            hits = [_hit(hit, form.texts) for hit in found.hits]
+            if reranker is not None:
+                first, rest = found.pairs[:read], found.pairs[read:]
+                ids = [document for document, _ in first]
+                texts = await asyncio.to_thread(collection.texts, choice.labels, ids)
+                lacking = set(ids) if texts is None else texts.missing(ids)
+                head = [pair for pair in first if pair[0] not in lacking]
+                if head and texts is not None:
+                    passages = [texts.get(document) for document, _ in head]
+                    scores = await self.batcher.do(reranker, (text, [(one.title, one.text) for one in passages]))
+                    # The sort is stable: equal scores stay in the order of the search.
+                    scored = zip((document for document, _ in head), scores, strict=True)
+                    head = sorted(scored, key=lambda pair: -pair[1])
+                ordered = [*head, *(pair for pair in first if pair[0] in lacking), *rest][:k]
+                describe = EachTask("describe", described, collection, choice)
+                whole = await self.batcher.do(describe, (text, ordered, found.candidates, form.explain))
+                before = {document: (rank, score) for rank, (document, score) in enumerate(found.pairs, 1)}
+                for hit in whole:
+                    rank, score = before[hit.id]
+                    hits.append(_hit(hit, form.texts) | {"retrieved": {"rank": rank, "score": _short(score)}})
         return {
             "query": text,
-            **_chosen(choice),
-            "reranker": self.reranker.name if self.reranker is not None and read else None,
+            "indexes": choice.labels,
+            "fusion": _fusion(choice.fusion),
+            "reranker": None if reranker is None else reranker.name,
             "k": k,
             "hits": hits,
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
@@ -93,7 +104,7 @@ class Service:
         """How many hits the re-ranker reads."""
         if self.reranker is None:
             if asked:
-                raise NotFoundError(_NO_RERANKER)
+                raise RefusedError(404, _NO_RERANKER)
             return 0
         if asked is not None and not 0 <= asked <= self.options.max_k:
             msg = f"rerank is {asked}; it must be a number of hits, 0 to {self.options.max_k:,} (0 = none)."
@@ -101,103 +112,79 @@ class Service:
         usual = _READ if self.options.rerank is None else self.options.rerank
         return min(usual, self.options.max_k) if asked is None else asked
 
-    async def _reranked(
-        self, reranker: Reranker, task: SearchTask, text: str, found: Answer, read: int, k: int, form: forms.SearchForm
-    ) -> list[_Json]:
-        """The first hits by the re-ranker's scores, and the others after them."""
-        labels = task.choice.labels
-        ids = [document for document, _ in found.pairs[:read]]
-        texts = await asyncio.to_thread(task.collection.texts, labels, ids)
-        lacking = set(ids) if texts is None else texts.missing(ids)
-        head = [pair for pair in found.pairs[:read] if pair[0] not in lacking]
-        if head and texts is not None:
-            passages = [texts.get(document) for document, _ in head]
-            asked = ToRerank(text, [(passage.title, passage.text) for passage in passages])
-            scores = await self.batcher.do(RerankTask(reranker), asked)
-            # The sort is stable: equal scores stay in the order of the search.
-            head = sorted(zip((document for document, _ in head), scores, strict=True), key=lambda pair: -pair[1])
-        ordered = [*head, *(pair for pair in found.pairs[:read] if pair[0] in lacking), *found.pairs[read:]][:k]
-        before = {document: (rank, score) for rank, (document, score) in enumerate(found.pairs, 1)}
-        described = await self.batcher.do(
-            DescribeTask(task.collection, task.choice), ToDescribe(text, ordered, found.candidates, form.explain)
-        )
-        hits = [_hit(hit, form.texts) for hit in described]
-        for hit in hits:
-            rank, score = before[hit["id"]]
-            hit["retrieved"] = {"rank": rank, "score": _short(score)}
-        return hits
-
     async def explain(self, form: forms.ExplainForm) -> _Json:
         """Documents with the reasons for their scores, as `forms.ExplainBody`."""
-        collection, options = self.collection, self.options
-        text = checks.query_text(form.query, options)
-        checks.several("ids", form.ids, options)
-        choice = _choice(collection, form)
+        collection = self.collection
+        self._check_query(form.query)
+        self._check_several("ids", form.ids)
+        choice = collection.choose(form.indexes, HybridOptions(**form.given()))
         with self.batcher.admitted():
-            item = ToExplain(text, list(dict.fromkeys(form.ids)))
-            found: list[Explained] = await self.batcher.do(ExplainTask(collection, choice), item)
-        hits = [_hit(one.hit, False) | {"rank": one.rank} for one in found]
-        return {"query": text, **_chosen(choice), "hits": hits, "generation": collection.generation}
+            task = EachTask("explain", explained, collection, choice)
+            found = await self.batcher.do(task, (form.query, list(dict.fromkeys(form.ids))))
+        hits = [_hit(hit, False) | {"rank": rank} for rank, hit in found]
+        return {
+            "query": form.query,
+            "indexes": choice.labels,
+            "fusion": _fusion(choice.fusion),
+            "hits": hits,
+            "generation": collection.generation,
+        }
 
     async def document(self, form: forms.DocumentLine) -> _Json:
         """A whole document, as `forms.DocumentBody`."""
-        checks.check_length("id", form.id, self.options)
-        checks.check_length("query", form.query, self.options)
+        self._check_length("id", form.id)
+        self._check_length("query", form.query)
         with self.batcher.admitted():
-            return await asyncio.to_thread(self._document, form.id, form.query)
-
-    def _document(self, identifier: str, query: str) -> _Json:
-        passage = self.collection.document(identifier)
-        spans = matches(passage.text, query) if query.strip() else ()
+            passage = await asyncio.to_thread(self.collection.document, form.id)
+            spans = await asyncio.to_thread(matches, passage.text, form.query) if form.query.strip() else ()
         return {"id": passage.id, "title": passage.title, "text": passage.text, "spans": spans}
 
     async def embed(self, form: forms.EmbeddingForm) -> _Json:
         """Vectors of texts, as `forms.EmbeddingBody`."""
         collection, texts = self.collection, _texts(form.input)
-        checks.several("texts", texts, self.options)
+        self._check_several("texts", texts)
         model = self.model(form.model)
         with self.batcher.admitted():
             task = EmbedTask(collection, model, form.input_type, form.dimensions)
-            found: Embedded = await self.batcher.do(task, texts)
+            vectors, tokens = await self.batcher.do(task, texts)
         data = [
             {"object": "embedding", "index": row, "embedding": _vector(vector, form.encoding_format)}
-            for row, vector in enumerate(found.vectors)
+            for row, vector in enumerate(vectors)
         ]
-        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
     def model(self, asked: str | None) -> str:
         """The name of a model, which may be left out if there is one.
 
         Raises:
-            NotFoundError: It is unknown.
+            RefusedError: It is unknown.
         """
         known = list(self.collection.models)
         if not known:
             msg = "no model is served: none of the indexes holds vectors. Serve an index of vectors."
-            raise NotFoundError(msg)
+            raise RefusedError(404, msg)
         if asked is None and len(known) == 1:
             return known[0]
         if asked is None:
             msg = f"embeddings need 'model', and it was not given. Known: {', '.join(known)}."
             raise OptionError(msg)
         if asked not in known:
-            raise NotFoundError(str(UnknownNameError("model", asked, known)))
+            raise RefusedError(404, str(UnknownNameError("model", asked, known)))
         return asked
 
     async def rerank(self, form: forms.RerankForm) -> _Json:
         """Documents in the order of the re-ranker's scores, as `forms.RerankBody`."""
         if self.reranker is None:
-            raise NotFoundError(_NO_RERANKER)
+            raise RefusedError(404, _NO_RERANKER)
         if form.model not in (None, self.reranker.name):
-            raise NotFoundError(str(UnknownNameError("re-ranker", form.model or "", [self.reranker.name])))
-        options = self.options
-        text = checks.query_text(form.query, options)
-        checks.several("documents", form.documents, options)
-        top = checks.count(form.top_n, len(form.documents), options, "top_n")
+            raise RefusedError(404, str(UnknownNameError("re-ranker", form.model or "", [self.reranker.name])))
+        self._check_query(form.query)
+        self._check_several("documents", form.documents)
+        top = self._count("top_n", form.top_n, len(form.documents))
         texts = [("", one) if isinstance(one, str) else (one.title, one.text) for one in form.documents]
         with self.batcher.admitted():
-            scores: list[float] = await self.batcher.do(RerankTask(self.reranker), ToRerank(text, texts))
+            scores: list[float] = await self.batcher.do(self.reranker, (form.query, texts))
         best = sorted(range(len(texts)), key=lambda row: -scores[row])[:top]
         results: list[_Json] = [{"index": row, "relevance_score": _short(scores[row])} for row in best]
         if form.return_documents:
@@ -207,20 +194,20 @@ class Service:
         return {"model": self.reranker.name, "results": results}
 
     async def reload(self) -> _Json:
-        """Open the indexes anew; until they are open, and where they cannot be opened, the old ones answer.
+        """Open the indexes again; until they are open, and where they cannot be opened, the old ones answer.
 
         Raises:
-            ConflictError: They are being opened, or they cannot be.
+            RefusedError: They are being opened, or they cannot be.
         """
         if self._reload is not None and not self._reload.done():
             msg = "the indexes are being opened already. Wait for it."
-            raise ConflictError(msg)
-        self._reload = asyncio.ensure_future(self._open_anew())
-        # It goes on where whoever asked for it does not wait.
+            raise RefusedError(409, msg)
+        self._reload = asyncio.ensure_future(self._reopen())
+        # A reload goes on where the client does not wait for it.
         await asyncio.shield(self._reload)
         return self.about()
 
-    async def _open_anew(self) -> None:
+    async def _reopen(self) -> None:
         try:
             number = self.collection.generation + 1
             opened = await asyncio.to_thread(_opened, self.options, number, self.collection)
@@ -228,17 +215,17 @@ class Service:
             self.metrics.reloads.labels("failed").inc()
             words = words_of(error) if isinstance(error, RetrievalkitError) else str(error)
             msg = f"the indexes were not opened anew, and the old ones answer: {words}"
-            raise ConflictError(msg) from error
+            raise RefusedError(409, msg) from error
         self.collection = opened
         self.metrics.reloads.labels("swapped").inc()
         self._show_collection()
 
-    async def reload_and_tell(self) -> None:
-        """Open the indexes anew, and say on standard error how it went."""
+    async def reload_and_print(self) -> None:
+        """Reload, and print the outcome on standard error."""
         try:
             await self.reload()
             say(f"opened anew: {self.summary()}", err=True)
-        except ConflictError as error:
+        except RefusedError as error:
             say(f"Error: {words_of(error)}", err=True)
 
     def about(self) -> _Json:
@@ -247,7 +234,7 @@ class Service:
         return {
             "generation": collection.generation,
             "indexes": collection.described(),
-            "fusion": _fusion(Choice((), collection.fusion, None)),
+            "fusion": _fusion(collection.fusion),
             "models": list(collection.models),
             "reranker": None if self.reranker is None else self.reranker.name,
             "rerank": self._read_by_reranker(None),
@@ -260,9 +247,31 @@ class Service:
         described = self.collection.described()
         return ", ".join(f"{one['name']} ({one['indexer']}, {counted(one['texts'], 'texts')})" for one in described)
 
-    def close(self) -> None:
-        """Wait for the batch that is being answered."""
-        self.batcher.close()
+    def _check_query(self, text: str) -> None:
+        check_queries([Query("query", text)])
+        self._check_length("query", text)
+
+    def _check_length(self, name: str, text: str) -> None:
+        if len(text) > self.options.max_query:
+            most = f"this service takes {self.options.max_query:,} at most"
+            msg = f"{name} has {len(text):,} characters; {most}. Shorten it."
+            raise OptionError(msg)
+
+    def _count(self, name: str, value: Any, default: int) -> int:
+        number = hit_count(value, default)
+        if number > self.options.max_k:
+            most = f"this service gives {self.options.max_k:,} hits at most"
+            msg = f"{name} is {number:,}; {most}. Ask for fewer (rkit serve --max-k)."
+            raise OptionError(msg)
+        return number
+
+    def _check_several(self, name: str, values: Sequence[Any]) -> None:
+        if not values:
+            msg = f"{name} are an empty list. Give at least one."
+            raise OptionError(msg)
+        if len(values) > self.options.max_k:
+            msg = f"{len(values):,} {name}; this service takes {self.options.max_k:,} at once. Send several requests."
+            raise OptionError(msg)
 
     def _show_collection(self) -> None:
         self.metrics.generation.set(self.collection.generation)
@@ -272,7 +281,7 @@ class Service:
 
 
 def _opened(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
-    """The indexes, opened; they have answered a query, so that the first one does not wait for what is made then."""
+    """Open the indexes and search once, as the first search makes what later ones use."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
     return collection
@@ -285,18 +294,10 @@ _LIMITS = ("queue", "batch", "threads", "timeout", "max_body", "max_query", "max
 _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."
 
 
-def _choice(collection: Collection, form: forms.Chosen) -> Choice:
-    return collection.choose(form.indexes, HybridOptions(**form.given()))
-
-
-def _chosen(choice: Choice) -> _Json:
-    return {"indexes": choice.labels, "fusion": _fusion(choice)}
-
-
-def _fusion(choice: Choice) -> _Json | None:
-    if choice.fusion is None:
+def _fusion(fusion: Fusion | None) -> _Json | None:
+    if fusion is None:
         return None
-    return {name: value for name, value in asdict(choice.fusion).items() if value is not None}
+    return {name: value for name, value in asdict(fusion).items() if value is not None}
 
 
 def _hit(hit: DescribedHit, texts: bool) -> _Json:

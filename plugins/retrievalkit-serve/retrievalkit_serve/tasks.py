@@ -1,28 +1,33 @@
-"""Searching and explaining, for requests that share indexes and options: what `Batcher` runs in threads."""
+"""Tasks that requests share, which `Batcher` runs in threads: to search, describe, explain, embed and re-rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrievalkit.contracts import Candidates
+from retrievalkit.contracts import Candidates, Side, Text
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.search.public import (
     DescribedHit,
     Fusion,
-    QueryBatch,
-    Searcher,
+    OpenIndex,
     as_hits,
     describe_hits,
     explain,
     gather,
+    score_pairs,
 )
 from retrievalkit_serve.collection import Choice, Collection
-from retrievalkit_serve.failures import NotFoundError
+from retrievalkit_serve.failures import RefusedError
+
+if TYPE_CHECKING:
+    from retrievalkit import contracts
+    from retrievalkit.contracts.commands import Precision
 
 Pairs = Sequence[tuple[str, float]]
 
@@ -44,7 +49,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found.
+    """The result of a search.
 
     Attributes:
         pairs: Ids and scores, best first.
@@ -68,9 +73,8 @@ class SearchTask:
     k: int
     kind = "search"
 
-    def size(self, item: Asked) -> int:
+    def size(self, _: Asked) -> int:
         """Each query counts the same."""
-        del item
         return 1
 
     def run(self, items: Sequence[Asked]) -> list[Answer]:
@@ -83,135 +87,129 @@ class SearchTask:
             pairs = as_hits(*found.rankings[row])
             candidates = None if found.candidates is None else found.candidates[row]
             hits: Sequence[DescribedHit] = ()
-            if candidates is None and not item.describe:
+            if item.describe:
+                hits = described(self.collection, self.choice, item.text, pairs, candidates, item.why)
+            elif candidates is None:
                 # What is done with the hits meanwhile, such as re-ranking, must not change their ranks in the index.
                 candidates = gather([found.rankings[row]], "query")
-            if item.describe:
-                task = DescribeTask(self.collection, self.choice)
-                hits = task.described(ToDescribe(item.text, pairs, candidates, item.why))
             answers.append(Answer(pairs, candidates, hits, len(items)))
         return answers
 
 
 @dataclass(frozen=True)
-class ToDescribe:
-    """Hits of a query that need their texts and reasons."""
+class EachTask:
+    """Calls of a function (`described`, `explained`) for one choice; each request has its own arguments."""
 
-    text: str
-    pairs: Pairs
-    candidates: Candidates | None
-    why: bool = True
-
-
-@dataclass(frozen=True)
-class DescribeTask:
-    """Hits of the same choice, to be described."""
-
+    kind: str
+    function: Callable[..., Any]
     collection: Collection
     choice: Choice
-    kind = "describe"
 
-    def size(self, item: ToDescribe) -> int:
+    def size(self, _: Sequence[Any]) -> int:
         """Each query counts the same."""
-        del item
         return 1
 
-    def run(self, items: Sequence[ToDescribe]) -> list[Sequence[DescribedHit]]:
-        """Describe the hits of each query."""
-        return [self.described(item) for item in items]
-
-    def described(self, item: ToDescribe) -> list[DescribedHit]:
-        """The hits with their texts and the reasons for their scores."""
-        searcher = self.collection.searcher(self.choice.labels)
-        texts = self.collection.texts(self.choice.labels, [document for document, _ in item.pairs])
-        query = Query("query", item.text)
-        found = explain(searcher, query, item.pairs, corpus=texts, candidates=item.candidates, why=item.why)
-        return describe_hits(item.pairs, item.text, texts, found)
+    def run(self, items: Sequence[Sequence[Any]]) -> list[Any]:
+        """Call it for each request."""
+        return [self.function(self.collection, self.choice, *item) for item in items]
 
 
-@dataclass(frozen=True)
-class ToExplain:
-    """Documents that a query may or may not find."""
-
-    text: str
-    ids: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Explained:
-    """A document with the reasons for its score.
-
-    Attributes:
-        rank: Among the hits of the search; None if it is not among the candidates.
-        hit: The document.
-    """
-
-    rank: int | None
-    hit: DescribedHit
+def described(
+    collection: Collection, choice: Choice, text: str, pairs: Pairs, candidates: Candidates | None, why: bool = True
+) -> list[DescribedHit]:
+    """Hits of a query with their texts and the reasons for their scores."""
+    texts = collection.texts(choice.labels, [document for document, _ in pairs])
+    query = Query("query", text)
+    searcher = collection.searcher(choice.labels)
+    found = explain(searcher, query, pairs, corpus=texts, candidates=candidates, why=why)
+    return describe_hits(pairs, text, texts, found)
 
 
-@dataclass(frozen=True)
-class ExplainTask:
-    """Documents to be explained by the same choice, whether they are among the best or not."""
-
-    collection: Collection
-    choice: Choice
-    kind = "explain"
-
-    def size(self, item: ToExplain) -> int:
-        """Each query counts the same."""
-        del item
-        return 1
-
-    def run(self, items: Sequence[ToExplain]) -> list[list[Explained]]:
-        """Explain the documents of each query, in the order of their scores."""
-        return [self._explained(item) for item in items]
-
-    def _explained(self, item: ToExplain) -> list[Explained]:
-        searcher = self.collection.searcher(self.choice.labels)
-        batch = searcher.ask([Query("query", item.text)])
-        fusion = self.choice.fusion or Fusion("sum", missing="minimum")  # of one index: its own scores
-        found = searcher.candidates(batch, 1, fusion, self.choice.depth)[0]
-        ranked = dict(as_hits(*fusion(found, len(found.ids))))
-        ranks = {document: rank for rank, document in enumerate(ranked, 1)}
-        whole = with_documents(found, item.ids)
-        _fill_in(searcher, batch, whole)
-        self._check_known(item.ids, whole)
-        totals = dict(zip(whole.ids, fusion.total(fusion.parts(whole)).tolist(), strict=True)) | ranked
-        pairs = sorted(((document, totals[document]) for document in item.ids), key=lambda hit: -hit[1])
-        task = DescribeTask(self.collection, self.choice)
-        hits = task.described(ToDescribe(item.text, pairs, whole))
-        return [Explained(ranks.get(hit.id), hit) for hit in hits]
-
-    def _check_known(self, ids: Sequence[str], whole: Candidates) -> None:
-        scores = dict(zip(whole.ids, whole.scores, strict=True))
-        unscored = [document for document in ids if np.isnan(scores[document]).all()]
-        texts = self.collection.texts(self.choice.labels, unscored) if unscored else None
-        lacking = set(unscored) if texts is None else texts.missing(unscored)
-        for document in unscored:
-            if document in lacking:
-                msg = f"unknown document id '{document:.200}'. No index that is searched here has it."
-                raise NotFoundError(msg)
-
-
-def with_documents(found: Candidates, ids: Sequence[str]) -> Candidates:
-    """The hits with more documents, which no index has found so far."""
+def explained(
+    collection: Collection, choice: Choice, text: str, ids: Sequence[str]
+) -> list[tuple[int | None, DescribedHit]]:
+    """Documents in the order of their scores, each with its rank in the search; None if it is no candidate."""
+    searcher = collection.searcher(choice.labels)
+    batch = searcher.ask([Query("query", text)])
+    fusion = choice.fusion or Fusion("sum", missing="minimum")  # of one index: its own scores
+    found = searcher.candidates(batch, 1, fusion, choice.depth)[0]
+    ranked = dict(as_hits(*fusion(found, len(found.ids))))
+    ranks = {document: rank for rank, document in enumerate(ranked, 1)}
     more = [document for document in dict.fromkeys(ids) if document not in set(found.ids)]
     sources = found.scores.shape[1]
-    return Candidates(
+    whole = Candidates(
         [*found.ids, *more],
         np.concatenate([found.scores, np.full((len(more), sources), np.nan)]),
         np.concatenate([found.ranks, np.zeros((len(more), sources), found.ranks.dtype)]),
     )
-
-
-def _fill_in(searcher: Searcher, batch: QueryBatch, found: Candidates) -> None:
-    """Let each index compute the scores that it lacks, if it can."""
     for number, source in enumerate(searcher.sources):
-        lacking: list[Any] = found.missing(number)
-        if not lacking:
-            continue
-        try:
-            found.fill(number, source.scores(batch, [lacking])[0])
-        except UnsupportedError:
-            continue
+        if lacking := whole.missing(number):
+            try:
+                whole.fill(number, source.scores(batch, [lacking])[0])
+            except UnsupportedError:
+                continue
+    scores = dict(zip(whole.ids, whole.scores, strict=True))
+    if unscored := [document for document in ids if np.isnan(scores[document]).all()]:
+        texts = collection.texts(choice.labels, unscored)
+        if unknown := unscored if texts is None else texts.missing(unscored):
+            msg = f"unknown document id '{min(unknown):.200}'. No index that is searched here has it."
+            raise RefusedError(404, msg)
+    totals = dict(zip(whole.ids, fusion.total(fusion.parts(whole)).tolist(), strict=True)) | ranked
+    pairs = sorted(((document, totals[document]) for document in ids), key=lambda hit: -hit[1])
+    return [(ranks.get(hit.id), hit) for hit in described(collection, choice, text, pairs, whole)]
+
+
+@dataclass(frozen=True)
+class EmbedTask:
+    """Texts of one side, for one model. An answer is vectors (texts, dim) in float32, and the number of tokens read."""
+
+    collection: Collection
+    model: str
+    side: Side
+    dimensions: int | None
+    kind = "embed"
+
+    def size(self, item: Sequence[str]) -> int:
+        """As many texts as it has."""
+        return len(item)
+
+    def run(self, items: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int]]:
+        """Encode the texts of all requests together."""
+        index: OpenIndex = self.collection.models[self.model]
+        texts: list[Text] = [("", text) for item in items for text in item]
+        with self.collection.encoders.using(index) as retriever:
+            retriever.dimensions = self.dimensions or retriever.dimensions  # set again at the next use
+            lengths = [len(ids) for ids in retriever.tower(self.side).tokenize(texts, self.side)]
+            encoded = retriever.encode(texts, self.side, precision=self.collection.encoders.precision)
+        vectors = encoded.vectors
+        if vectors is None or encoded.weights is not None or vectors.shape[1] != 1:
+            msg = f"'{self.model}' gives a text several vectors or weights of terms, and an embedding is one vector."
+            raise UnsupportedError(msg)
+        rows = vectors[:, 0].numpy()
+        ends = np.cumsum([len(item) for item in items]).tolist()
+        parts = [slice(end - len(item), end) for item, end in zip(items, ends, strict=True)]
+        return [(rows[part], sum(lengths[part])) for part in parts]
+
+
+@dataclass(frozen=True, eq=False)
+class RerankTask:
+    """Queries, each with the (title, text) of documents, for one cross-encoder, which one thread uses at a time."""
+
+    name: str
+    model: contracts.Reranker
+    precision: Precision
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    kind = "rerank"
+
+    def size(self, item: tuple[str, Sequence[Text]]) -> int:
+        """As many as there are documents."""
+        return len(item[1])
+
+    def run(self, items: Sequence[tuple[str, Sequence[Text]]]) -> list[list[float]]:
+        """Score the documents of each query."""
+        queries = [query for query, documents in items for _ in documents]
+        texts = [document for _, documents in items for document in documents]
+        with self.lock:
+            scores = score_pairs(self.model, self.model.tokenize(queries, texts), precision=self.precision).tolist()
+        values = iter(scores)
+        return [[next(values) for _ in documents] for _, documents in items]

@@ -13,7 +13,7 @@ QUERY = "what is the capital of Peru"
 
 
 async def used(client):
-    """What an agent does: looks around, searches, reads, asks why, and makes mistakes."""
+    """An agent lists the tools, searches, reads, asks why, and makes mistakes."""
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == {"search", "read_document", "explain"}
     assert tools["search"].input_schema["required"] == ["query"]
@@ -30,19 +30,12 @@ async def used(client):
     asked = {"query": QUERY, "k": "1", "indexes": '["dense"]'}
     assert len((await client.call_tool("search", asked)).structured_content["hits"]) == 1
     for name, arguments, words in (
-        ("search", {"query": QUERY, "k": 0}, "k is 0, and must be a whole number of hits, at least 1."),
-        ("search", {"query": QUERY, "k": "many"}, "k is 'many', and must be a whole number of hits"),
+        ("search", {"query": QUERY, "k": 0}, "k is 0"),
         ("search", {"query": QUERY, "k": 10**6}, "hits at most."),
-        ("search", {"query": 5}, "'query' is 5, and should be a text."),
-        ("search", {}, "search needs 'query'"),
         ("search", {"query": QUERY, "index": ["late"]}, "did you mean 'indexes'?"),
-        ("explain", {"query": QUERY, "ids": "c1"}, "'ids' is 'c1', and should be a list."),
-        ("explain", {"query": QUERY, "ids": ["c1"], "id": "c1"}, "did you mean 'ids'?"),
-        ("read_document", {"id": "c1", "k": 3}, "read_document has no option 'k'."),
+        ("explain", {"query": QUERY, "ids": "c1"}, "should be a list."),
         ("serach", {"query": QUERY}, "did you mean 'search'?"),
-        ("search", {"query": " "}, "the query is empty."),
-        ("search", {"query": QUERY, "indexes": ["dnse"]}, "unknown index 'dnse'; did you mean 'dense'?"),
-        ("read_document", {"id": "nowhere"}, "unknown document id 'nowhere'."),
+        ("read_document", {"id": "nowhere"}, "'nowhere'"),
     ):
         answer = await client.call_tool(name, arguments)
         assert answer.is_error

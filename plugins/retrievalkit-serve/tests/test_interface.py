@@ -1,4 +1,4 @@
-"""What the service answers: the same as the programs, and for wrong input their words with a status of 4xx."""
+"""The service answers as the programs do, and wrong input with their messages and a status of 4xx."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def ids(answer):
 
 
 def test_a_search_gives_what_python_finds(client, folders):
-    """Ids, scores, texts, reasons; of one index, of both, fused otherwise."""
     dense, late = (rk.Index.open(folders / name) for name in ("dense", "late"))
     cases = (
         ({"indexes": ["dense"]}, dense),
@@ -61,8 +60,7 @@ def test_an_address_searches_too(client):
     assert got["hits"] == posted["hits"]
 
 
-def test_explain_tells_of_documents_that_a_search_finds_and_of_others(client):
-    """Rank and score are those of the search; the words come in the order of the scores."""
+def test_explain_gives_documents_the_rank_and_score_of_the_search(client):
     found = client.post("/search", json={"query": QUERY, "k": 42}).json()["hits"]
     wanted = [found[5]["id"], found[0]["id"]]
     answer = client.post("/explain", json={"query": QUERY, "ids": wanted}).json()
@@ -100,67 +98,22 @@ def test_embeddings_are_those_of_the_model_in_openai_s_form(client, tiny_model):
     np.testing.assert_allclose([one["embedding"] for one in queries["data"]], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def openai_client(served):
-    with openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0) as asker:
-        yield asker
-
-
-def test_openai_s_client_gets_embeddings(openai_client, client):
+def test_openai_s_client_gets_embeddings_whole_and_cut_to_dimensions(served, client, tiny_model):
     """It asks for base64 by default."""
-    model = openai_client.models.list().data[0].id
-    assert openai_client.models.retrieve(model).id == model
-    answer = openai_client.embeddings.create(model=model, input=["Lima", "Peru"], extra_body={"input_type": "query"})
-    body = {"model": model, "input": ["Lima", "Peru"], "input_type": "query"}
-    expected = client.post("/v1/embeddings", json=body).json()["data"]
-    for one, other in zip(answer.data, expected, strict=True):
-        np.testing.assert_allclose(one.embedding, other["embedding"], rtol=1e-6)
-
-
-def test_embeddings_are_cut_to_dimensions_as_rkit_encode_cuts_them(openai_client, tiny_model):
-    """Requests after it have whole vectors again."""
-    model = rk.Retriever.load(tiny_model, pooler="mean")
-    name = openai_client.models.list().data[0].id
-    expected = np.asarray(model.encode_documents(["Lima"], precision="fp32", dimensions=8))
-    for options in ({}, {"encoding_format": "float"}):
-        cut = openai_client.embeddings.create(model=name, input="Lima", dimensions=8, **options)
-        np.testing.assert_allclose([cut.data[0].embedding], expected, rtol=1e-4, atol=1e-6)
-    assert len(openai_client.embeddings.create(model=name, input="Lima").data[0].embedding) == 32
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"input": [57668, 53901]}, "check_embedding_ctx_length"),
-        ({"input": [[57668, 53901], [3]]}, "not token ids"),
-        ({"input": ["a", 1]}, "must be a text or a list of texts"),
-        ({"input": None}, "must be a text or a list of texts"),
-        ({"input": ""}, "text 0 of input is empty"),
-        ({"input": []}, "Give at least one"),
-        ({"input": ["a"] * 61}, "takes 60 at once"),
-        ({"dimensions": 33}, "Choose 32 or fewer"),
-        ({"dimensions": 0}, "should be greater"),
-        ({"dimensions": "8"}, "should be a whole number"),
-        ({"encoding_format": "int8"}, "should be 'float' or 'base64'"),
-        ({"extra_body": {"input_typ": "query"}}, "did you mean 'input_type'"),
-        ({"model": 3}, "should be a text"),
-    ],
-)
-def test_openai_s_client_raises_bad_request_for_a_mistake(openai_client, arguments, words):
-    """As for one that OpenAI's service refuses."""
-    model = openai_client.models.list().data[0].id
-    with pytest.raises(openai.BadRequestError, match=words) as raised:
-        openai_client.embeddings.create(**{"model": model, "input": "Lima"} | arguments)
-    assert (raised.value.type, raised.value.param, raised.value.code) == ("invalid_request_error", None, None)
-
-
-def test_openai_s_client_finds_no_unknown_model(openai_client):
-    for ask in (
-        lambda: openai_client.embeddings.create(model="gpt/4", input="Lima"),
-        lambda: openai_client.models.retrieve("gpt/4"),
-    ):
-        with pytest.raises(openai.NotFoundError, match="unknown model 'gpt/4'"):
-            ask()
+    with openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0) as asker:
+        name = asker.models.list().data[0].id
+        assert asker.models.retrieve(name).id == name
+        model = rk.Retriever.load(tiny_model, pooler="mean")
+        for dimensions in (8, None, 8):
+            cut = {} if dimensions is None else {"dimensions": dimensions}
+            answer = asker.embeddings.create(model=name, input=["Lima", "Peru"], **cut)
+            expected = model.encode_documents(["Lima", "Peru"], precision="fp32", dimensions=dimensions)
+            np.testing.assert_allclose([one.embedding for one in answer.data], expected, rtol=1e-4, atol=1e-6)
+        with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length") as raised:
+            asker.embeddings.create(model=name, input=[57668, 53901])
+        assert (raised.value.type, raised.value.param, raised.value.code) == ("invalid_request_error", None, None)
+        with pytest.raises(openai.NotFoundError, match="unknown model"):
+            asker.models.retrieve("gpt/4")
 
 
 def test_the_reranker_orders_texts_and_hits(client, reranker):
@@ -187,66 +140,50 @@ def test_the_reranker_orders_texts_and_hits(client, reranker):
     assert [hit["found"][0]["score"] for hit in alone] == [hit["retrieved"]["score"] for hit in alone]
 
 
-def error_of(index, **options):
-    with pytest.raises(RetrievalkitError) as raised:
-        index.search(**options)
-    return str(raised.value)
-
-
-def test_a_mistake_has_the_words_of_the_exception(client, folders):
-    """That Python raises for the same."""
-    dense, late = (rk.Index.open(folders / name) for name in ("dense", "late"))
-    both = [dense, late]
-    cases = (
-        ({"query": " "}, error_of(dense, query=" ")),
-        ({"query": QUERY, "k": 0}, error_of(dense, query=QUERY, k=0)),
-        ({"query": QUERY, "k": "ten"}, error_of(dense, query=QUERY, k="ten")),
-        ({"query": QUERY, "k": True}, error_of(dense, query=QUERY, k=True)),
-        ({"query": QUERY, "fusion": "sum", "rrf_k": 3}, _refusal(both, fusion="sum", rrf_k=3)),
-        ({"query": QUERY, "fusion": "linear", "weights": [1.0]}, _refusal(both, fusion="linear", weights=[1.0])),
-    )
-    for body, words in cases:
+def test_a_mistake_has_the_message_that_python_raises(client, folders):
+    indexes = [rk.Index.open(folders / name) for name in ("dense", "late")]
+    for body in (
+        {"query": " "},
+        {"query": QUERY, "k": 0},
+        {"query": QUERY, "k": True},
+        {"query": QUERY, "fusion": "sum", "rrf_k": 3},
+        {"query": QUERY, "fusion": "linear", "weights": [1.0]},
+    ):
+        fusion = {name: value for name, value in body.items() if name not in ("query", "k")}
+        with pytest.raises(RetrievalkitError) as raised:
+            rk.Hybrid(indexes, **fusion).search(body["query"], k=body.get("k", 10))
         response = client.post("/search", json=body)
-        assert response.status_code == 422, body
-        assert response.json()["error"]["message"] == words
-
-
-def _refusal(indexes, **options):
-    with pytest.raises(RetrievalkitError) as raised:
-        rk.Hybrid(indexes, **options)
-    return str(raised.value)
+        assert response.status_code == 422
+        assert response.json()["error"]["message"] == str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/search", {}, 422, "search needs 'query', and it was not given."),
-        ("/search", {"query": 5}, 422, "'query' is 5, and should be a text."),
-        ("/search", {"query": QUERY, "depht": 5}, 422, "search has no option 'depht'; did you mean 'depth'?"),
-        ("/search", {"query": QUERY, "depth": 0}, 422, "'depth' is 0, and should be greater than or equal to 1"),
-        ("/search", {"query": QUERY, "fusion": ""}, 422, "'' is not written like NAME"),
-        ("/search", {"query": QUERY, "fusion": "rff"}, 422, "unknown fusion 'rff'; did you mean 'rrf'?"),
-        ("/search", {"query": QUERY, "indexes": ["dnse"]}, 422, "unknown index 'dnse'; did you mean 'dense'?"),
-        ("/search", {"query": QUERY, "indexes": []}, 422, "each may be named once. Known: dense, late."),
-        (
-            "/search",
-            {"query": QUERY, "indexes": ["late"], "fusion": "rrf"},
-            422,
-            "fusion combines several indexes, but there",
-        ),
-        ("/search", {"query": QUERY, "k": 1.5}, 422, "k is 1.5, and must be a whole number"),
-        ("/search", {"query": QUERY, "k": 61}, 422, "k is 61; this service gives 60 hits at most."),
-        ("/search", {"query": "x" * 201}, 422, "query has 201 characters; this service takes 200 at most."),
-        ("/search", {"query": QUERY, "rerank": -1}, 422, "rerank is -1; it must be a number of hits"),
-        ("/explain", {"query": QUERY, "ids": []}, 422, "ids are an empty list."),
-        ("/explain", {"query": QUERY, "ids": ["nowhere"]}, 404, "unknown document id 'nowhere'."),
-        ("/v1/embeddings", {"input": "a", "model": "modle"}, 404, "unknown model 'modle'"),
-        ("/v1/embeddings", {"input": ["a", " "]}, 400, "text 1 of input is empty."),
-        ("/rerank", {"query": QUERY, "documents": []}, 422, "documents are an empty list."),
+        ("/search", {}, 422, "needs 'query'"),
+        ("/search", {"query": 5}, 422, "should be a text"),
+        ("/search", {"query": QUERY, "depht": 5}, 422, "did you mean 'depth'?"),
+        ("/search", {"query": QUERY, "depth": 0}, 422, "'depth' is 0"),
+        ("/search", {"query": QUERY, "fusion": "rff"}, 422, "did you mean 'rrf'?"),
+        ("/search", {"query": QUERY, "indexes": ["dnse"]}, 422, "did you mean 'dense'?"),
+        ("/search", {"query": QUERY, "indexes": []}, 422, "Known: dense, late."),
+        ("/search", {"query": QUERY, "indexes": ["late"], "fusion": "rrf"}, 422, "several indexes"),
+        ("/search", {"query": QUERY, "k": 61}, 422, "60 hits at most"),
+        ("/search", {"query": "x" * 201}, 422, "200 at most"),
+        ("/search", {"query": QUERY, "rerank": -1}, 422, "rerank is -1"),
+        ("/explain", {"query": QUERY, "ids": []}, 422, "ids are an empty list"),
+        ("/explain", {"query": QUERY, "ids": ["nowhere"]}, 404, "'nowhere'"),
+        ("/v1/embeddings", {"input": "a", "model": "modle"}, 404, "'modle'"),
+        ("/v1/embeddings", {"input": ["a", " "]}, 400, "text 1 of input is empty"),
+        ("/v1/embeddings", {"input": ["a", 1]}, 400, "not token ids"),
+        ("/v1/embeddings", {"input": ["a"] * 61}, 400, "60 at once"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 33}, 400, "32 or fewer"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400, "'float' or 'base64'"),
+        ("/rerank", {"query": QUERY, "documents": []}, 422, "documents are an empty list"),
         ("/rerank", {"query": QUERY, "documents": ["a"], "model": "x"}, 404, "unknown re-ranker 'x'"),
-        ("/nowhere", {}, 404, "there is nothing at '/nowhere'."),
-        ("/health", {}, 405, "'/health' does not take POST. Send GET."),
-        ("/admin/reload", {}, 403, "reloading the indexes needs a token"),
+        ("/nowhere", {}, 404, "nothing at '/nowhere'"),
+        ("/health", {}, 405, "Send GET."),
+        ("/admin/reload", {}, 403, "needs a token"),
     ],
 )
 def test_a_mistake_is_told_with_its_status(client, path, body, status, words):
@@ -281,12 +218,6 @@ def test_a_damaged_body_is_refused(client, content, words):
     assert openai_s.status_code == 400
 
 
-def test_a_form_of_another_site_is_no_search(client):
-    """A browser sends text/plain to other sites without asking them first."""
-    response = client.post("/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})
-    assert response.status_code == 422
-
-
 def test_the_interface_describes_itself(client):
     """For programs, and as a page that fetches nothing."""
     paths = client.get("/openapi.json").json()["paths"]
@@ -298,7 +229,6 @@ def test_the_interface_describes_itself(client):
 
 
 def test_health_and_metrics(client):
-    """Requests are counted by address and status, and strangers' addresses as one."""
     client.get("/nowhere/else")
     client.post("/search", json={"query": QUERY})
     assert client.get("/health").json()["status"] == "ok"
@@ -311,8 +241,7 @@ def test_health_and_metrics(client):
     assert 'rkit_batch_requests_count{kind="search"}' in text
 
 
-def test_no_other_site_may_read_answers(client):
-    """There is no CORS, whatever the origin."""
+def test_there_is_no_cors_whatever_the_origin(client):
     headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
     for response in (client.get("/search?query=Peru", headers=headers), client.options("/search", headers=headers)):
         assert response.status_code == 403
@@ -325,9 +254,8 @@ def test_a_method_that_an_address_does_not_take_is_answered_with_those_that_it_t
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/indexes", "/docs", "/v1/models"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/v1/models"])
 def test_head_answers_as_get_without_the_body(client, path):
-    """Monitors and load balancers ask so."""
     answer = client.head(path)
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"] == client.get(path).headers["content-type"]
@@ -340,15 +268,8 @@ def test_schemathesis_finds_no_answer_that_the_interface_does_not_describe(serve
         '[[operations]]\ninclude-path-regex = "^/(search|explain|v1/embeddings)$"\n'
         "checks.positive_data_acceptance.enabled = false\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "schemathesis.cli",
-        "run",
-        f"{served.address}/openapi.json",
-        "--seed",
-        "1",
-        *options,
-    ]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    words = ["-m", "schemathesis.cli", "run", f"{served.address}/openapi.json", "--seed", "1", *options]
+    ran = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr

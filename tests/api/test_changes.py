@@ -63,20 +63,6 @@ def test_what_was_deleted_is_found_no_more_and_compacting_changes_no_hit(index, 
     assert rk.Index.open(index.folder).search(queries, k=5) == found
 
 
-def test_an_id_is_never_read_as_a_file(raw, tmp_path, monkeypatch):
-    """As the command line would."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").write_text("b\n")
-    raw.delete(["a"])
-    assert raw.search(ROWS[:1], k=3) == {"0": [("c", pytest.approx(0.6)), ("b", 0.0)]}
-
-
-def test_a_document_is_deleted_with_its_passages(tmp_path):
-    index = rk.Index.build(vectors=ROWS, ids=["a.txt#1", "a.txt#2", "b.txt#1"], output=tmp_path / "index")
-    assert index.delete("a.txt")["deleted"] == 2
-    assert [name for name, _ in index.search(ROWS[:1], k=3)["0"]] == ["b.txt#1"]
-
-
 def test_threads_search_while_the_index_changes(index, passages):
     """Each search finds one state, with its texts; changes take turns."""
     with ThreadPoolExecutor(4) as pool:

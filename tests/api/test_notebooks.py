@@ -89,13 +89,6 @@ def test_a_run_comes_from_dicts_pairs_and_tables():
     assert (pickle.loads(pickle.dumps(run)), pickle.loads(pickle.dumps(run)).name) == (run, "mine")
 
 
-@pytest.mark.parametrize("form", ["trec", "beir"])
-def test_a_run_goes_to_a_file_and_back(form, tmp_path):
-    run = rk.Run({"q": {"a": 2.0, "b": 1.0}})
-    run.save(tmp_path / "run.json", form=form)
-    assert rk.Run.load(tmp_path / "run.json") == run
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [

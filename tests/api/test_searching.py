@@ -16,7 +16,6 @@ from retrievalkit.errors import (
     InputError,
     OptionError,
     RetrievalkitError,
-    UnknownNameError,
     UnsupportedError,
 )
 from retrievalkit.indexing import query_encoders
@@ -61,16 +60,6 @@ def test_threads_search_at_once(name, request, queries):
         assert all(run == whole for run in pool.map(lambda _: index.search(texts, k=4), range(6)))
 
 
-def test_threads_encode_at_once(model):
-    texts = [f"text number {number}" for number in range(8)]
-    alone = [model.encode_queries([text]).to_numpy() for text in texts]
-    with ThreadPoolExecutor(4) as pool:
-        for one, other in zip(
-            pool.map(lambda text: model.encode_queries([text]).to_numpy(), texts), alone, strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
-
-
 def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
     """With encoder=True or by warm(); not at all if it is lent."""
     loads = []
@@ -88,12 +77,6 @@ def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
     lent = rk.Index.open(dense.folder, model=model)
     assert lent.search("peru") == index.search("peru")
     assert len(loads) == 3
-
-
-def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
-    monkeypatch.setattr(query_encoders, "_load", None)
-    dense.search("peru")
-    assert rk.Hybrid([dense, late]).search("peru", k=2)
 
 
 def test_hits_of_a_run_are_explained_later(both, late):
@@ -168,7 +151,6 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: index.search(5), InputError, "queries of the type int are unknown"),
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),
         (lambda index, _: index.search("peru", k=1.5), OptionError, "k is 1.5"),
-        (lambda index, _: rk.Hybrid([index, index], fusion="rff"), UnknownNameError, "did you mean 'rrf'"),
         (lambda index, _: rk.Index.open(index.folder, presicion="fp32"), OptionError, "did you mean 'precision'"),
         (lambda _, folder: rk.Index.open(folder / "none"), InputError, "is not a folder"),
         (lambda _, folder: rk.Index.open(folder), ArtifactError, "manifest.json"),
@@ -180,7 +162,6 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: rk.Hybrid([index]), InputError, "1 index given"),
         (lambda index, _: rk.Hybrid([index, 5]), InputError, "an index of the type int is unknown"),
         (lambda index, _: rk.Hybrid([index, index], wieghts=[1, 2]), OptionError, "did you mean 'weights'"),
-        (lambda index, _: rk.Hybrid([index, index], rrf_k=3, fusion="sum"), OptionError, "rrf_k=3 has no effect"),
         (lambda index, _: rk.Hybrid([index, index]).save_weights("x"), InputError, "no tuned weights"),
         (lambda index, _: rk.Index.build(["a"], None), OptionError, "index needs 'output'"),
         (
@@ -190,17 +171,8 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         ),
         (lambda index, folder: rk.Index.build(["a"], None, folder / "x", indexer="flta"), RetrievalkitError, "'flat'"),
         (lambda index, folder: rk.Retriever.load(folder), RetrievalkitError, "config.json"),
-        (lambda index, _: rk.mine_negatives(5, [{}], corpus=["a"]), InputError, "run of the type int are unknown"),
         (lambda index, _: rk.train("m", [{"x": 1}]), OptionError, "train needs the option 'output'"),
         (lambda index, _: rk.mine_negatives("bm25", [{}]), InputError, "the passages to mine are not known"),
-        (lambda index, _: rk.rerank("m", corpus=["a"]), OptionError, "give either a run"),
-        (
-            lambda index, _: index.search({"q": "peru"}, k=1).evaluate({"x": {"d": 1}}),
-            InputError,
-            "no query of the run",
-        ),
-        (lambda index, _: index.search({"q": "peru"}, k=1).evaluate(), InputError, "nothing to evaluate by"),
-        (lambda index, _: rk.compare([index.search({"q": "peru"})], {"q": {"d": 1}}), InputError, "needs two or more"),
     ],
 )
 def test_a_mistake_is_one_error_of_ours(dense, tmp_path, mistake, error, message):
@@ -214,20 +186,6 @@ def test_a_model_that_did_not_make_the_index_is_refused(dense, tiny_model):
     other = rk.Retriever.load(tiny_model, pooler="cls")
     with pytest.raises(ArtifactError, match="their vectors are not comparable"):
         rk.Index.open(dense.folder, model=other)
-
-
-def test_vectors_go_out_as_arrays(model, tiny_model, passages):
-    """NumPy, torch, pandas, Arrow; several vectors a text, and weights of terms."""
-    one = model.encode_documents(passages[:3])
-    assert (one.to_numpy().shape, tuple(one.to_torch().shape)) == ((3, 32), (3, 32))
-    np.testing.assert_array_equal(np.stack(one.to_pandas()["vector"]), np.asarray(one))
-    assert one.to_arrow().column("id").to_pylist() == ["c0", "c1", "c2"]
-    several = rk.Retriever.load(tiny_model, pooler="colbert").encode_documents(passages[:3])
-    assert [len(rows) for rows in several.to_list()] == several.counts.tolist()
-    assert several.scores(several).shape == (3, 3)
-    with pytest.raises(UnsupportedError, match="varies from text to text"):
-        several.to_numpy()
-    np.testing.assert_allclose(one.scores(one), np.asarray(one) @ np.asarray(one).T, rtol=1e-4)
 
 
 def test_nothing_is_printed(dense, model, tiny_collection, tmp_path, capfd):
@@ -272,3 +230,49 @@ def test_queries_that_are_cut_are_told_of(dense, capsys):
     assert "1 query text had more than" in capsys.readouterr().err
     with pytest.raises(InputError, match="would be cut"):
         dense.search(long, k=1, strict=True)
+
+
+def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
+    monkeypatch.setattr(query_encoders, "_load", None)
+    dense.search("peru")
+    assert rk.Hybrid([dense, late]).search("peru", k=2)
+
+
+def test_vectors_go_out_as_arrays(model, tiny_model, passages):
+    """NumPy, torch, pandas, Arrow; several vectors a text, and weights of terms."""
+    one = model.encode_documents(passages[:3])
+    assert (one.to_numpy().shape, tuple(one.to_torch().shape)) == ((3, 32), (3, 32))
+    np.testing.assert_array_equal(np.stack(one.to_pandas()["vector"]), np.asarray(one))
+    assert one.to_arrow().column("id").to_pylist() == ["c0", "c1", "c2"]
+    several = rk.Retriever.load(tiny_model, pooler="colbert").encode_documents(passages[:3])
+    assert [len(rows) for rows in several.to_list()] == several.counts.tolist()
+    assert several.scores(several).shape == (3, 3)
+    with pytest.raises(UnsupportedError, match="varies from text to text"):
+        several.to_numpy()
+    np.testing.assert_allclose(one.scores(one), np.asarray(one) @ np.asarray(one).T, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fusion": "rrf", "rrf_k": 10}, {"fusion": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}],
+)
+def test_a_hybrid_finds_what_the_command_finds(options, dense, late, command, tiny_collection, tmp_path):
+    rk.Hybrid([dense, late], depth=30, **options).search(tiny_collection.queries, k=10).save(tmp_path / "here")
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words = [",".join(map(str, word)) if isinstance(word, list) else word for word in words]
+    places = (dense.folder, late.folder, "--queries", tiny_collection.queries, "--k", 10, "--depth", 30)
+    command("search", *places, *words, "--output", tmp_path / "there")
+    assert (tmp_path / "here").read_bytes() == (tmp_path / "there").read_bytes()
+
+
+def test_a_hybrid_is_tuned_as_by_the_command(dense, late, command, tiny_collection, tmp_path):
+    """And the file of weights is read by either side."""
+    train = tiny_collection.folder / "qrels" / "train.tsv"
+    tuned = rk.Hybrid([dense, late], fusion="linear").tune(train, tiny_collection.queries, metric="RR@10", k=20)
+    tuned.save_weights(tmp_path / "here.json")
+    words = ("--tune", train, "--tune-queries", tiny_collection.queries, "--tune-metric", "RR@10", "--k", 20)
+    command("search", dense.folder, late.folder, *words, "--output", tmp_path / "there.json")
+    assert (tmp_path / "here.json").read_bytes() == (tmp_path / "there.json").read_bytes()
+    again = rk.Hybrid([dense.folder, late.folder], weights=tmp_path / "there.json")
+    assert again.fusion == tuned.fusion
+    assert again.search("peru", k=3) == tuned.search("peru", k=3)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from retrievalkit.contracts import Encoder, Indexer, Representation
+from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
@@ -199,10 +199,3 @@ def test_tokens_have_names_that_people_read(architecture, tmp_path):
     names = [name for name in encoder.tokens(ids) if not name.startswith(("[", "<"))]
     assert names == ["capital", "of", "peru"]
     assert encoder.tokens([10**6]) == ["[1000000]"]
-
-
-def test_components_may_stay_silent():
-    """Tokens without a name have a number; contributions are refused."""
-    assert Encoder.tokens(None, [3]) == ["token 3"]
-    with pytest.raises(UnsupportedError, match="does not say what the terms of a query add"):
-        Indexer.contributions(None, "query", ["a"])

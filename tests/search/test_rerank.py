@@ -23,7 +23,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run, write_run
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.errors import InputError
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.search import pair_scoring
@@ -186,13 +186,6 @@ def test_a_reranker_learns(trained, euro, tiny_collection):
     assert losses[-1] < losses[0] / 2
     dev = DevLists(read_examples(euro["dev"]).rows, open_corpus(tiny_collection.corpus).get)
     assert dev.average_rank(CrossEncoder.load(trained), "fp32") < 0.5
-
-
-def test_the_rank_counts_the_negatives_that_score_as_high(tiny_model, tiny_collection, euro):
-    model = CrossEncoder.create(tiny_model).eval()
-    torch.nn.init.zeros_(model.model.classifier.weight)
-    rows = read_examples(euro["dev"]).rows
-    assert DevLists(rows, open_corpus(tiny_collection.corpus).get).average_rank(model, "fp32") == 5
 
 
 def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
@@ -370,14 +363,6 @@ def test_from_a_reranker_to_a_distilled_retriever(tmp_path, tiny_model, tiny_col
     succeed(*distilled, "--loss", "distill_kl", "--negatives", 3, "--output", tmp_path / "retriever")
 
 
-def test_examples_without_negatives_are_dropped_and_counted(train, tmp_path, euro):
-    rows = read_examples(euro["train"]).rows
-    rows[1] = dataclasses.replace(rows[1], negatives=())
-    write_examples(tmp_path / "some.jsonl", rows)
-    manifest = train(tmp_path / "out", examples=str(tmp_path / "some.jsonl"), epochs=0)
-    assert manifest["counts"] == {"examples": 10, "without_negatives": 1, "steps": 0}
-
-
 @pytest.mark.parametrize("role", ["examples", "dev"])
 def test_without_any_negative_nothing_is_trained(train, tmp_path, euro, role):
     path = tmp_path / "none.jsonl"
@@ -425,14 +410,3 @@ def test_wrong_input_is_one_message_and_leaves_nothing(
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == [tmp_path / "given"]
-
-
-def test_another_model_or_folder_is_no_reranker(apply, tiny_model, tmp_path):
-    with pytest.raises(InputError, match="is not a re-ranker"):
-        apply("out.trec", reranker=tiny_model)
-    (tmp_path / "vectors").mkdir()
-    storage.write_manifest(tmp_path / "vectors", "vectors", command="encode", options={})
-    with pytest.raises(ArtifactError, match="is of the kind vectors, and should be"):
-        apply("out.trec", reranker=tmp_path / "vectors")
-    assert list(tmp_path.iterdir()) == [tmp_path / "vectors"]
-    assert "Did you mean 'apply'?" in rkit("rerank", "aply").stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import zlib
 from pathlib import Path
@@ -22,10 +23,8 @@ from retrievalkit.data.queries import Query
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import (
     ArtifactError,
-    InputError,
     OptionError,
     RetrievalkitError,
-    UnknownNameError,
     UnsupportedError,
 )
 from retrievalkit.evaluation.run import Run
@@ -260,39 +259,6 @@ def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
         search([stage1[1]], queries=ask("a", "b"))
 
 
-@pytest.mark.parametrize(
-    ("indexes", "options", "error", "message"),
-    [
-        (["dense-vectors"], {}, ArtifactError, r"is a vectors folder\. Make an index of it first: rkit index"),
-        (["stage1"], {}, ArtifactError, r"is a checkpoint\. Encode a corpus and index it first"),
-        (["nothing"], {}, ArtifactError, "does not exist"),
-        (["."], {}, ArtifactError, "is not an index folder"),
-        (["gone"], {}, ArtifactError, r"pip install retrievalkit-gone==1\.2"),
-        ([], {}, InputError, "there is no index"),
-        (["words"], {"fusion": "rrf"}, InputError, "fusion combines several indexes"),
-        (["words"], {"weights": [1.0]}, InputError, "weights combines several indexes"),
-        (["words"], {"model": "stage1"}, InputError, "none of the indexes needs that"),
-        # Fusion options are checked before anything is opened.
-        (["unread", "unread"], {"weights": [1.0]}, OptionError, "weights for 2 runs"),
-        (["unread", "unread"], {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}, OptionError, "weights for 2 runs"),
-        (["unread", "unread"], {"fusion": "sumo"}, UnknownNameError, "sumo"),
-        (["run"], {}, InputError, "there is nothing to fuse it with"),
-        (["words", "stranger"], {}, InputError, "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
-        (["words", "corpus"], {}, InputError, "was read as a run; an index is a folder"),
-    ],
-)
-def test_mistakes_are_reported_before_anything_is_searched(tmp_path, stage1, words, indexes, options, error, message):
-    write(tmp_path / "run", q0=[("t3", 1)])
-    write(tmp_path / "stranger", x=[("t3", 1)])
-    shutil.copy(tmp_path / "corpus.jsonl", tmp_path / "corpus")
-    shutil.copytree(words, tmp_path / "gone")
-    manifest = json.loads((words / "manifest.json").read_text())
-    manifest["indexer"] |= {"name": "gone", "distribution": "retrievalkit-gone", "version": "1.2"}
-    (tmp_path / "gone" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(error, match=message):
-        search([tmp_path / one for one in indexes], queries=ask("number 3"), **options)
-
-
 def test_hits_are_printed_with_their_texts(tmp_path, words):
     """The corpus is found by the index's manifest, and by --corpus once it was moved; --json is one object."""
     assert "text number 3" in rkit(words, "--query", "number 3").stdout
@@ -361,24 +327,6 @@ def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, 
         best = sorted(candidates, key=lambda name: -(one[name] + two[name]))
         assert ids(fused[query.id]) == best
         assert [score for _, score in fused[query.id]] == pytest.approx([one[i] + two[i] for i in best], rel=1e-5)
-
-
-def test_missing_scores_that_are_not_computed_are_stated(two_models):
-    """As the lowest that the index gave, or as zero: each gives other scores."""
-    options = {"queries": ask("a"), "k": 30, "depth": 3, "fusion": "sum"}
-    one, two = brute("a", "one"), brute("a", "two")
-    found = [sorted(scores, key=scores.get)[-3:] for scores in (one, two)]
-    for missing in ("minimum", "zero"):
-        least = [
-            min(scores[i] for i in top) if missing == "minimum" else 0.0
-            for scores, top in ((one, found[0]), (two, found[1]))
-        ]
-        expected = {
-            name: (one[name] if name in found[0] else least[0]) + (two[name] if name in found[1] else least[1])
-            for name in {*found[0], *found[1]}
-        }
-        fused = dict(search(two_models, missing=missing, **options)["q0"])
-        assert fused == pytest.approx(expected, rel=1e-5)
 
 
 def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
@@ -505,47 +453,61 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1):
     assert any(name not in best for name in told)
 
 
-SEVERAL = ("dense", "--queries", "QUERIES", "--output", "RUN")
+MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --output RUN"
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("line", "message"),
     [
-        ((), "there is nothing to search for in"),
-        (("--query", "x", "--interactive"), "query and interactive exclude each other"),
-        (("--query", " "), "the query is empty"),
-        (("--query", "x", "--split", "test"), "split has no effect here: it goes with queries."),
-        (("--queries", "QUERIES", "--no-explain"), "explain has no effect here: it goes with hits to read"),
-        (("--queries", "QUERIES", "--corpus", "x"), "corpus has no effect here"),
-        (("--interactive", "--output", "RUN"), "output has no effect here"),
-        (("--query", "x", "--tune", "QRELS"), "tune has no effect here"),
-        (("--queries", "QUERIES", "--tune-metric", "RR@10"), "tune_metric has no effect here: it goes with tune"),
-        (("--queries", "QUERIES", "--missing", "zero"), "missing combines several indexes, but there is only one"),
-        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "tune weights several indexes, but there is only one"),
-        (("--tune", "QRELS"), "has judgements but no queries. Give the queries with tune_queries"),
-        (("--queries", "QUERIES", "--output", "."), "output '.' is a folder"),
-        (("--queries", "QUERIES", "--output", "a.html"), "output 'a.html' is a page"),
-        (("--queries", "QUERIES", "--set", "indexer.lowr=1"), "did you mean 'indexer.lower'"),
-        (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is not an option of any index"),
-        ((*SEVERAL, "--weights", "0.3"), "1 weights for 2 runs"),
-        ((*SEVERAL, "--weights", "much,less"), "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
-        ((*SEVERAL, "--weights", "QUERIES"), "QUERIES' is not valid JSON"),
-        ((*SEVERAL, "--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
-        ((*SEVERAL, "--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
-        ((*SEVERAL, "--tune", "QRELS", "--weights", "1,2"), "weights are given ([1.0, 2.0]), but --tune searches for"),
-        ((*SEVERAL, "--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
-        ((*SEVERAL, "--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "must be a single metric"),
-        ((*SEVERAL, "--tune", "STRANGE"), "of 1 query to tune on none is judged"),
-        ((*SEVERAL, "--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
+        ("words", "there is nothing to search for in"),
+        ("words --query x --interactive", "query and interactive exclude each other"),
+        ("words --query ' '", "the query is empty"),
+        ("words --query x --split test", "split has no effect here: it goes with queries."),
+        (f"{MANY} --no-explain", "explain has no effect here: it goes with hits to read"),
+        (f"{MANY} --corpus x", "corpus has no effect here"),
+        ("words --interactive --output RUN", "output has no effect here"),
+        ("words --query x --tune QRELS", "tune has no effect here"),
+        (f"{MANY} --tune-metric RR@10", "tune_metric has no effect here: it goes with tune"),
+        (f"{MANY} --missing zero", "missing combines several indexes, but there is only one"),
+        (f"{MANY} --model stage1", "none of the indexes needs that"),
+        ("words --tune QRELS --tune-queries QUERIES", "tune weights several indexes, but there is only one"),
+        ("words --tune QRELS", "has judgements but no queries. Give the queries with tune_queries"),
+        (f"{MANY} --output .", "output '.' is a folder"),
+        (f"{MANY} --output a.html", "output 'a.html' is a page"),
+        (f"{MANY} --set indexer.lowr=1", "did you mean 'indexer.lower'"),
+        (f"{MANY} --set faiss.device=cpu", "--set faiss.device is not an option of any index"),
+        ("dense-vectors --query x", "is a vectors folder. Make an index of it first: rkit index"),
+        ("stage1 --query x", "is a checkpoint. Encode a corpus and index it first"),
+        ("nothing --query x", "does not exist"),
+        ("empty --query x", "is not an index folder"),
+        ("gone --query x", "pip install retrievalkit-gone==1.2"),
+        ("STRANGER --queries QUERIES", "there is nothing to fuse it with"),
+        ("words STRANGER --queries QUERIES", "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
+        ("words JUNK --queries QUERIES", "was read as a run; an index is a folder"),
+        (f"{SEVERAL} --weights 0.3", "1 weights for 2 runs"),
+        (f"{SEVERAL} --weights much,less", "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
+        (f"{SEVERAL} --weights QUERIES", "QUERIES' is not valid JSON"),
+        (f"{SEVERAL} --rrf-k 5 --fusion sum", "rrf_k=5 has no effect with fusion 'sum'"),
+        (f"{SEVERAL} --tune QRELS --weights 1,2", "weights are given ([1.0, 2.0]), but --tune searches for"),
+        (f"{SEVERAL} --tune QRELS --fusion sum", "fusion 'sum' has nothing to tune"),
+        (f"{SEVERAL} --tune QRELS --tune-metric 'RR@10 P@1'", "must be a single metric"),
+        (f"{SEVERAL} --tune UNJUDGED", "of 1 query to tune on none is judged"),
+        (f"{SEVERAL} --tune QRELS --tune-metric nDGC@10", "unknown metric 'nDGC@10'"),
     ],
 )
-def test_mistakes_end_with_one_message_exit_code_2_and_no_file(tmp_path, words, stage1, options, message, monkeypatch):
+def test_mistakes_end_with_one_message_exit_code_2_and_no_file(tmp_path, words, stage1, line, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("QUERIES").write_text("q0\tnumber 3\n")
-    Path("QRELS").write_text("q0 0 t3 1\n")
-    Path("STRANGE").write_text("z 0 t3 1\n")
+    files = {"QUERIES": "q0\tnumber 3\n", "QRELS": "q0 0 t3 1\n", "UNJUDGED": "z 0 t3 1\n", "JUNK": "a sentence\n"}
+    for name, text in files.items():
+        Path(name).write_text(text)
+    Path("empty").mkdir()
+    write(tmp_path / "STRANGER", x=[("t3", 1)])
+    shutil.copytree(words, tmp_path / "gone")
+    manifest = json.loads((words / "manifest.json").read_text())
+    manifest["indexer"] |= {"name": "gone", "distribution": "retrievalkit-gone", "version": "1.2"}
+    (tmp_path / "gone" / "manifest.json").write_text(json.dumps(manifest))
     before = sorted(tmp_path.rglob("*"))
-    result = rkit(words, *options)
+    result = rkit(*shlex.split(line))
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -11,7 +11,7 @@ import pytest
 
 from fused_runs import fuse
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun
 from retrievalkit.indexing.query_encoders import Encoders
@@ -154,17 +154,3 @@ def test_the_table_shows_the_best_and_what_they_are_compared_with(noisy, capsys)
     assert all(name in text for name in ("run0 alone", "run1 alone", "rrf, not tuned", "min_max", "z_score", "none"))
     assert f"rkit search 'a folder/dense' bm25 {found.options()}" in text
     assert "63 fusions tried on 30 queries:" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "sum"}, "fusion 'sum' has nothing to tune"),
-        ({"metric": "nDCG@10 RR@10"}, "must be a single metric"),
-        ({"metric": "nDCG@ten"}, "metric 'nDCG@ten' cannot be read"),
-    ],
-)
-def test_mistakes_are_named(options, message):
-    """Before anything is tried."""
-    with pytest.raises(OptionError, match=message):
-        tuned(known(), QRELS, **options)

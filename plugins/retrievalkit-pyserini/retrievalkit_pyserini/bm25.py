@@ -13,13 +13,14 @@ import dataclasses
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import ArtifactError, DataError, InputError, UnsupportedError
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnsupportedError
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.changing import write_changed
 from retrievalkit_pyserini.index_folder import (
@@ -30,11 +31,9 @@ from retrievalkit_pyserini.index_folder import (
     undone_on_failure,
     write_settings,
 )
-from retrievalkit_pyserini.java import alone, quicken_next_start
-from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
-from retrievalkit_pyserini.options import check, thread_count
+from retrievalkit_pyserini.java import alone, processors, quicken_next_start
+from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer, part_ties, rounded
 from retrievalkit_pyserini.rescoring import scores_in_calls
-from retrievalkit_pyserini.ties import part_ties, rounded
 
 Language = Literal[
     "ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it",
@@ -86,28 +85,26 @@ class BM25(Indexer):
     def __init__(
         self,
         *,
-        k1: float = 0.9,
-        b: float = 0.4,
+        k1: Annotated[float, Ge(0)] = 0.9,
+        b: Annotated[float, Ge(0), Le(1)] = 0.4,
         language: Language = "en",
         stemmer: Literal["porter", "krovetz", "none"] = "porter",
         remove_stopwords: bool = True,
         store: bool = False,
         rm3: bool = False,
-        rm3_terms: int = 10,
-        rm3_documents: int = 10,
-        rm3_original_weight: float = 0.5,
-        threads: int | None = None,
+        rm3_terms: Annotated[int, Ge(1)] = 10,
+        rm3_documents: Annotated[int, Ge(1)] = 10,
+        rm3_original_weight: Annotated[float, Ge(0), Le(1)] = 0.5,
+        threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        check(k1 >= 0, f"k1 is {k1}, and cannot be below 0")
-        check(0 <= b <= 1, f"b is {b}, and must be from 0 to 1")
-        check(0 <= rm3_original_weight <= 1, f"rm3_original_weight is {rm3_original_weight}, and must be from 0 to 1")
-        check(rm3_terms > 0 and rm3_documents > 0, "rm3_terms and rm3_documents must be 1 or more")
-        self.threads = thread_count(threads)
-        fitting = language == "en" or (stemmer == "porter" and remove_stopwords)
-        check(fitting, f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out")
+        if language != "en" and (stemmer != "porter" or not remove_stopwords):
+            msg = f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out."
+            raise OptionError(msg)
         expansion = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight}
-        fitting = rm3 or tuple(expansion.values()) == (10, 10, 0.5)
-        check(fitting, "the options rm3_... do nothing without rm3; set rm3=true, or leave them out")
+        if not rm3 and tuple(expansion.values()) != (10, 10, 0.5):
+            msg = "the options rm3_... do nothing without rm3; set rm3=true, or leave them out."
+            raise OptionError(msg)
+        self.threads = threads or processors()
         self.k1, self.b = k1, b
         self.analysis = Analysis(language, stemmer, remove_stopwords)
         self.store = store

@@ -27,7 +27,6 @@ from typing import Any, ParamSpec, TypeVar
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
 from retrievalkit_pyserini.class_archive import archive_of, archive_options, make_archive
-from retrievalkit_pyserini.options import processors
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -316,3 +315,8 @@ def describe() -> dict[str, str]:
     except (InputError, OSError) as error:
         about["problem"] = str(error)
     return about
+
+
+def processors() -> int:
+    """How many threads can run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

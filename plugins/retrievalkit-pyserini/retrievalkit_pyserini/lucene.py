@@ -30,6 +30,10 @@ _CONTRIBUTION = re.compile(r"^ *(\S+) = weight\(contents:(.*) in \d+\) \[", re.M
 SPARE = 10
 """One hit more is asked for with every so many, since Lucene's choice among equal scores is not by id."""
 
+ROUNDING = 1e4
+CLOSE = np.float32(1e-4)
+STEP = np.float32(1e-6)
+
 _SEARCHER, _QUERY = "org.apache.lucene.search.IndexSearcher", "org.apache.lucene.search.Query"
 
 MOST_TERMS = 1 << 20
@@ -205,3 +209,26 @@ class Searcher:
             "java.lang.String",
         )
         return then(strings(texts), bind(build, 0, self._anserini.generator, "contents", self._anserini.analyzer))
+
+
+def part_ties(scores: np.ndarray) -> np.ndarray:
+    """Scores, best first, rounded to four decimals and lowered by a millionth for each that equals the one before.
+
+    Computed sequentially in float32, as in Anserini: each score is compared with the preceding, already lowered score.
+    """
+    parted = rounded(scores)
+    position = 0
+    for first in np.flatnonzero(parted[:-1] - parted[1:] <= CLOSE) + 1:
+        if first < position:
+            continue
+        position, ties = int(first), 0
+        while position < len(parted) and parted[position - 1] - parted[position] <= CLOSE:
+            ties += 1
+            parted[position] -= STEP * np.float32(ties)
+            position += 1
+    return parted
+
+
+def rounded(scores: np.ndarray) -> np.ndarray:
+    """Scores rounded to four decimals, in float32."""
+    return (np.floor(scores.astype(np.float64) * ROUNDING + 0.5) / ROUNDING).astype(np.float32)

@@ -11,24 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone
-from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
-from retrievalkit_pyserini.graphs import MOST_DIMENSIONS, GraphSearcher, GraphWriter
+from retrievalkit_pyserini.bulk import HITS_IN_A_CALL, vectors
+from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
+from retrievalkit_pyserini.handles import bind, constructor, then
 from retrievalkit_pyserini.index_folder import INDEX, no_index, opened, undone_on_failure
-from retrievalkit_pyserini.java import alone
-from retrievalkit_pyserini.options import check, thread_count
+from retrievalkit_pyserini.java import alone, java_class, java_megabytes, processors
 
 NUMBERS_AT_ONCE = 1 << 22
 
 _VECTORS = "vectors"
+
+FIELD = "vector"
+"""Field name that Anserini's dense searcher expects."""
+
+MOST_DIMENSIONS = 1024
+"""Lucene's own limit for the vectors of its default codec."""
+
+WRITE_BUFFER_MEGABYTES = 1024.0
+"""For vectors and their graph: every flush starts a new graph, which Lucene must merge later."""
 
 
 class LuceneHnsw(Indexer):
@@ -48,11 +58,10 @@ class LuceneHnsw(Indexer):
     def __init__(
         self,
         *,
-        ef_search: int = 100,
-        threads: int | None = None,
+        ef_search: Annotated[int, Ge(1)] = 100,
+        threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        check(ef_search > 0, f"ef_search is {ef_search}, and must be 1 or more")
-        self.threads = thread_count(threads)
+        self.threads = threads or processors()
         self.ef_search = ef_search
         self._store: VectorStore | None = None
         self._searcher: GraphSearcher | None = None
@@ -67,19 +76,15 @@ class LuceneHnsw(Indexer):
         """
         _check_source(source)
         folder = Path(index_dir)
-        with undone_on_failure(folder):
-            self._write(source, folder / INDEX)
-        source.link(folder / _VECTORS)
-        return {"texts": len(source), "vectors": source.rows}
-
-    def _write(self, source: VectorStore, folder: Path) -> None:
-        with GraphWriter(folder, threads=self.threads) as writer:
+        with undone_on_failure(folder), GraphWriter(folder / INDEX, threads=self.threads) as writer:
             first = 0
             for block in source.blocks(max(1, NUMBERS_AT_ONCE // source.dim)):
                 assert block.vectors is not None
                 rows = np.arange(first, first + len(block.vectors))
                 writer.add_vectors(first, source.ids.take(source.texts_of(rows)), block.vectors)
                 first += len(rows)
+        source.link(folder / _VECTORS)
+        return {"texts": len(source), "vectors": source.rows}
 
     @alone
     def open(self, index_dir: Path) -> None:
@@ -163,3 +168,39 @@ def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.
     for count in counts:
         yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])
         start += count
+
+
+class GraphWriter(DocumentWriter):
+    """Writes an index of vectors with Lucene's default codec: 16 neighbours per vector, 100 candidates to choose from.
+
+    Another graph needs a subclass of the codec, which only a Java program can write.
+
+    Args:
+        folder: The index to write.
+        threads: Threads that add vectors.
+    """
+
+    def __init__(self, folder: Path, *, threads: int) -> None:
+        def configure(config: Any) -> None:
+            config.setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, java_megabytes() / 4))
+
+        super().__init__(folder, configure, threads=threads)
+        similarity = java_class("org.apache.lucene.index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
+        types = ("java.lang.String", "[F", "org.apache.lucene.index.VectorSimilarityFunction")
+        make = constructor("org.apache.lucene.document.KnnFloatVectorField", *types)
+        self._field = bind(bind(make, 2, similarity), 0, FIELD)
+
+    def add_vectors(self, first: int, ids: Sequence[str], rows: np.ndarray) -> None:
+        """Add vectors from a row on, each with the id of its text."""
+        self.add(first, ids, then(vectors(rows), self._field))
+
+
+class GraphSearcher(DocumentSearcher):
+    """Searches an index of vectors, many queries at a time."""
+
+    def rows(self, queries: np.ndarray, wanted: int, *, threads: int) -> list[np.ndarray]:
+        """For each query vector (queries, dim) the rows of its nearest vectors, about so many, best first."""
+        make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", "java.lang.String", "[F", int)
+        query = then(vectors(queries), bind(bind(make, 2, wanted), 0, FIELD))
+        found = self.hits(query, len(queries), wanted, threads=threads)
+        return [hits[:, 0].astype(np.int64) for hits in found]

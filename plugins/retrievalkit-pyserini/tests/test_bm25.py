@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from retrievalkit_pyserini import bm25
 from retrievalkit_pyserini.bm25 import BM25
-from retrievalkit_pyserini.ties import part_ties
+from retrievalkit_pyserini.lucene import part_ties
 
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, DataError, OptionError, RetrievalkitError, UnsupportedError
@@ -161,8 +161,7 @@ def test_the_first_ids_of_many_equal_texts_are_found(tmp_path, k):
     assert ids == [["best", *sorted(names)][:k], []]
 
 
-def test_lone_surrogates_do_no_harm(tmp_path):
-    """Half a character, which JSON can hold, is indexed and asked for without an error."""
+def test_half_a_character_is_indexed_and_asked_for(tmp_path):
     index = built(tmp_path, Corpus.of([Passage("1", "", "violin \ud83d candle"), Passage("2", "", "river")]))
     assert index.search(["violin \ud83d", "\x00river"], 1)[0] == [["1"], ["2"]]
 
@@ -279,24 +278,24 @@ def test_rm3_is_pyserini_s(tmp_path, pyserini, passages):
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("indexer", "options", "problem"),
     [
-        ({"k1": -1}, "k1"),
-        ({"b": 1.5}, "b is 1.5"),
-        ({"threads": 0}, "threads"),
-        ({"stemmer": "none", "language": "de"}, "for English"),
-        ({"rm3_terms": 20}, "without rm3"),
-        ({"rm3": True, "rm3_original_weight": 2}, "from 0 to 1"),
-        ({"rm3": True, "rm3_documents": 0}, "1 or more"),
-        ({"stemmer": "snowball"}, "snowball"),
-        ({"language": "xx"}, "xx"),
-        ({"k2": 1}, "k1"),
+        ("bm25", {"k1": -1}, "k1"),
+        ("bm25", {"b": 1.5}, "1.5"),
+        ("bm25", {"language": "xx"}, "xx"),
+        ("bm25", {"rm3": True, "rm3_original_weight": 2}, "rm3_original_weight"),
+        ("bm25", {"rm3": True, "rm3_documents": 0}, "rm3_documents"),
+        ("bm25", {"stemmer": "none", "language": "de"}, "for English"),
+        ("bm25", {"rm3_terms": 20}, "without rm3"),
+        *(("impact", {name: value}, name) for name, value in {"scale": 0.0, "sample": -1}.items()),
+        *(("impact", {"bits": bits}, "bits") for bits in (0, 17)),
+        ("lucene_hnsw", {"ef_search": 0}, "ef_search"),
+        *((name, {"threads": 0}, "threads") for name in ("bm25", "impact", "lucene_hnsw")),
     ],
 )
-def test_options_that_cannot_be(options, problem):
-    """A value out of range, an option without effect and an unknown one are refused."""
+def test_options_that_cannot_be(indexer, options, problem):
     with pytest.raises(OptionError, match=problem):
-        create("indexer", "bm25", **options)
+        create("indexer", indexer, **options)
 
 
 def test_relative_folders_follow_the_working_directory(tmp_path, monkeypatch):

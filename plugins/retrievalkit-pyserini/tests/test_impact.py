@@ -7,7 +7,6 @@ import torch
 from retrievalkit_pyserini.impact import Impact
 from retrievalkit_pyserini.quantization import Loss, Quantizer, heaviest
 
-from retrievalkit import registry
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import OptionError, UnsupportedError
 
@@ -160,23 +159,6 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, 
     with pytest.raises(UnsupportedError, match=problem):
         Impact(**options).build(store(20, **made[kind]), folder)
     assert not list(folder.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"bits": 0}, "bits is 0"),
-        ({"bits": 17}, "1 to 16"),
-        ({"scale": 0.0}, "scale"),
-        ({"sample": -1}, "sample"),
-        ({"threads": 0}, "threads"),
-        ({"bit": 8}, "bits"),
-    ],
-)
-def test_options_that_cannot_be(options, problem):
-    """A value out of range and an unknown option are refused."""
-    with pytest.raises(OptionError, match=problem):
-        registry.create("indexer", "impact", **options)
 
 
 def test_queries_that_do_not_fit(tmp_path, store, random_weights):

@@ -5,7 +5,6 @@ import pytest
 import torch
 from retrievalkit_pyserini.lucene_hnsw import LuceneHnsw
 
-from retrievalkit import registry
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring import scores as all_scores
@@ -114,15 +113,6 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights):
         with pytest.raises(UnsupportedError, match=problem):
             LuceneHnsw().build(store(6, name=name, **made), folder)
     assert not list(folder.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"), [({"ef_search": 0}, "ef_search"), ({"threads": 0}, "threads"), ({"ef": 10}, "ef_search")]
-)
-def test_options_that_cannot_be(options, problem):
-    """A value out of range and an unknown option are refused."""
-    with pytest.raises(OptionError, match=problem):
-        registry.create("indexer", "lucene_hnsw", **options)
 
 
 def test_queries_that_do_not_fit(tmp_path, store):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from retrievalkit_pyserini.ties import part_ties
+from retrievalkit_pyserini.lucene import part_ties
 
 
 def reference(scores):

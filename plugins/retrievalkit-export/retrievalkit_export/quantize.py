@@ -37,12 +37,12 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     graphs: dict[Side, str] = {side: "model" if one_graph else side for side in SIDES}
     for name in sorted(set(graphs.values())):
         source, target = (str(folder / f"{name}{suffix}.onnx") for suffix in ("", ".int8"))
-        before = logging.root.manager.disable
+        disabled = logging.root.manager.disable
         logging.disable(logging.WARNING)  # advice to prepare the graph, which torch's exporter has done
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QInt8)
         finally:
-            logging.disable(before)
+            logging.disable(disabled)
     passages = list(islice(open_corpus(texts), _MOST_TEXTS))
     pairs = [(one.title, one.text) for one in passages]
     forms = ("", ".int8")

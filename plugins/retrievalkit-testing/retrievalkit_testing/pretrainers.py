@@ -317,7 +317,7 @@ def _expect_mean(problem: str, found: tuple[float, float], expected: tuple[float
         fail(problem, expected=expected[0], found=found[0], difference=difference, **where)
 
 
-def _changed(values: Values, change: Callable[[str, Tensor], Tensor]) -> Values:
+def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> Values:
     """A batch with each tensor, named as in `tensors_of`, by a function."""
     made: Values = {}
     for name, one in values.items():
@@ -379,7 +379,7 @@ def gradient(case: PretrainerCase) -> None:
         if one.requires_grad and (one.grad is None or not one.grad.any()):
             before = one.detach().clone()
             with torch.no_grad():
-                one += 0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(6))
+                one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(6)))
                 change = abs(float(case.loss(made, values).total) - float(total))
                 one.copy_(before)
             if change > 1e-6 * abs(total.item()):

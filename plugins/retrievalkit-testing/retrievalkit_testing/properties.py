@@ -110,24 +110,16 @@ Check = Callable[[C], str | None]
 
 
 class PropertyError(AssertionError):
-    """A component lacks a property.
-
-    Raised by a property with the first arguments alone; the kit adds the rest.
+    """A component lacks a property. The kit adds name and statement of the property, the case and the component.
 
     Args:
-        problem: What is wrong, without a full stop.
-        expected: What should have been found, as text or number.
-        found: What was.
-        difference: How far the two are apart, if they are numbers.
+        problem: The problem, without a full stop.
+        expected: The value that the property asks for.
+        found: The value of the component.
+        difference: Between the two, if they are numbers.
         method: The method of the component to look at.
         source: A regular expression for the line of the component's class to look at, such as that of an option.
         place: File and line to look at, if they are known.
-
-    Attributes:
-        property: Name of the property, such as "padding".
-        statement: What the property states.
-        case: The setting in which it failed, such as "bert, fp32".
-        component: Kind and name, such as "pooler 'mean'".
     """
 
     def __init__(
@@ -170,14 +162,12 @@ class PropertyError(AssertionError):
 
 @dataclass(frozen=True)
 class Property(Generic[C]):
-    """A named property.
+    """A property with the name of its function, whose docstring states it.
 
     Attributes:
-        name: The name of its function.
-        statement: What it states: the first line of the function's docstring.
         check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there;
-            may return what it measured.
-        after: Properties that it rests on: if one of these fails, it is left out.
+            may return measurements.
+        after: Properties on which it rests: if one of these fails, it is left out.
         once: Whether it is tried on the first case that supports it alone.
     """
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = main.with_plugin_commands().commands
+COMMANDS = main.with_all_commands().commands
 REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}

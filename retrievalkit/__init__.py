@@ -10,39 +10,45 @@ Names are imported when they are first used.
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pluggy import HookimplMarker
 
-if TYPE_CHECKING:
-    from retrievalkit_export.export import export
-    from retrievalkit_serve.serve import serve
+if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
+    from retrievalkit_export.export import export as export
+    from retrievalkit_serve.serve import serve as serve
 
-    from retrievalkit.cli.command import command
-    from retrievalkit.cli.doctor import doctor
-    from retrievalkit.cli.plugins import new_plugin, package_plugin, plugins, show_plugin
-    from retrievalkit.cli.run import quickstart, run
-    from retrievalkit.data.convert import convert
-    from retrievalkit.data.example_table import Examples
-    from retrievalkit.evaluation.compare.compare import compare
-    from retrievalkit.evaluation.compare.comparison import Comparison
-    from retrievalkit.evaluation.evaluation import Evaluation
-    from retrievalkit.evaluation.run import Run
-    from retrievalkit.indexing.encode import encode
-    from retrievalkit.indexing.index import IndexFolder, index
-    from retrievalkit.indexing.retriever import Retriever
-    from retrievalkit.indexing.vectors import Vectors
-    from retrievalkit.mining.mine import mine_negatives
-    from retrievalkit.reporting.table import Table
-    from retrievalkit.search.hybrid import Hybrid
-    from retrievalkit.search.index import Index
-    from retrievalkit.search.rerank import rerank
-    from retrievalkit.search.searchable import Hit, Hits
-    from retrievalkit.storage.folder import Folder
-    from retrievalkit.training.pretrain import pretrain
-    from retrievalkit.training.train import train
-    from retrievalkit.training.train_reranker import train_reranker
+    from retrievalkit.cli.command import command as command
+    from retrievalkit.cli.doctor import doctor as doctor
+    from retrievalkit.cli.plugins import plugins as plugins
+    from retrievalkit.cli.plugins import show_plugin as show_plugin
+    from retrievalkit.cli.run import quickstart as quickstart
+    from retrievalkit.cli.run import run as run
+    from retrievalkit.data.convert import convert as convert
+    from retrievalkit.data.example_table import Examples as Examples
+    from retrievalkit.evaluation.compare.compare import compare as compare
+    from retrievalkit.evaluation.compare.comparison import Comparison as Comparison
+    from retrievalkit.evaluation.evaluation import Evaluation as Evaluation
+    from retrievalkit.evaluation.run import Run as Run
+    from retrievalkit.indexing.encode import encode as encode
+    from retrievalkit.indexing.index import IndexFolder as IndexFolder
+    from retrievalkit.indexing.index import index as index
+    from retrievalkit.indexing.retriever import Retriever as Retriever
+    from retrievalkit.indexing.vectors import Vectors as Vectors
+    from retrievalkit.mining.mine import mine_negatives as mine_negatives
+    from retrievalkit.reporting.table import Table as Table
+    from retrievalkit.search.hybrid import Hybrid as Hybrid
+    from retrievalkit.search.index import Index as Index
+    from retrievalkit.search.rerank import rerank as rerank
+    from retrievalkit.search.searchable import Hit as Hit
+    from retrievalkit.search.searchable import Hits as Hits
+    from retrievalkit.storage.folder import Folder as Folder
+    from retrievalkit.training.pretrain import pretrain as pretrain
+    from retrievalkit.training.train import train as train
+    from retrievalkit.training.train_reranker import train_reranker as train_reranker
 
 __version__ = "0.1.0"
 
@@ -50,86 +56,26 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
-    "cli.command": ("command",),
-    "search.hybrid": ("Hybrid",),
-    "search.index": ("Index",),
-    "indexing.retriever": ("Retriever",),
-    "search.searchable": ("Hit", "Hits"),
-    "indexing.vectors": ("Vectors",),
-    "storage.folder": ("Folder",),
-    "cli.doctor": ("doctor",),
-    "cli.plugins": ("new_plugin", "package_plugin", "plugins", "show_plugin"),
-    "cli.run": ("quickstart", "run"),
-    "data.convert": ("convert",),
-    "evaluation.compare.compare": ("compare",),
-    "evaluation.compare.comparison": ("Comparison",),
-    "evaluation.evaluation": ("Evaluation",),
-    "evaluation.run": ("Run",),
-    "indexing.encode": ("encode",),
-    "indexing.index": ("IndexFolder", "index"),
-    "data.example_table": ("Examples",),
-    "mining.mine": ("mine_negatives",),
-    "search.rerank": ("rerank",),
-    "reporting.table": ("Table",),
-    "training.pretrain": ("pretrain",),
-    "training.train": ("train",),
-    "training.train_reranker": ("train_reranker",),
+    node.names[0].name: str(node.module)
+    for block in ast.parse(Path(__file__).read_bytes()).body
+    if isinstance(block, ast.If)
+    for node in block.body
+    if isinstance(node, ast.ImportFrom)
 }
-_COMMANDS_OF_DISTRIBUTIONS = ("export", "serve")
-"""Functions of distributions of ours, such as retrievalkit-export."""
-
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [
-    "Comparison",
-    "Evaluation",
-    "Examples",
-    "Folder",
-    "Hit",
-    "Hits",
-    "Hybrid",
-    "Index",
-    "IndexFolder",
-    "Retriever",
-    "Run",
-    "Table",
-    "Vectors",
-    "__version__",
-    "command",
-    "compare",
-    "convert",
-    "doctor",
-    "encode",
-    "export",
-    "hookimpl",
-    "index",
-    "mine_negatives",
-    "new_plugin",
-    "package_plugin",
-    "plugins",
-    "pretrain",
-    "quickstart",
-    "rerank",
-    "run",
-    "serve",
-    "show_plugin",
-    "train",
-    "train_reranker",
-]
+__all__ = ["__version__", "hookimpl", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _COMMANDS_OF_DISTRIBUTIONS:
+    if name not in _MODULES:
+        msg = f"module '{__name__}' has no attribute '{name}'"
+        raise AttributeError(msg)
+    if not _MODULES[name].startswith(f"{__name__}."):
         from retrievalkit import registry
 
         # Once it is called, so that `from retrievalkit import *` works without the distribution.
         if name not in registry.names("command"):
             return lambda *_, **__: registry.component("command", name)
-        return registry.component("command", name).load()
-    if name not in _MODULE_OF:
-        msg = f"module '{__name__}' has no attribute '{name}'"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

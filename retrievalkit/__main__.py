@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from retrievalkit.cli import main
 
-main()
+main(prog_name="rkit")

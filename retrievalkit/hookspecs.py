@@ -107,7 +107,7 @@ def register_pretrainers(register: Register) -> None:
 
 @hookspec
 def register_commands(register: Register) -> None:
-    """Register commands of `rkit`: each target is a click command or a declared one, imported when used."""
+    """Register commands of `rkit`: each is a declared or a click command, imported when used."""
 
 
 @hookspec

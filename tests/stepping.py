@@ -8,43 +8,58 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from retrievalkit.cli import main as rkit
 from retrievalkit.cli import step
+from retrievalkit.cli.derived import DerivedCommand
+from retrievalkit.contracts.declarations import Argument, Flag, command
 from retrievalkit.errors import InputError
-from retrievalkit.recipes import side_by_side
+from retrievalkit.recipes import schedule
 
 JOURNAL = "journal.txt"
 
 
-@click.command()
-@click.argument("text")
-@click.option("--from", "sources", multiple=True)
-@click.option("--seconds", type=float, default=0.0)
-@click.option("--until")
-@click.option("--fail", is_flag=True)
-@click.option("--resume", is_flag=True)
-@click.option("--output", required=True)
-def write(text, sources, seconds, until, fail, resume, output):
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Options of `write`."""
+
+    text: Annotated[str, Argument()]
+    sources: Annotated[Sequence[str], Flag(("--from",))] = ()
+    seconds: float = 0.0
+    until: str | None = None
+    fail: bool = False
+    resume: bool = False
+    output: Annotated[str, Flag(("--output",))]
+
+
+@command("write", WriteOptions)
+def write_figures(options) -> None:
     """Write figures of the text and of the files that it is made from."""
-    note(f"{'resume' if resume else 'start'} {text} {os.environ.get('OMP_NUM_THREADS')}")
+    text, until = options.text, options.until
+    note(f"{'resume' if options.resume else 'start'} {text} {os.environ.get('OMP_NUM_THREADS')}")
     try:
-        time.sleep(seconds)
+        time.sleep(options.seconds)
         # A name of a file would be an input of the step, whose appearance changes it.
         while until and not Path(f"{until}.txt").exists():
             time.sleep(0.02)
-        if fail:
+        if options.fail:
             msg = f"the text '{text}' is broken."
             raise InputError(msg)
-        total = len(text) + sum(json.loads(Path(one).read_text())["metrics"]["nDCG@10"] for one in sources)
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-        Path(output).write_text(json.dumps({"metrics": {"nDCG@10": total}}))
+        total = len(text) + sum(json.loads(Path(one).read_text())["metrics"]["nDCG@10"] for one in options.sources)
+        Path(options.output).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.output).write_text(json.dumps({"metrics": {"nDCG@10": total}}))
         click.echo(f"wrote {text}")
     finally:
         note(f"end {text}")
+
+
+write = DerivedCommand(write_figures)
 
 
 def note(line):
@@ -55,7 +70,7 @@ def note(line):
 
 if __name__ == "__main__":
     rkit.add_command(write)
-    side_by_side.PROGRAM = "stepping"
+    schedule.PROGRAM = "stepping"
     if len(sys.argv) > 1:
         rkit(prog_name="rkit")
     else:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import click
 import pandas
@@ -377,3 +378,4 @@ def test_every_registered_component_says_what_it_is_and_what_its_options_do():
             assert component_class.__doc__, f"{kind} {name}"
             for option in registry.options(component_class).values():
                 assert option.description, f"{kind} {name}: {option.name}"
+                assert option.annotation is not Any, f"{kind} {name}: {option.name}"

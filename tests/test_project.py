@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import re
 import subprocess
 import sys
@@ -21,11 +20,10 @@ import retrievalkit
 from retrievalkit import registry
 from retrievalkit.cli.main import main as rkit
 
-main = rkit.with_plugin_commands()
+main = rkit.with_all_commands()
 ROOT = Path(__file__).parent.parent
 PLUGINS = sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "pyproject.toml").is_file())
 DISTRIBUTIONS = [".", *(f"plugins/{name}" for name in PLUGINS)]
-REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
 
 
 def project(folder):
@@ -54,14 +52,6 @@ def test_the_version_stands_in_the_module_alone(folder):
     assert f'__version__ = "{metadata.version}"' in source
 
 
-@pytest.mark.parametrize("folder", DISTRIBUTIONS)
-def test_every_distribution_leads_to_the_repository(folder):
-    """Links to source, issues and changelog are those of one repository."""
-    urls = project(folder)["urls"]
-    assert set(urls) >= {"Repository", "Issues", "Changelog"}
-    assert all(url.startswith(REPOSITORY) for url in urls.values())
-
-
 def test_the_workflow_tests_every_plugin_and_python():
     """Each plugin folder is in the matrix, and each Python that the core's classifiers promise."""
     jobs = load(".github/workflows/ci.yml")["jobs"]
@@ -79,67 +69,6 @@ def test_the_workflow_runs_targets_that_make_has():
     called = {match for step in steps for match in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
     assert called
     assert called <= targets
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem
-)
-def test_an_issue_form_is_one(path):
-    """GitHub drops a form without a name, a description or a field that has a label."""
-    form = load(path)
-    assert form["name"]
-    assert form["description"]
-    assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown")
-    assert len({field["id"] for field in form["body"]}) == len(form["body"])
-
-
-def test_citation_and_hooks_can_be_read():
-    """CITATION.cff has what the format asks for; each hook before a commit is named."""
-    citation = load("CITATION.cff")
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
-    assert citation["repository-code"] == REPOSITORY
-    hooks = {hook["id"] for repository in load(".pre-commit-config.yaml")["repos"] for hook in repository["hooks"]}
-    assert {"ruff", "ruff-format", "mypy", "lint-imports", "end-of-file-fixer"} <= hooks
-
-
-def test_constraints_pin_each_package_once_for_a_python():
-    """A package has one line, or one for each range of Python versions."""
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+(; python_version [<>=]+ \"[\d.]+\")?", line) for line in lines)
-    keys = [(line.partition("==")[0].lower(), line.partition(";")[2]) for line in lines]
-    assert len(set(keys)) == len(keys)
-
-
-def documented_commands():
-    """(page, words) of each `rkit` command in the documentation's fenced blocks."""
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                if match := re.search(r"\brkit ([a-z].*)", line):
-                    yield page.relative_to(ROOT), match[1].split("#")[0].split()
-
-
-def test_the_documentation_names_only_commands_and_options_that_exist():
-    """In every page, for subcommands too."""
-    seen = 0
-    for page, words in documented_commands():
-        command = main.commands[words[0]]
-        if isinstance(command, click.Group):
-            command = command.commands[words[1]]
-        known = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}
-        assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, f"{page}: rkit {' '.join(words)}"
-        seen += 1
-    assert seen > 30
-
-
-def test_the_documentation_names_only_components_that_exist():
-    """Values of --pooler, --loss, --indexer and --pretrainer."""
-    for page, words in documented_commands():
-        for option, name in itertools.pairwise(words):
-            kind = option.removeprefix("--")
-            if option != kind and kind in ("pooler", "loss", "indexer", "pretrainer") and name != "max_pooling":
-                for one in name.split("+"):
-                    assert one in registry.names(kind) or one in ("listwise", "pointwise"), f"{page}: {one}"
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_every_command_line_of_a_recipe_is_right(path, tmp_path):
     recipe = load_recipe(path, {"data": "FOLDER"})
     if "bm25" not in registry.names("indexer"):
         pytest.skip("retrievalkit-pyserini is not installed")
-    assert plan(recipe, tmp_path, main.with_plugin_commands())
+    assert plan(recipe, tmp_path, main.with_all_commands())
     assert recipe.baseline
     assert len(recipe.rows) > 1
 

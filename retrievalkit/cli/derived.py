@@ -20,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from retrievalkit import registry, storage
+from retrievalkit.cli.kinds import explained, option_for_extra
 from retrievalkit.cli.signals import STARTED_BY_TORCHRUN
 from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
 from retrievalkit.errors import InputError
@@ -27,6 +28,8 @@ from retrievalkit.registry.component_options import NAMED_WITH_OPTIONS, Option, 
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.terminal import say
 from retrievalkit.storage.places import descriptor
+
+_SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
 
 class _Value(click.ParamType[Any]):
@@ -45,6 +48,24 @@ class _Value(click.ParamType[Any]):
             return converted
         except InputError as error:
             self.fail(str(error), param, ctx)
+
+
+class _SingleOption(click.Option):
+    """An option that takes one value: given twice, it is refused, where click would forget the first."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        del ctx
+        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
+        values = opts.get(self.name)
+        if isinstance(values, list):
+            if len(values) > 1:
+                given = " and ".join(f"'{value}'" for value in values)
+                msg = f"{self.opts[0]} takes one value, and {given} are given. Give it once."
+                raise click.UsageError(msg, ctx)
+            opts = {**opts, self.name: values[0]}
+        return super().consume_value(ctx, opts)
 
 
 class DerivedCommand(click.Command):
@@ -68,6 +89,21 @@ class DerivedCommand(click.Command):
             params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; a superfluous argument is reported with the option that takes it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if not (more := option_for_extra(error)):
+                raise
+            msg = f"{error.message}. {more}"
+            raise click.UsageError(msg, error.ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; explains an argument of another kind than the command takes, such as a corpus for a run."""
+        with explained(ctx, ctx.params):
+            return super().invoke(ctx)
+
     def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **given: Any) -> Any:
         from retrievalkit.recipes.settings import parse_set
 
@@ -78,6 +114,10 @@ class DerivedCommand(click.Command):
             values["as_json"] = True
         if STARTED_BY_TORCHRUN not in os.environ:
             return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
+        if (name := self.declared.name) not in _SEVERAL_PROCESSES:
+            known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
+            msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."
+            raise click.UsageError(msg)
         from retrievalkit.training import processes
 
         with processes.joined():
@@ -142,7 +182,7 @@ def _parameter(option: Option) -> click.Parameter:
         return click.Option([*names, option.name], is_flag=True, **shared)
     literals = [value for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
     if literals:
-        return click.Option([*names, option.name], type=click.Choice(literals), **shared)
+        return _SingleOption([*names, option.name], type=click.Choice(literals), **shared)
     origins = [typing.get_origin(kind) for kind in kinds if float not in typing.get_args(kind)]  # 0.3,0.7 is one value
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
@@ -150,7 +190,8 @@ def _parameter(option: Option) -> click.Parameter:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
     # Several are given one by one.
     element = replace(option, annotation=(typing.get_args(kinds[0]) or kinds)[0]) if several else option
-    return click.Option([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
+    kind = click.Option if several else _SingleOption
+    return kind([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
 
 
 def _metavar(annotation: Any, kinds: list[Any]) -> str:

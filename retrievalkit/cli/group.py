@@ -9,11 +9,13 @@ import atexit
 import contextlib
 import errno
 import gc
+import importlib
 import io
 import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -30,54 +32,6 @@ _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 """Errors of what the user named."""
 
-_SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
-
-Rows = list[tuple[str, str]]
-
-
-class SingleOption(click.Option):
-    """An option that takes one value: given twice, it is refused, where click would forget the first."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser collect all values."""
-        del ctx
-        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
-
-    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
-        """Take the only value."""
-        values = opts.get(self.name)
-        if isinstance(values, list):
-            if len(values) > 1:
-                given = " and ".join(f"'{value}'" for value in values)
-                msg = f"{self.opts[0]} takes one value, and {given} are given. Give it once."
-                raise click.UsageError(msg, ctx)
-            opts = {**opts, self.name: values[0]}
-        return super().consume_value(ctx, opts)
-
-
-def refuse_repeated_options(command: click.Command) -> None:
-    """Make the options of a command, and of those below it, refuse to be given twice."""
-    for parameter in command.params:
-        # Only plain options: a flag may be repeated, and other classes have rules of their own.
-        if type(parameter) is click.Option and not (parameter.is_flag or parameter.multiple or parameter.count):
-            parameter.__class__ = SingleOption
-    for below in getattr(command, "commands", {}).values():
-        refuse_repeated_options(below)
-
-
-class ExplainingContext(click.Context):
-    """Explains an argument of another kind than the command takes, such as a corpus for a run."""
-
-    def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """As click does."""
-        explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if callback is self.command.callback:
-            from retrievalkit.cli.kinds import explained
-
-            explaining = explained(self, kwargs)
-        with explaining:
-            return super().invoke(callback, *args, **kwargs)
-
 
 class RkitGroup(click.Group):
     """Offers the nearest command for an unknown one, and prints a user's mistake without a traceback."""
@@ -85,37 +39,25 @@ class RkitGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but with the nearest name."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            self.check_known(ctx, args[0])
-        if signals.STARTED_BY_TORCHRUN in os.environ and args:
-            _check_several_processes(ctx, args[0])
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            refuse_repeated_options(command)
-            command.context_class = ExplainingContext
-        return name, command, rest
-
-    def check_known(self, ctx: click.Context, name: str) -> None:
-        """Refuse a name that is no command."""
-        close = nearest(name, self.list_commands(ctx))
-        ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close}'?" if close else ""))
+        """As click does; an unknown command is reported with the nearest one, or the distribution that brings it."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            if (path := f"{ctx.command_path} {name}".partition(" ")[2]) in registry.DISTRIBUTIONS:
+                registry.component("command", path)
+            close = nearest(name, known)
+            advice = f"Did you mean '{close}'?" if close else ""
+            sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
+            ctx.fail(" ".join(filter(None, sentences)))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands, each with its first sentence in full."""
-        _write(formatter, "Commands", [(name, _summary(one)) for name, one in sorted(self.commands.items())])
+        _write(formatter, "Commands", [(name, summary(one)) for name, one in sorted(self.commands.items())])
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
         try:
             return super().invoke(ctx)
-        except click.UsageError as error:
-            from retrievalkit.cli.kinds import option_for_extra
-
-            if not (more := option_for_extra(error)):
-                raise
-            msg = f"{error.message}. {more}"
-            raise click.UsageError(msg, error.ctx) from error
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 
@@ -145,44 +87,32 @@ class RkitGroup(click.Group):
 class RootGroup(RkitGroup):
     """The command `rkit`: its own commands by section, and those of plugins."""
 
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.sections: dict[str, list[str]] = {section: [] for section in COMMAND_GROUPS}
+    built_in: Mapping[str, tuple[str, str, str]] = {}
+    """Name -> section of the help, where the command is ("module:name"), and one sentence about it."""
 
-    def add_section(self, section: str, *commands: click.Command) -> None:
-        """Add commands to a section of the help, in this order."""
-        for command in commands:
-            self.add_command(command)
-            self.sections[section].append(str(command.name))
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """Built-in commands, then those of plugins."""
-        return [*super().list_commands(ctx), *registry.names("command")]
+        return [*self.built_in, *registry.names("command")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A built-in command, or one of a plugin, which is imported.
+        """The command, which is imported here: `rkit --help` and other commands start without it.
 
         Raises:
             PluginError: The command of the plugin cannot be imported, or two plugins bring it.
         """
-        if cmd_name in self.commands or cmd_name not in registry.names("command"):
-            return super().get_command(ctx, cmd_name)
-        return _of_plugin(cmd_name)
-
-    def check_known(self, ctx: click.Context, name: str) -> None:
-        """Refuse a name that is neither a command nor one of a plugin, which may be broken or not installed."""
-        if name not in registry.names("command"):
-            close = nearest(name, self.list_commands(ctx))
-            package = registry.DISTRIBUTIONS.get(name)
-            advice = f"Did you mean '{close}'?" if close else ""
-            if package:
-                advice = f"It is part of {package}. Install it: pip install {package}."
-            sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
-            ctx.fail(" ".join(filter(None, sentences)))
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name in self.built_in:
+            module, _, attribute = self.built_in[cmd_name][1].partition(":")
+            command = self.commands[cmd_name] = _derived(getattr(importlib.import_module(module), attribute))
+            return command
+        return _derived(registry.component("command", cmd_name).load()) if cmd_name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; those of plugins by the help text that they were registered with."""
-        rows = {name: [(one, _summary(self.commands[one])) for one in names] for name, names in self.sections.items()}
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in COMMAND_GROUPS}
+        for name, (section, _, text) in self.built_in.items():
+            rows[section].append((name, text))
         problem = ""
         try:
             for name in registry.names("command"):
@@ -198,21 +128,19 @@ class RootGroup(RkitGroup):
         if problem:
             _write(formatter, "Plugins cannot be listed", [("", problem)])
 
-    def with_plugin_commands(self) -> RootGroup:
-        """The same group with the commands of plugins imported; without those that cannot be."""
+    def with_all_commands(self) -> RootGroup:
+        """The same group with all commands imported; without those of plugins that cannot be."""
         whole = RootGroup(self.name, callback=self.callback, params=self.params, context_settings=self.context_settings)
-        whole.commands = dict(self.commands)
-        for name in registry.names("command"):
-            try:
-                whole.commands[name] = _of_plugin(name)
-            except RetrievalkitError:
-                continue
+        whole.built_in, whole.commands = self.built_in, dict(self.commands)
+        for name in self.list_commands(context := click.Context(self)):
+            with contextlib.suppress(RetrievalkitError):
+                if command := self.get_command(context, name):
+                    whole.add_command(command, name)
         return whole
 
 
-def _of_plugin(name: str) -> click.Command:
-    """The click command of a plugin's command."""
-    command = registry.component("command", name).load()
+def _derived(command: Any) -> click.Command:
+    """A click command as it is; the click command of a declared one."""
     if isinstance(command, click.Command):
         return command
     from retrievalkit.cli.derived import DerivedCommand
@@ -220,30 +148,17 @@ def _of_plugin(name: str) -> click.Command:
     return DerivedCommand(command)
 
 
-def _summary(command: click.Command) -> str:
+def summary(command: click.Command) -> str:
     """The first sentence of a command's help, in full."""
     paragraph = " ".join((command.help or "").partition("\n\n")[0].split())
     match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)
     return match[1] if match else paragraph
 
 
-def _write(formatter: click.HelpFormatter, heading: str, rows: Rows) -> None:
+def _write(formatter: click.HelpFormatter, heading: str, rows: list[tuple[str, str]]) -> None:
     if rows:
         with formatter.section(heading):
             formatter.write_dl(rows)
-
-
-def _check_several_processes(ctx: click.Context, name: str) -> None:
-    """Refuse a command that torchrun started and that knows nothing of several processes."""
-    above: list[str] = []
-    context: click.Context | None = ctx
-    while context is not None and context.parent is not None:
-        above.insert(0, str(context.info_name))
-        context = context.parent
-    command = " ".join([*above, name])
-    if not any(f"{one} ".startswith(f"{command} ") for one in _SEVERAL_PROCESSES):
-        known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
-        ctx.fail(f"rkit {command} runs in one process. Start it without torchrun, which is for {known}.")
 
 
 def _shown(message: str) -> str:

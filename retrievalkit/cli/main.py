@@ -1,26 +1,11 @@
-"""The command `rkit`: the built-in commands by section."""
+"""The command `rkit`: the built-in commands by section of the help; each is imported when it is used."""
 
 from __future__ import annotations
 
 import click
 
 from retrievalkit import __version__
-from retrievalkit.cli.derived import DerivedCommand
-from retrievalkit.cli.doctor import doctor
-from retrievalkit.cli.group import RkitGroup, RootGroup
-from retrievalkit.cli.plugins import group as plugins
-from retrievalkit.cli.run import quickstart, run
-from retrievalkit.data.convert import convert
-from retrievalkit.evaluation.compare.compare import compare
-from retrievalkit.evaluation.evaluate import evaluate
-from retrievalkit.indexing.encode import encode
-from retrievalkit.indexing.index import index
-from retrievalkit.mining.mine import mine_negatives
-from retrievalkit.search.rerank import rerank as rerank_apply
-from retrievalkit.search.search import search
-from retrievalkit.training.pretrain import pretrain
-from retrievalkit.training.train import train
-from retrievalkit.training.train_reranker import train_reranker
+from retrievalkit.cli.group import RootGroup
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -32,17 +17,75 @@ def main() -> None:
     """
 
 
-@click.group(cls=RkitGroup)
-def rerank() -> None:
-    """Train a cross-encoder, and apply it to a run or to training examples."""
-
-
-rerank.add_command(DerivedCommand(train_reranker))
-rerank.add_command(DerivedCommand(rerank_apply))
-
-main.add_section("recipes", DerivedCommand(quickstart), DerivedCommand(run))
-main.add_section("data", DerivedCommand(convert), DerivedCommand(mine_negatives))
-main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
-main.add_section("search", DerivedCommand(encode), DerivedCommand(index), DerivedCommand(search))
-main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))
-main.add_section("plugins", plugins, DerivedCommand(doctor))
+main.built_in = {
+    "quickstart": (
+        "recipes",
+        "retrievalkit.cli.run:quickstart",
+        "Train, index, search and compare on real text: all steps, a table of results, a page and a search line.",
+    ),
+    "run": (
+        "recipes",
+        "retrievalkit.cli.run:run",
+        "Run the steps of a recipe in order; those whose inputs have not changed are skipped.",
+    ),
+    "convert": (
+        "data",
+        "retrievalkit.data.convert:convert",
+        "Read a source in any known format, or a folder of .txt, .md, .html and .pdf, and write it in ours.",
+    ),
+    "mine-negatives": (
+        "data",
+        "retrievalkit.mining.mine:mine_negatives",
+        "Find hard negatives: passages that rank high and are not the answer.",
+    ),
+    "pretrain": (
+        "train",
+        "retrievalkit.training.pretrain:pretrain",
+        "Pre-train a model on documents, and write a Hugging Face folder.",
+    ),
+    "train": (
+        "train",
+        "retrievalkit.training.train:train",
+        "Train a retriever on examples, and write a checkpoint folder.",
+    ),
+    "rerank": (
+        "train",
+        "retrievalkit.cli.rerank:rerank",
+        "Train a cross-encoder, and apply it to a run or to training examples.",
+    ),
+    "encode": (
+        "search",
+        "retrievalkit.indexing.encode:encode",
+        "Encode TEXTS (a corpus or queries) with MODEL (a checkpoint or a pretrained model).",
+    ),
+    "index": (
+        "search",
+        "retrievalkit.indexing.index:index",
+        "Index SOURCE: a vectors folder (rkit encode) or a corpus.",
+    ),
+    "search": (
+        "search",
+        "retrievalkit.search.search:search",
+        "Search one INDEX, or several and combine what they find.",
+    ),
+    "evaluate": (
+        "judge",
+        "retrievalkit.evaluation.evaluate:evaluate",
+        "Evaluate runs by judgements, or by the answers that their passages contain.",
+    ),
+    "compare": (
+        "judge",
+        "retrievalkit.evaluation.compare.compare:compare",
+        "Compare runs: paired significance tests, wins and losses; with an output also as a page or a table.",
+    ),
+    "plugins": (
+        "plugins",
+        "retrievalkit.cli.plugins:group",
+        "List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more.",
+    ),
+    "doctor": (
+        "plugins",
+        "retrievalkit.cli.doctor:doctor",
+        "Examine this machine: Python, packages, processor, plugins and what they need, and report problems.",
+    ),
+}

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -22,11 +22,9 @@ from typing import Annotated, Any
 import click
 
 from retrievalkit import registry
-from retrievalkit.cli.check_plugin import check_plugin
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.group import RkitGroup
-from retrievalkit.cli.new_plugin import Kind, new, package
-from retrievalkit.contracts.declarations import Argument, Flag, Place, command
+from retrievalkit.contracts.declarations import Argument, Command, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.registry.component_options import how_to_set
 from retrievalkit.registry.modules import module_spec
@@ -185,47 +183,6 @@ def show_plugin(options: NameOptions) -> str:
 
 
 @dataclass(frozen=True)
-class NewOptions:
-    """Options of `plugins new`.
-
-    Args:
-        name: The name of the component, in snake_case.
-        output: The folder to write.
-        kind: The kind of component to start with.
-    """
-
-    name: Annotated[str, Argument()]
-    output: Annotated[Place, Flag(("--output", "-o"))]
-    _: KW_ONLY
-    kind: Kind = "pooler"
-
-
-@command("plugins new", NewOptions)
-def new_plugin(options: NewOptions) -> str:
-    """Write a plugin package with a component, ready to install and to change; returns what to do next."""
-    return new(options.name, options.kind, str(options.output))
-
-
-@dataclass(frozen=True)
-class PackageOptions:
-    """Options of `plugins package`.
-
-    Args:
-        file: A plugin of a single file, as RKIT_PLUGIN_FILES names it.
-        output: The folder to write.
-    """
-
-    file: Annotated[Place, Argument()]
-    output: Annotated[Place, Flag(("--output", "-o"))]
-
-
-@command("plugins package", PackageOptions)
-def package_plugin(options: PackageOptions) -> str:
-    """Write a plugin package with the components of a plugin of a single file; returns what to do next."""
-    return package(str(options.file), str(options.output))
-
-
-@dataclass(frozen=True)
 class PipOptions:
     """Options of `plugins install` and `plugins remove`.
 
@@ -269,5 +226,8 @@ def group() -> None:
     """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
 
 
-for _one in (plugins, show_plugin, new_plugin, package_plugin, check_plugin, install_plugin, remove_plugin):
+_commands: list[Command[..., Any, Any]] = [plugins, show_plugin, install_plugin, remove_plugin]
+if importlib.util.find_spec("retrievalkit_testing") is not None:
+    _commands += importlib.import_module("retrievalkit_testing.commands").COMMANDS
+for _one in _commands:
     group.add_command(DerivedCommand(_one))

@@ -39,7 +39,6 @@ class StepsOptions(CommandOptions):
 
     Args:
         force: Run every step again, also those whose inputs have not changed.
-        verbose: Show the command line of each step.
         set: Values of the recipe by name, and options of its steps: corpus=data, train.batch_size=16.
     """
 
@@ -47,7 +46,6 @@ class StepsOptions(CommandOptions):
     holds_output: ClassVar[bool] = False
 
     force: bool = False
-    verbose: Annotated[bool, Flag(("--verbose", "-v"))] = False
     set: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
 
     @property
@@ -88,10 +86,10 @@ def run(options: RunOptions) -> Outcome | Plan:
     recipe = load_recipe(
         str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
     )
-    output, cli = str(options.output), main.with_plugin_commands()
+    output, cli = str(options.output), main.with_all_commands()
     if options.plan:
         return program.preview(recipe, output, cli=cli, force=options.force)
-    return program.run(recipe, output, cli=cli, force=options.force, verbose=options.verbose, together=options.jobs)
+    return program.run(recipe, output, cli=cli, force=options.force, together=options.jobs)
 
 
 @dataclass(frozen=True)
@@ -138,8 +136,6 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     # The page has plots where matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
-    outcome = run_recipe(
-        recipe, str(options.output), cli=main.with_plugin_commands(), force=options.force, verbose=options.verbose
-    )
+    outcome = run_recipe(recipe, str(options.output), cli=main.with_all_commands(), force=options.force)
     title = "Questions about a package that was not trained on" if missing else "Your questions"
     return results(recipe, outcome, Path(options.output), title)

@@ -26,9 +26,6 @@ _PATIENCE = 10.0
 _SOON = 0.05
 """Seconds until an interruption that was dropped, or would not be borne, is raised again."""
 
-_exit = os._exit
-"""Kept: while plugins are imported it is another function."""
-
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG."""
@@ -192,4 +189,4 @@ def _end(number: int) -> None:
         with suppress(Exception):
             for child in sys.modules["multiprocessing"].active_children():
                 child.kill()
-    _exit(128 + number)
+    os._exit(128 + number)

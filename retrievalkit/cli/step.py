@@ -1,4 +1,4 @@
-"""A step of a recipe in this process: `rkit run --jobs` starts it for each step, see `recipe.side_by_side`."""
+"""A step of a recipe in this process: `rkit run --jobs` starts it for each step, see `recipes.schedule`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrievalkit.cli.main import main as rkit
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit.recipes.job import Job, StepError, commands
 from retrievalkit.recipes.log import StepLog
-from retrievalkit.recipes.side_by_side import Ended
+from retrievalkit.recipes.schedule import Ended
 from retrievalkit.recipes.step import Step
 from retrievalkit.reporting import notices
 
@@ -48,7 +48,7 @@ def _run(task: dict[str, Any], log: StepLog) -> Ended:
     started = time.perf_counter()
     problem, code = "", 0
     try:
-        cli = rkit.with_plugin_commands()
+        cli = rkit.with_all_commands()
         output = None if task["output"] is None else Path(task["output"])
         job = Job(Step(task["name"], task["command"], {}), commands(cli)[task["command"]], output, tuple(task["words"]))
         with notices.collected(strict=task["strict"]):

@@ -11,14 +11,15 @@ arguments of its constructor. What needs torch is imported when it is first aske
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.contracts.indexers import Indexer
+from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
+from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
+from retrievalkit.contracts.workers import ClusterOptions, Staying, Tasks, Workers
 from retrievalkit.hookspecs import VERSION
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
     from retrievalkit.contracts.models import (
         SIDES,
         Batch,
@@ -40,16 +41,9 @@ if TYPE_CHECKING:
         VocabularyHead,
         absolute_layer,
         absolute_layers,
+        masked_mean,
+        refuse_idle,
     )
-    from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
-    from retrievalkit.contracts.workers import ClusterOptions, Staying, Tasks, Workers
-
-_LIGHT = {
-    "mining": ("Filter", "FilterInputs", "Found", "PairScores", "Places", "Question"),
-    "searching": ("Candidates", "FusionMethod", "Judged", "Metric", "Reranker"),
-    "workers": ("ClusterOptions", "Staying", "Tasks", "Workers"),
-}
-_MODULE_OF = {name: module for module, names in _LIGHT.items() for name in names}
 
 __all__ = [
     "Batch",
@@ -89,6 +83,8 @@ __all__ = [
     "Workers",
     "absolute_layer",
     "absolute_layers",
+    "masked_mean",
+    "refuse_idle",
 ]
 
 
@@ -96,4 +92,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'models')}"), name)
+    from retrievalkit.contracts import models
+
+    return getattr(models, name)

@@ -88,21 +88,13 @@ class Needs:
     fill_attended: bool = False
 
     def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
-        """The absolute layer numbers for one side, ascending.
-
-        Raises:
-            UnsupportedError: The encoder has no such layer.
-        """
+        """The absolute layer numbers for one side, ascending."""
         layers = self.layers[side] if isinstance(self.layers, Mapping) else self.layers
         return tuple(sorted({absolute_layer(layer, info) for layer in layers}))
 
 
 def absolute_layer(layer: int, info: EncoderInfo) -> int:
-    """A layer number counted from the embeddings (0); -1 is the last layer.
-
-    Raises:
-        UnsupportedError: The encoder has no such layer.
-    """
+    """A layer number counted from the embeddings (0); -1 is the last layer."""
     absolute = layer if layer >= 0 else info.layers + 1 + layer
     if not 0 <= absolute <= info.layers:
         msg = (
@@ -114,16 +106,9 @@ def absolute_layer(layer: int, info: EncoderInfo) -> int:
 
 
 def absolute_layers(layers: Sequence[int], info: EncoderInfo, *, keep: str = "all") -> tuple[int, ...]:
-    """Several layer numbers counted from the embeddings (0), the highest first.
+    """Several layer numbers counted from the embeddings (0), each once, the highest first.
 
-    Args:
-        layers: The numbers as the user gives them; -1 is the last layer.
-        info: The encoder's sizes.
-        keep: "last" = the last layer's vector alone is indexed, so that it must be among them.
-
-    Raises:
-        OptionError: No layer is named, or one is named twice.
-        UnsupportedError: The encoder lacks a layer, or the last one is left out and `keep` is "last".
+    With `keep` = "last" the last layer's vector alone is indexed, so it must be among them.
     """
     absolute = tuple(sorted((absolute_layer(layer, info) for layer in layers), reverse=True))
     listed = ",".join(map(str, layers))
@@ -138,6 +123,41 @@ def absolute_layers(layers: Sequence[int], info: EncoderInfo, *, keep: str = "al
         )
         raise UnsupportedError(msg)
     return absolute
+
+
+def refuse_idle(options: Mapping[str, Any], effects: Mapping[str, tuple[bool, str]]) -> None:
+    """Refuse an option of a component that differs from its default and has no effect with the others.
+
+    Args:
+        options: The local variables at the start of the component's constructor: `locals()`.
+        effects: Option -> whether it has an effect, and the options that decide that, separated by spaces.
+
+    Raises:
+        OptionError: Names the option, and those that leave it without effect.
+    """
+    defaults = type(options["self"]).__init__.__kwdefaults__
+
+    def shown(name: str) -> str:
+        value = options[name]
+        listed = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return f"{name}={listed.lower() if isinstance(value, bool) else listed}"
+
+    for name, (has_effect, deciding) in effects.items():
+        if not has_effect and options[name] != defaults[name]:
+            msg = f"{shown(name)} has no effect with {', '.join(map(shown, deciding.split()))}. Leave it out."
+            raise OptionError(msg)
+
+
+def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
+    """The mean (batch, width) of the vectors (batch, m, width) whose mask (batch, m) is not 0; zeros if none is.
+
+    Summed in float32 at least, since bf16 would lose the small addends of a long text.
+    """
+    taken = mask.bool()
+    dtype = torch.promote_types(vectors.dtype, torch.float32)
+    # Filled, not multiplied: states at padding may be infinite.
+    total = vectors.masked_fill(~taken[:, :, None], 0.0).sum(dim=1, dtype=dtype)
+    return total / taken.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 @dataclass
@@ -216,6 +236,10 @@ class TokenStates:
         """(batch,) the position of each text's first real token: above 0 if padding is on the left."""
         return self.attention_mask.long().argmax(dim=1)
 
+    def first_states(self, layer: int) -> Tensor:
+        """(batch, width): the states of the texts' first real tokens in a layer."""
+        return self.layers[layer][torch.arange(len(self.first), device=self.first.device), self.first]
+
 
 @dataclass
 class Representation:
@@ -268,22 +292,14 @@ class Representation:
 
     def float(self) -> Representation:
         """Half precision widened to float32, as sums over many scores want; float64 stays as it is."""
-        return _map_tensors(
-            self,
-            lambda tensor: (
-                tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
-            ),
-        )
+        return _map_tensors(self, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
 
     def rows(self, index: slice | Tensor) -> Representation:
         """The representation of some of the texts."""
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """The vectors to index: only the kept one if the pooler keeps one.
-
-        A loss that scores texts as search does, and does not need the other vectors, compares these.
-        """
+        """The vectors to index, which search compares: only the kept one if the pooler keeps one."""
         if self.kept is None or self.vectors is None:
             return self
         vectors = self.vectors[:, self.kept : self.kept + 1]
@@ -291,16 +307,7 @@ class Representation:
         return replace(self, vectors=vectors, vector_mask=mask, kept=None)
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
-        """The same texts by the first numbers of each vector alone; weights stay as they are.
-
-        Args:
-            dimensions: How many numbers of each vector are kept, at most those that there are.
-            normalize: Whether what is left is scaled to length 1.
-
-        Raises:
-            UnsupportedError: There are no vectors.
-            OptionError: They are shorter.
-        """
+        """The same texts by the first numbers of each vector, scaled to length 1 on request; weights stay."""
         if self.vectors is None:
             msg = f"vectors are to be cut to {dimensions} numbers, and this model makes weights alone. Leave it out."
             raise UnsupportedError(msg)
@@ -316,27 +323,19 @@ class Representation:
         first = parts[0]
         if len(parts) == 1:
             return first
-        vectors, mask = None, None
-        if first.vectors is not None:
-            vectors, mask = _concatenate_vectors(parts)
         weights = None if first.weights is None else torch.cat([part._weights() for part in parts])
-        return cls(vectors, mask, weights, first.kept, first.parts)
-
-
-def _concatenate_vectors(parts: Sequence[Representation]) -> tuple[Tensor, Tensor | None]:
-    vectors = [part.vectors for part in parts if part.vectors is not None]
-    longest = max(one.shape[1] for one in vectors)
-    masked = any(part.vector_mask is not None for part in parts) or any(one.shape[1] != longest for one in vectors)
-    padded = [nn.functional.pad(one, (0, 0, 0, longest - one.shape[1])) for one in vectors]
-    if not masked:
-        return torch.cat(padded), None
-    masks = [
-        part.vector_mask
-        if part.vector_mask is not None
-        else torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
-        for part, one in zip(parts, vectors, strict=True)
-    ]
-    return torch.cat(padded), torch.cat([nn.functional.pad(one, (0, longest - one.shape[1])) for one in masks])
+        if first.vectors is None:
+            return cls(weights=weights)
+        given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
+        longest = max(vectors.shape[1] for vectors, _ in given)
+        padded, masks = [], []
+        for vectors, mask in given:
+            added = longest - vectors.shape[1]
+            present = torch.ones_like(vectors[:, :, 0], dtype=torch.bool) if mask is None else mask
+            padded.append(nn.functional.pad(vectors, (0, 0, 0, added)))
+            masks.append(nn.functional.pad(present, (0, added)))
+        masked = any(mask is not None or vectors.shape[1] != longest for vectors, mask in given)
+        return cls(torch.cat(padded), torch.cat(masks) if masked else None, weights, first.kept, first.parts)
 
 
 def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
@@ -403,27 +402,16 @@ class Encoder(nn.Module, ABC):
 
     @classmethod
     def lean(cls, model: str | Path, **options: Any) -> Encoder:
-        """An encoder that is made to encode only, neither trained nor saved, and may start quicker for that.
-
-        By default the same as any other.
-        """
+        """An encoder that only encodes and is neither trained nor saved, so that it may start quicker; optional."""
         return cls(model, **options)  # type: ignore[call-arg]
 
     def in_int8(self) -> AbstractContextManager[None]:
-        """The context in which it multiplies in int8, on a processor and without gradients; optional.
-
-        Raises:
-            UnsupportedError: The encoder does not, or not here.
-        """
+        """The context in which it multiplies in int8, on a processor and without gradients; optional."""
         msg = f"the encoder {type(self).__name__} does not compute in int8. Use another --precision."
         raise UnsupportedError(msg)
 
     def prepare(self, needs: Needs) -> None:
-        """Prepare for the needs of a pooler; called once, before the first use.
-
-        Raises:
-            UnsupportedError: The encoder lacks something that is needed.
-        """
+        """Prepare for the needs of a pooler, or raise UnsupportedError; called once, before the first use."""
         for name in ("vocabulary_head", "extra_tokens", "mask_filled"):
             if getattr(needs, name) and name not in self.offers:
                 msg = (
@@ -444,30 +432,18 @@ class Encoder(nn.Module, ABC):
         return [f"token {one}" for one in ids]
 
     def vocabulary(self) -> Vocabulary:
-        """Its tokens, as pre-training needs them; optional for an encoder that is never pre-trained.
-
-        Raises:
-            UnsupportedError: The encoder cannot be pre-trained.
-        """
-        msg = f"the encoder {type(self).__name__} cannot be pre-trained: it does not tell its vocabulary."
+        """Its tokens, as pre-training needs them; optional for an encoder that is never pre-trained."""
+        msg = f"the encoder {type(self).__name__} cannot be pre-trained: it defines no vocabulary."
         raise UnsupportedError(msg)
 
     def embed(self, batch: Batch) -> Tensor:
-        """(batch, tokens, width): the embeddings alone, which are layer 0; optional.
-
-        Raises:
-            UnsupportedError: The encoder has no embeddings apart from its layers.
-        """
+        """(batch, tokens, width): the embeddings alone, which are layer 0; optional."""
         del batch
         msg = f"the encoder {type(self).__name__} has no embeddings apart from its layers."
         raise UnsupportedError(msg)
 
     def word_embeddings(self) -> Tensor:
-        """(vocabulary, width): the word embeddings, with their graph; optional.
-
-        Raises:
-            UnsupportedError: There are none, or they are not as wide as the states.
-        """
+        """(vocabulary, width): the word embeddings, with their graph, as wide as the states; optional."""
         msg = f"the encoder {type(self).__name__} has no vectors of words."
         raise UnsupportedError(msg)
 

@@ -1,23 +1,46 @@
 """`rkit convert`: data of any known format in, the same in ours out.
 
-    rkit convert SOURCE OUTPUT [--kind KIND] [--passages 100 --stride 50] [--parts sentences]
+    rkit convert biencoder-nq-train.json nq/            examples and the passages that came with them
+    rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR
+    rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
+    rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
+    rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
+    rkit convert notes/ corpus.jsonl --passages 100     a folder of .txt, .md, .html and .pdf, in passages of 100 words
+    rkit convert data parts --parts sentences           passages and judgements of sentences (`data.passage_parts`)
+    rkit convert parts.trec passages.trec --merge-parts     a run: a passage scores as its best part
+    rkit convert faq.csv faq/ --text-field answer       a table of one's own
+    rkit convert msmarco-hard-negatives.jsonl.gz train.jsonl --queries queries.tsv --per-system 5
 
-`data.convert` shows what becomes of each format, `passage_parts` how passages are cut.
+The kind of data follows from its keys or columns (`data.kinds`); `kind` sets it where these are ambiguous.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
+from retrievalkit import storage
 from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Place, Reads, command
-from retrievalkit.data import inputs
-from retrievalkit.errors import OptionError
+from retrievalkit.data import inputs, passage_parts
+from retrievalkit.data.columns import Columns, open_own
+from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
+from retrievalkit.data.examples import Examples, against_corpus, check_examples, read_examples, write_examples
+from retrievalkit.data.files import COMPRESSIONS
+from retrievalkit.data.hard_negatives import HardNegatives
+from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
+from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
+from retrievalkit.data.queries import read_queries, write_queries
+from retrievalkit.data.runs import open_run, write_run
+from retrievalkit.data.sources import Part, fingerprint, is_folder, open_source
+from retrievalkit.data.sources.documents import Documents, as_documents
+from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 
 _OF_DATA = {
@@ -112,13 +135,13 @@ class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
         return {**values, "source": _OF_DATA[kind](source)}
 
 
-class Converted(dict[str, int]):
-    """What was written: kind of row -> number of rows.
+_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".trec", ".run", ".qrels", ".qrel")
+_NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
+_HELD = 1 << 16  # passages whose parts are kept in memory
 
-    Args:
-        output: The file or folder.
-        counts: The numbers.
-    """
+
+class Converted(dict[str, int]):
+    """What was written: kind of row -> number of rows."""
 
     def __init__(self, output: Place, counts: Mapping[str, int]) -> None:
         super().__init__(counts)
@@ -132,36 +155,205 @@ class Converted(dict[str, int]):
 @command("convert", ConvertOptions)
 def convert(options: ConvertOptions) -> Converted:
     """Read a source in any known format, or a folder of .txt, .md, .html and .pdf, and write it in ours."""
-    from retrievalkit.data.columns import Columns
-    from retrievalkit.data.conversion import convert as program
-    from retrievalkit.data.hard_negatives import HardNegatives
-    from retrievalkit.data.passage_parts import Windows, contents_of
+    source, path, kind, form = options.source, Path(options.output), options.kind, options.form
+    if kind in (None, "corpus") or options.root is not None:
+        source = as_documents(source, options.root)
+    fields = Columns(options.text_field or "", options.title_field or "", options.id_field or "")
+    columns = None if fields == Columns() else fields
+    cut, cutting = _cutter(options)
+    names = ("queries", "systems", "per_system", "scores", "margin")
+    if chosen := {name: value for name in names if (value := getattr(options, name)) is not None}:
+        if columns or cut or options.merge_parts or kind not in (None, "examples") or not _is_file(path):
+            msg = (
+                f"negatives by system become whole examples in a file. Give '{path.name}.jsonl', and no kind or parts."
+            )
+            raise OptionError(msg)
+        return Converted(options.output, _hard_negatives(source, path, chosen, options.corpus))
+    if kind is None:
+        kind = "corpus" if columns else kind_of(source)
+        converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
+        for part in (open_source(source).parts() or ()) if is_folder(source) else ():
+            if part not in converted:
+                notices.note(f"the {part} in '{source}' are not converted. Convert them as kind {KIND_OF_PART[part]}.")
+    misfits = {
+        "text_field names a field of passages": columns and kind not in ("corpus", "collection"),
+        f"{next(iter(cutting), '')} cuts passages": cut and kind in ("run", "queries"),
+        "merge_parts is for runs": options.merge_parts and kind != "run",
+        "form is for runs and qrels": form and kind not in ("run", "qrels"),
+    }
+    if misfit := next((problem for problem, holds in misfits.items() if holds), None):
+        msg = f"{misfit}, and '{source}' is read as {kind}. Leave it out, or give another kind."
+        raise OptionError(msg)
+    reader = _Reader(source, options.split, options.corpus, columns, cut, options.merge_parts)
+    if form is not None or _is_file(path):
+        return Converted(options.output, _write(kind, reader, path, form))
+    if path.is_dir() and any(path.iterdir()):
+        msg = f"output folder '{path}' exists already. Choose another name, or remove it."
+        raise ArtifactError(msg)
+    with storage.write_folder(path) as staging:
+        counts = _write_folder(kind, reader, staging)
+        places = {"source": source} | ({} if options.corpus is None else {"corpus": options.corpus})
+        read = {name: storage.describe_input(place, fingerprint(place)) for name, place in places.items()}
+        opened = open_source(source)
+        recorded = {
+            "kind": kind,
+            "split": options.split,
+            **({"root": str(opened.root.absolute())} if isinstance(opened, Documents) else {}),
+            **({} if columns is None else {"fields": asdict(columns)}),
+            **cutting,
+            **({"merge_parts": True} if options.merge_parts else {}),
+        }
+        storage.write_manifest(staging, "collection", command="convert", options=recorded, inputs=read, counts=counts)
+    return Converted(options.output, counts)
 
-    if options.passages is None and (options.stride is not None or options.by is not None):
-        name = "by" if options.stride is None else "stride"
+
+def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None, dict[str, Any]]:
+    """How texts are cut, if they are, and the options that say so, for the manifest."""
+    size, stride, parts = options.passages, options.stride, options.parts
+    if size is None and (stride is not None or options.by is not None):
+        name = "by" if stride is None else "stride"
         msg = f"{name} is about passages of N words, which are not asked for. Give passages too, or leave it out."
         raise OptionError(msg)
-    windows = None if options.passages is None else Windows(options.passages, options.stride, options.by or "words")
-    fields = [options.text_field or "", options.title_field or "", options.id_field or ""]
-    names = ("queries", "systems", "per_system", "scores", "margin")
-    chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if options.systems is not None:
-        lists = [options.systems] if isinstance(options.systems, str) else options.systems
+    if size is not None and parts is not None:
+        msg = "parts and passages both cut passages. Give one of them; `by` counts passages in sentences."
+        raise OptionError(msg)
+    if size is not None:
+        stride, by = stride or size, options.by or "words"
+        if stride > size:
+            msg = f"stride is {stride}, and should be 1 to {size} (passages), so that no word is lost."
+            raise OptionError(msg)
+        cut = partial(passage_parts.windows, size=size, stride=stride, by=by)
+        return cut, {"passages": size, "stride": stride, "by": by}
+    if parts is None:
+        return None, {}
+    if parts == "sentences":
+        return partial(passage_parts.windows, size=1, by="sentences"), {"parts": parts}
+    if not (parts.isascii() and parts.isdigit() and 2 <= int(parts) <= 1000):
+        msg = f"parts is '{parts}', and should be 'sentences' or the number of equal parts, from 2 on."
+        raise OptionError(msg)
+    return partial(passage_parts.equal_parts, count=int(parts)), {"parts": parts}
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A source, and how it is read: with fields that the user named, in parts, or parts merged."""
+
+    source: Any
+    split: str | None
+    corpus: Any
+    columns: Columns | None
+    cut: Callable[[str], list[str]] | None
+    merge: bool
+
+    def judgements(self) -> Qrels:
+        """Those of a split, or of the parts; answers are those of the queries beside them, or in the corpus."""
+        qrels = read_qrels(self.source, self.split or "test")
+        if self.cut is None:
+            return qrels
+        if (place := self._place_of("passages")) is None:
+            msg = f"'{self.source}' names passages whose texts it does not hold. Give the corpus."
+            raise OptionError(msg)
+        asked = self._place_of("queries")
+        answers = {} if asked is None else {query.id: query.answers for query in read_queries(asked)}
+        return passage_parts.judged_parts(qrels, self._parts_in(open_own(place, self.columns)), answers)
+
+    def examples(self) -> Examples:
+        """Those of a split, whose documents must be in the corpus, if one is given; or of the parts."""
+        examples = read_examples(self.source, split=self.split or "train")
+        if self.cut is None:
+            return examples if self.corpus is None else against_corpus(examples, open_own(self.corpus, self.columns))
+        if (place := self._place_of("passages")) is not None:
+            known = open_own(place, self.columns)
+            examples = replace(against_corpus(examples, known), passages={})
+            return passage_parts.examples_of_parts(examples, self._parts_in(known))
+        check_examples(examples, None)
+        parts = {one.id: passage_parts.parts_of(one, self.cut) for one in examples.passages.values()}
+        passages = {part.id: part for several in parts.values() for part in several}
+        return passage_parts.examples_of_parts(replace(examples, passages=passages), parts.__getitem__)
+
+    def _parts_in(self, corpus: Corpus) -> passage_parts.Parts:
+        cut = self.cut
+        assert cut is not None
+        return lru_cache(_HELD)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
+
+    def _place_of(self, part: Part) -> Any:
+        """Where the passages or queries are: in the corpus that was given, or in the source."""
+        # A single file holds one kind of data.
+        beside = [one for one in (self.corpus, self.source) if one is not None and not Path(one).is_file()]
+        if part == "passages" and self.corpus is not None:
+            return self.corpus
+        return next((one for one in beside if open_source(one).holds(part)), None)
+
+
+def _is_file(path: Path) -> bool:
+    name = path.name
+    for end in COMPRESSIONS[1:]:
+        name = name.removesuffix(end)
+    return not path.is_dir() and (name.endswith(_FILES) or storage.is_stream(path))
+
+
+def _write(kind: Kind, reader: _Reader, path: Path, form: Any = None) -> dict[str, int]:
+    """Write a file of one kind."""
+    if kind == "collection":
+        msg = (
+            f"'{reader.source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which "
+            f"part is wanted by its kind: {', '.join(_NAMES)} or examples."
+        )
+        raise OptionError(msg)
+    if kind == "corpus":
+        cut, passages = reader.cut, open_own(reader.source, reader.columns)
+        parts = passages if cut is None else (part for one in passages for part in passage_parts.parts_of(one, cut))
+        return {"passages": write_corpus(path, parts)}
+    if kind == "queries":
+        return {"queries": write_queries(path, read_queries(reader.source, reader.split))}
+    if kind == "qrels":
+        return {"judgements": write_qrels(path, reader.judgements(), form)}
+    if kind == "run":
+        run = open_run(reader.source).items()
+        hits = passage_parts.merged(run, reader.source) if reader.merge else run
+        return {"results": write_run(path, hits, form=form or "trec")}
+    return _examples(reader, path)
+
+
+def _write_folder(kind: Kind, reader: _Reader, folder: Path) -> dict[str, int]:
+    if kind == "examples":
+        return _examples(reader, folder / f"{reader.split or 'train'}.jsonl", beside=folder / "corpus.jsonl")
+    if kind != "collection":
+        return _write(kind, reader, folder / _NAMES[kind].format(reader.split or "test"))
+    counts = _write("corpus", reader, folder / _NAMES["corpus"]) | _write("queries", reader, folder / _NAMES["queries"])
+    splits = [reader.split] if reader.split is not None else open_source(reader.source).splits()
+    written = [_write("qrels", replace(reader, split=one), folder / _NAMES["qrels"].format(one)) for one in splits]
+    return {**counts, "judgements": sum(one["judgements"] for one in written)}
+
+
+def _examples(reader: _Reader, path: Path, *, beside: Path | None = None) -> dict[str, int]:
+    """Write examples, and the passages that came with them into the file `beside`."""
+    examples = reader.examples()
+    if examples.dropped:
+        # The command's last line counts them.
+        notices.check(f"{examples.dropped:,} of the examples of '{examples.source}' have no positive.")
+    if examples.passages and beside is None and reader.corpus is None:
+        msg = (
+            f"'{reader.source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids "
+            f"alone. Give a folder as output: the texts are written beside the examples."
+        )
+        raise InputError(msg)
+    counts = {"examples": write_examples(path, examples)}
+    if examples.passages and beside is not None:
+        counts["passages"] = write_corpus(beside, examples.passages.values())
+    return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
+
+
+def _hard_negatives(source: Any, path: Path, chosen: dict[str, Any], corpus: Any) -> dict[str, int]:
+    """Write the examples of sentence-transformers' file."""
+    if systems := chosen.get("systems"):
+        lists = [systems] if isinstance(systems, str) else systems
         chosen["systems"] = [name.strip() for text in lists for name in text.split(",")]
-    counts = program(
-        options.source,
-        Path(options.output),
-        kind=options.kind,
-        split=options.split,
-        corpus=options.corpus,
-        form=options.form,
-        hard_negatives=HardNegatives(**chosen) if chosen else None,
-        root=None if options.root is None else Path(options.root),
-        contents=contents_of(
-            options.parts,
-            merge=options.merge_parts,
-            windows=windows,
-            columns=Columns(*fields) if any(fields) else None,
-        ),
-    )
-    return Converted(options.output, counts)
+    known = None if corpus is None else open_corpus(corpus)
+    examples = read_examples(source, corpus=known, hard_negatives=HardNegatives(**chosen))
+    counts = {
+        "examples": write_examples(path, examples),
+        "without a negative": sum(not row.negatives for row in examples),
+        "without a positive": examples.dropped,
+    }
+    return {name: count for name, count in counts.items() if count}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ir_measures
 
@@ -20,6 +21,16 @@ _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutof
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LARGEST_GRADE_OF_ERR = 4
+_FAILURES = (
+    ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError,
+)  # fmt: skip
+
+
+class RankedQuery(NamedTuple):
+    """How many documents were found (None if the run lacks the query), and the grades by rank of the documents."""
+
+    depth: int | None
+    grades: dict[str, int]
 
 
 def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
@@ -101,15 +112,13 @@ class IrMeasure(Metric):
 
     def value(self, query: Judged) -> float:
         """The value for a query."""
-        found = {str(rank): grade for rank, grade in enumerate(query.found, 1)}
+        grades = {str(rank): grade for rank, grade in enumerate(query.found, 1) if grade is not None}
         unfound = Counter(query.grades)
-        unfound.subtract(grade for grade in query.found if grade is not None)
-        judged = {rank: grade for rank, grade in found.items() if grade is not None}
-        judged |= {f"-{number}": grade for number, grade in enumerate(unfound.elements(), 1)}
-        run = {"1": {rank: float(len(found) - int(rank)) for rank in found}} if found else {}
-        qrels = {"1": with_grade_of_zero(judged)}
-        measure = self.for_grades(qrels).measure
-        return next((float(one.value) for one in ir_measures.iter_calc([measure], qrels, run)), 0.0)
+        unfound.subtract(grades.values())
+        grades |= {f"-{number}": grade for number, grade in enumerate(unfound.elements(), 1)}
+        measure = self.for_grades({"1": grades})
+        values = computed_by_ir_measures({"1": RankedQuery(len(query.found), grades)}, [measure])
+        return values[measure.measure].get("1", 0.0)
 
     def mean(self, values: Sequence[float]) -> float:
         """The mean; or the sum for metrics that count, such as NumRel. 0 if there are no values."""
@@ -156,10 +165,40 @@ def _required(measure: Any) -> set[str]:
     return own | set.intersection(*programs)
 
 
-def with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
-    """The judgements of a query by rank, with a grade that is not negative.
-
-    trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). No run
-    contains the added name, because ranks start at 1, so that no value changes.
-    """
-    return grades if max(grades.values(), default=-1) >= 0 else grades | {"0": 0}
+def computed_by_ir_measures(
+    queries: Mapping[str, RankedQuery], measures: Sequence[IrMeasure]
+) -> dict[Any, dict[str, float]]:
+    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
+    # Some of ir-measures' programs accept only numbers as ids.
+    ids = list(queries)
+    # trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). A grade
+    # of 0 for a rank that no run has changes no value.
+    judged = {
+        str(number): query.grades if max(query.grades.values(), default=-1) >= 0 else query.grades | {"0": 0}
+        for number, query in enumerate(queries.values())
+    }
+    # Without queries that found nothing, by whose depth some of the programs divide.
+    depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
+    deepest = max(depths.values(), default=0)
+    by_depth: dict[int, list[Any]] = {}
+    for one in measures:
+        by_depth.setdefault(min(one.cutoff or deepest, deepest), []).append(one.measure)
+    values: dict[Any, dict[str, float]] = {one.measure: {} for one in measures}
+    for depth, together in by_depth.items():
+        # Documents are called by their ranks, and scores decrease by one per rank, so that all programs see one order;
+        # queries with as many documents share their scores.
+        names = [str(rank) for rank in range(1, depth + 1)]
+        scores = {
+            count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))
+            for count in {min(count, depth) for count in depths.values()}
+        }
+        run = {number: scores[min(count, depth)] for number, count in depths.items()}
+        try:
+            for value in ir_measures.iter_calc(together, judged, run):
+                values[value.measure][ids[int(value.query_id)]] = float(value.value)
+        except _FAILURES as error:
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            failed = ", ".join(map(str, together))
+            msg = f"ir-measures cannot compute {failed}: {reason}. Leave out the metric named there."
+            raise InputError(msg) from error
+    return values

@@ -8,52 +8,33 @@ ids. ir-measures delegates to several programs, which break ties in different wa
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
 
-import ir_measures
 import numpy as np
 
 from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Columns, Hits, Ties, columns_of
-from retrievalkit.errors import InputError, PluginError, check_choice, shortlist
+from retrievalkit.errors import InputError, PluginError, shortlist
 from retrievalkit.evaluation.evaluate import METRICS, Over
 from retrievalkit.evaluation.measures import (
     IrMeasure,
+    RankedQuery,
+    computed_by_ir_measures,
     measure_of,
     metric_names,
     open_metric,
-    with_grade_of_zero,
 )
 from retrievalkit.reporting.counts import counted
 
 PerQuery = dict[str, dict[str, float]]
 
 
-class Found(NamedTuple):
-    """The hits of a judged query, and document -> rank from 1 on: the order on which metrics are computed."""
-
-    columns: Columns
-    ranks: dict[str, int]
-
-
-class _Query(NamedTuple):
-    """How many documents were found (None if the run lacks the query), and the grades by rank of the documents."""
-
-    depth: int | None
-    grades: dict[str, int]
-
-
-Visit = Callable[[str, Found], None]
-
+Visit = Callable[[str, Columns, dict[str, int]], None]
+"""Called with a judged query, its hits, and document -> rank from 1 on: the order on which metrics are computed."""
 
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
 _HITS_AT_ONCE = 1 << 17
-_FAILURES = (
-    ValueError, TypeError, KeyError, ArithmeticError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError,
-)  # fmt: skip
 
 
 def per_query(
@@ -69,14 +50,12 @@ def per_query(
 
     Only some queries are in memory at a time; `visit` is called with each judged query of the run and its hits.
     """
-    check_choice("choice of ties", ties, get_args(Ties))
-    check_choice("choice of queries", over, get_args(Over))
     by_name = {name: measure_of(name, qrels) for name in metric_names(metrics)}
     measures = {name: metric for name, metric in by_name.items() if isinstance(metric, IrMeasure)}
     check_overlap(run, qrels)
     values: PerQuery = {name: {} for name in by_name}
     for queries in _batches(run, qrels, ties, visit):
-        computed = _by_ir_measures(queries, list(measures.values())) if measures else {}
+        computed = computed_by_ir_measures(queries, list(measures.values())) if measures else {}
         for query_id, query in queries.items():
             if over == "run" and query.depth is None:
                 continue
@@ -88,39 +67,7 @@ def per_query(
     return values
 
 
-def _by_ir_measures(queries: Mapping[str, _Query], measures: Sequence[IrMeasure]) -> dict[Any, dict[str, float]]:
-    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
-    # Some of ir-measures' programs accept only numbers as ids.
-    ids = list(queries)
-    judged = {str(number): with_grade_of_zero(query.grades) for number, query in enumerate(queries.values())}
-    # Without queries that found nothing, by whose depth some of the programs divide.
-    depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
-    deepest = max(depths.values(), default=0)
-    by_depth: dict[int, list[Any]] = {}
-    for one in measures:
-        by_depth.setdefault(min(one.cutoff or deepest, deepest), []).append(one.measure)
-    values: dict[Any, dict[str, float]] = {one.measure: {} for one in measures}
-    for depth, together in by_depth.items():
-        # Documents are called by their ranks, and scores decrease by one per rank, so that all programs see one order;
-        # queries with as many documents share their scores.
-        names = [str(rank) for rank in range(1, depth + 1)]
-        scores = {
-            count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))
-            for count in {min(count, depth) for count in depths.values()}
-        }
-        run = {number: scores[min(count, depth)] for number, count in depths.items()}
-        try:
-            for value in ir_measures.iter_calc(together, judged, run):
-                values[value.measure][ids[int(value.query_id)]] = float(value.value)
-        except _FAILURES as error:
-            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            failed = ", ".join(map(str, together))
-            msg = f"ir-measures cannot compute {failed}: {reason}. Leave out the metric named there."
-            raise InputError(msg) from error
-    return values
-
-
-def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
+def _value(name: str, metric: Metric, query_id: str, query: RankedQuery) -> float:
     """A query's value of a plugin's metric."""
     depth = min(query.depth or 0, metric.cutoff or query.depth or 0)
     found = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
@@ -131,13 +78,15 @@ def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
     return float(value)
 
 
-def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None) -> Iterator[dict[str, _Query]]:
+def _batches(
+    run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None
+) -> Iterator[dict[str, RankedQuery]]:
     """The judged queries, as many at a time as memory allows."""
-    batch: dict[str, _Query] = {}
+    batch: dict[str, RankedQuery] = {}
     size = 0
     for query_id, grades in qrels.items():
         if query_id not in run:
-            batch[query_id] = _Query(None, grades)
+            batch[query_id] = RankedQuery(None, grades)
             continue
         if size >= _HITS_AT_ONCE:
             yield batch
@@ -150,10 +99,10 @@ def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | N
             raise InputError(msg)
         # Each judgement is named by its document's rank, or by a negative number if the run lacks the document.
         by_rank = {str(ranks.get(name, -number)): grade for number, (name, grade) in enumerate(grades.items(), 1)}
-        batch[query_id] = _Query(len(ranks), by_rank)
+        batch[query_id] = RankedQuery(len(ranks), by_rank)
         size += len(ranks) + len(grades)
         if visit is not None:
-            visit(query_id, Found(columns, ranks))
+            visit(query_id, columns, ranks)
     yield batch
 
 
@@ -190,9 +139,9 @@ class Doubts:
         self._shared = self._own = self._incomplete = self._without = 0
         self._judged = False
 
-    def visit(self, query_id: str, found: Found) -> None:
+    def visit(self, query_id: str, _: Columns, ranks: dict[str, int]) -> None:
         """See the hits of a judged query."""
-        if not (ranks := found.ranks):
+        if not ranks:
             return
         self._shared += 1
         self._own += ranks.get(query_id) == 1

@@ -119,7 +119,8 @@ def build_index(
             **more,
             **origin,
         )
-        shards.finish(staging)
+        for name in (shards.IDENTITY, shards.JOINED):  # only a killed build needs them
+            storage.discard(staging / name)
         return manifest
 
 

@@ -15,7 +15,7 @@ from retrievalkit.data import inputs
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage.folder import Folder
+from retrievalkit.storage import Folder
 
 
 @dataclass(frozen=True)

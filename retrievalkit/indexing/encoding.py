@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from retrievalkit import storage
 from retrievalkit.contracts import Representation, Side, Text
@@ -40,13 +37,11 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
-from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _TOLD = 5  # texts that were left out, in the note
-_COMPARED = 64  # texts for a median, which are encoded twice in a second
 
 _Rows = list[tuple[str, Text]]
 
@@ -153,9 +148,6 @@ class _Texts:
         queries = read_queries(texts)
         return cls(queries, side, storage.fingerprint_value([(query.id, query.text) for query in queries]))
 
-    def expected_size(self) -> int | None:
-        return self.rows.expected_size() if isinstance(self.rows, Corpus) else len(self.rows)
-
     def shards(self, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
         """The texts in shards but those to `skip`, with the numbers of the shards."""
         rows = iter(self)
@@ -207,13 +199,9 @@ class _Job:
 
     def shards(self, skip: frozenset[int]) -> Iterator[tuple[int, EncodedShard]]:
         """The encoded shards but those to `skip`, with their numbers."""
-        told = False
         with self._progress(skip) as progress:
             shards = self.texts.shards(self.shard_texts, skip)
             for number, ids, token_ids in prefetch(self._tokenize(*shard) for shard in shards):
-                if self.precision == "int8" and not told:
-                    say(nearness(self.retriever, token_ids, self.side), err=True)
-                    told = True
                 yield number, self._encode(ids, token_ids, progress.advance)
 
     def spread(
@@ -227,47 +215,38 @@ class _Job:
         """The same shards, encoded by the workers of a cluster."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
         make = functools.partial(_Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint)
-        told = False
         with self._progress(skip) as progress:
             # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
-            for number, shard, note in spread_map(make, items, cluster, ordered=False):
-                if note and not told:
-                    say(note, err=True)
-                    told = True
+            for number, shard in spread_map(make, items, cluster, ordered=False):
                 yield number, shard
                 progress.advance(len(shard.ids))
 
-    def encoded(self, number: int, rows: _Rows) -> tuple[int, EncodedShard, str]:
-        """A shard, without texts that cannot be encoded, and what is to be said of the precision of its vectors."""
-        failing: dict[str, Exception] = {}
-        shard, note = self._encoded(rows, failing)
-        if shard is None:
-            raise next(iter(failing.values()))
-        shard.left_out = {one: f"{type(error).__name__}: {error}" for one, error in failing.items()}
-        return number, shard, note
-
-    def _encoded(self, rows: _Rows, failing: dict[str, Exception]) -> tuple[EncodedShard | None, str]:
-        if not rows:
-            return None, ""
+    def without_failing(self, number: int, rows: _Rows) -> tuple[int, EncodedShard]:
+        """A shard without the texts that cannot be encoded."""
         try:
-            _, ids, token_ids = self._tokenize(0, rows)
-            shard = self._encode(ids, token_ids, lambda _: None)
-            check_shard(ids, shard.vectors, shard.counts, shard.weights)
-        except Exception as error:
-            if len(rows) == 1:
-                failing[rows[0][0]] = error
-                return None, ""
-            half, before = len(rows) // 2, len(failing)
-            for part in (rows[:half], rows[half:]):
-                self._encoded(part, failing)
-            if len(failing) == before:  # only all of them together: as if memory had run out
+            return number, self._checked(rows)
+        except Exception:
+            failing = {}
+            for row in rows:
+                try:
+                    self._checked([row])
+                except Exception as error:  # noqa: BLE001 - whatever it is, the text is left out with this reason
+                    failing[row[0]] = f"{type(error).__name__}: {error}"
+            if not 0 < len(failing) < len(rows):  # all of them, or only together: as if memory had run out
                 raise
-            return self._encoded([row for row in rows if row[0] not in failing], failing)
-        note = nearness(self.retriever, token_ids, self.side) if self.precision == "int8" else ""
-        return shard, note
+        shard = self._checked([row for row in rows if row[0] not in failing])
+        shard.left_out = failing
+        return number, shard
+
+    def _checked(self, rows: _Rows) -> EncodedShard:
+        _, ids, token_ids = self._tokenize(0, rows)
+        shard = self._encode(ids, token_ids, lambda _: None)
+        check_shard(ids, shard.vectors, shard.counts, shard.weights)
+        return shard
 
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
-        done, total = len(skip) * self.shard_texts, self.texts.expected_size()
+        rows, done = self.texts.rows, len(skip) * self.shard_texts
+        total = rows.expected_size() if isinstance(rows, Corpus) else len(rows)
         if skip:
             of_all = "" if total is None else f" of {total:,}"
             say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
@@ -350,8 +329,8 @@ class _Worker:
         check_same("model", model, retriever.fingerprint, fingerprint)
         self._job = _Job.of(retriever, _Texts([], side, ""), options)
 
-    def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard, str]:
-        return self._job.encoded(*shard)
+    def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard]:
+        return self._job.without_failing(*shard)
 
 
 def _opened(model: str | Path, options: EncodingOptions) -> Retriever:
@@ -395,28 +374,3 @@ def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> 
             kept = part.vectors[offset] if part.vector_mask is None else part.vectors[offset][part.vector_mask[offset]]
             rows[position] = kept.numpy()
     return np.concatenate(rows), np.array([len(one) for one in rows], dtype=np.int64)
-
-
-def nearness(retriever: Retriever, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> str:
-    """A sentence on int8: the cosines to float32 of the first of these texts, and whether bf16 would be better."""
-    some = token_ids[:_COMPARED]
-    formats: tuple[Precision, Precision] = ("int8", "fp32")
-    both = [retriever.encode_tokens(some, side, precision=precision) for precision in formats]
-    found = torch.cat([_cosines(cheap, exact) for (_, cheap), (_, exact) in zip(*both, strict=True)])
-    told = (
-        f"int8: of {len(some):,} texts the cosine to float32 is {float(found.min()):.5f} at least, "
-        f"{float(found.median()):.5f} in the median"
-    )
-    better = "; this processor multiplies in bf16, which is nearer to float32 and no slower: --precision bf16"
-    return told + (better if multiplies_bf16() else "")
-
-
-def _cosines(cheap: Representation, exact: Representation) -> Tensor:
-    """Of each vector, and of the weights of each text."""
-    parts = []
-    if cheap.vectors is not None and exact.vectors is not None:
-        cosines = functional.cosine_similarity(cheap.vectors, exact.vectors, dim=-1)  # (texts, m)
-        parts.append(cosines.flatten() if exact.vector_mask is None else cosines[exact.vector_mask])
-    if cheap.weights is not None and exact.weights is not None:
-        parts.append(functional.cosine_similarity(cheap.weights, exact.weights, dim=-1))
-    return torch.cat(parts)

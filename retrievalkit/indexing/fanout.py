@@ -24,7 +24,7 @@ from retrievalkit.contracts import Indexer
 from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.contracts.workers import Staying
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.segments import Lease, filled, merged, segments_of
+from retrievalkit.indexing.segments import Lease, Segmented, filled, merged, segments_of
 from retrievalkit.registry import trust
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Asked:
     in_recipe: bool = False
 
 
-class Spread(Indexer):
+class Spread(Segmented):
     """Searches the segments of an index on the workers of a cluster."""
 
     def __init__(
@@ -77,14 +77,6 @@ class Spread(Indexer):
             for first, last in itertools.pairwise(cuts)
         ]
         self._ask("")
-
-    def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
-        """Refused: it is built already."""
-        raise NotImplementedError
-
-    def open(self, index_dir: Path) -> None:
-        """Refused: workers open it."""
-        raise NotImplementedError
 
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""

@@ -18,7 +18,7 @@ from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import ArtifactError, OptionError
 from retrievalkit.indexing.options import Count, Precision
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage.folder import Folder
+from retrievalkit.storage import Folder
 
 if TYPE_CHECKING:
     from retrievalkit.indexing.change import Outcome

@@ -210,27 +210,20 @@ def open_index(
 def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
     """The indexer of an index, ready to search the segments that a manifest lists."""
     _check_files(folder, manifest)
-    if "segments" in manifest:
-        return _opened_segments(folder, manifest, options)
-    indexer = _created(folder, manifest, options)
-    indexer.open(folder)
-    return indexer
-
-
-def _opened_segments(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
-    """The segments of an index that was changed, ready to be searched as one."""
     segments = segments_of(manifest)
     for segment in segments:
         if segment.name:
             _check_files(segment.folder(folder), storage.read_manifest(segment.folder(folder), "index"))
-    if not any(segment.deleted for segment in segments) and len(segments) == 1:
-        indexer = _created(folder, manifest, options)
+    indexer = _created(folder, manifest, options)
+    if len(segments) == 1 and not segments[0].deleted:
         indexer.open(segments[0].folder(folder))
         return indexer
     deleted = [segment.deleted_ids(folder) for segment in segments]
-    joined = _created(folder, manifest, options)
-    if joined.indexes == "vectors" and joined.open_joined(lambda: joined_vectors(folder, manifest, view=joined.view)):
-        return joined
+    joined = indexer.indexes == "vectors" and indexer.open_joined(
+        lambda: joined_vectors(folder, manifest, view=indexer.view)
+    )
+    if joined:
+        return indexer
     parts = [_created(folder, manifest, options) for _ in segments]
     for part, segment in zip(parts, segments, strict=True):
         part.open(segment.folder(folder))

@@ -25,8 +25,8 @@ from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.indexing.segments import FOLDER
 from retrievalkit.reporting.progress import ProgressBar
 
-_IDENTITY = ".shards.json"
-_JOINED = ".shards"
+IDENTITY = ".shards.json"
+JOINED = ".shards"
 """Where shards are that are joined at the end."""
 
 
@@ -64,9 +64,15 @@ def build(
     Returns:
         The counts of the index, and further entries of its manifest.
     """
-    segments = staging / (_JOINED if made.indexes == "texts" else FOLDER)
+    segments = staging / (JOINED if made.indexes == "texts" else FOLDER)
     origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()
-    _keep(staging, json.dumps([origin, described, number], sort_keys=True, default=str))
+    # What an earlier build of the same has finished is kept, and nothing else.
+    identity, path = json.dumps([origin, described, number], sort_keys=True, default=str), staging / IDENTITY
+    same = path.exists() and path.read_text(encoding="utf-8") == identity
+    for left in list(staging.iterdir()):
+        if not (same and left.name in (FOLDER, JOINED)):
+            storage.discard(left)
+    path.write_text(identity, encoding="utf-8")
     segments.mkdir(exist_ok=True)
     names = [f"{one:04d}" for one in range(1, number + 1)]
     lacking = [one for one, name in enumerate(names) if storage.kind_of(segments / name) != "index"]
@@ -91,22 +97,6 @@ def build(
         return total, {}
     entries = [{"name": name, "counts": one} for name, one in zip(names, counts, strict=True)]
     return {**total, "segments": number}, {"segments": entries, "change": number}
-
-
-def finish(staging: Path) -> None:
-    """Remove what only a killed build needs."""
-    for name in (_IDENTITY, _JOINED):
-        storage.discard(staging / name)
-
-
-def _keep(staging: Path, identity: str) -> None:
-    """Keep the shards that an earlier build of the same has finished, and nothing else."""
-    path = staging / _IDENTITY
-    same = path.exists() and path.read_text(encoding="utf-8") == identity
-    for left in list(staging.iterdir()):
-        if left != path and not (same and left.name in (FOLDER, _JOINED)):
-            storage.discard(left)
-    path.write_text(identity, encoding="utf-8")
 
 
 def _write_parts(

@@ -60,27 +60,48 @@ class Vectors:
         if isinstance(data, Vectors):
             made = data if ids is None else replace(data, ids=_ids(ids, len(data)))
         elif hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__"):
-            made = _of_table(data, ids)
+            import pyarrow
+
+            table = pyarrow.table(data)
+            columns = table.column_names
+            if "vector" not in columns or (ids is None and "id" not in columns):
+                msg = f"the table has the columns {', '.join(columns)}, and should have id and vector. Rename them."
+                raise InputError(msg)
+            made = _of_array(table["vector"].to_pylist(), table["id"].to_pylist() if ids is None else ids)
         elif hasattr(data, "tocsr"):
             weights = data.tocsr().astype(np.float32)
             made = Vectors(_ids(ids, weights.shape[0]), weights=weights)
         else:
             made = _of_array(data, ids)
-        _check(made)
+        if not len(made):
+            msg = "there are no vectors. Give at least one."
+            raise InputError(msg)
+        for values in (made.vectors, None if made.weights is None else made.weights.data):
+            if values is not None and not np.isfinite(values).all():
+                msg = "a vector has numbers that are not finite (NaN or infinity). Look where they come from."
+                raise InputError(msg)
+        counts = made.counts
+        if made.vectors is not None and (0 in made.vectors.shape or (counts is not None and (counts < 1).any())):
+            msg = f"the vectors are empty: their shape is {made.vectors.shape}. {_KNOWN}"
+            raise InputError(msg)
         return made
 
     @classmethod
     def joined(cls, shards: Iterable[EncodedShard], dimensions: int | None = None) -> Vectors:
         """The shards that a program encoded, as one, and to how many dimensions it cut them."""
+        from scipy.sparse import vstack
+
         parts = list(shards)
         ids = [one for part in parts for one in part.ids]
-        vectors = [part.vectors for part in parts if part.vectors is not None]
+        arrays = [part.vectors for part in parts if part.vectors is not None]
         weights = [part.weights for part in parts if part.weights is not None]
-        if len({one.shape[1:] for one in vectors}) > 1 or any(part.counts is not None for part in parts):
-            counts = np.concatenate([_counts(part) for part in parts])
-            rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in vectors])
-            return cls(ids, rows, counts, _stacked(weights), dimensions)
-        return cls(ids, np.concatenate(vectors) if vectors else None, None, _stacked(weights), dimensions)
+        stacked = vstack(weights, format="csr") if weights else None
+        if len({one.shape[1:] for one in arrays}) <= 1 and all(part.counts is None for part in parts):
+            return cls(ids, np.concatenate(arrays) if arrays else None, None, stacked, dimensions)
+        own = zip(parts, arrays, strict=True)
+        counts = [np.full(len(one.ids), array.shape[1]) if one.counts is None else one.counts for one, array in own]
+        rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in arrays])
+        return cls(ids, rows, np.concatenate(counts), stacked, dimensions)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -101,22 +122,19 @@ class Vectors:
         """
         writer = VectorWriter(folder, identity={})
         for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
-            part = self._shard(start)
-            writer.write_shard(number, part.ids, part.vectors, counts=part.counts, weights=part.weights)
-        counts, files = writer.finish(), writer.checksums()
+            part = slice(start, start + SHARD_TEXTS)
+            vectors, counts = self.vectors, self.counts
+            if vectors is not None and counts is not None:
+                first, counts = int(counts[:start].sum()), counts[part]
+                vectors = vectors[first : first + int(counts.sum())]
+            elif vectors is not None:
+                vectors = vectors[part]
+            weights = None if self.weights is None else self.weights[part]
+            writer.write_shard(number, self.ids[part], vectors, counts=counts, weights=weights)
+        written, files = writer.finish(), writer.checksums()
         if self.dimensions is not None and "checkpoint" not in entries:
             entries["dimensions"] = self.dimensions
-        storage.write_manifest(folder, "vectors", command="write", options={}, counts=counts, files=files, **entries)
-
-    def _shard(self, start: int) -> EncodedShard:
-        part = slice(start, start + SHARD_TEXTS)
-        vectors, counts = self.vectors, self.counts
-        if vectors is not None and counts is not None:
-            first, counts = int(counts[:start].sum()), counts[part]
-            vectors = vectors[first : first + int(counts.sum())]
-        elif vectors is not None:
-            vectors = vectors[part]
-        return EncodedShard(list(self.ids[part]), vectors, counts, None if self.weights is None else self.weights[part])
+        storage.write_manifest(folder, "vectors", command="write", options={}, counts=written, files=files, **entries)
 
     def to_numpy(self) -> np.ndarray:
         """(texts, dim) float32; (texts, m, dim) where each text has m vectors.
@@ -204,31 +222,10 @@ class Vectors:
         return ", ".join(parts)
 
 
-def _counts(shard: EncodedShard) -> np.ndarray:
-    assert shard.vectors is not None
-    return np.full(len(shard.ids), shard.vectors.shape[1]) if shard.counts is None else shard.counts
-
-
-def _stacked(weights: Sequence[csr_matrix]) -> csr_matrix | None:
-    from scipy.sparse import vstack
-
-    return vstack(weights, format="csr") if weights else None
-
-
 _KNOWN = (
     "Give an array (texts, dim) or (texts, m, dim) of numbers: NumPy, torch, a list of arrays where the number of "
     "vectors varies; scipy.sparse weights of terms; or a table with the columns id and vector."
 )
-
-
-def _of_table(data: Any, ids: Iterable[Any] | None) -> Vectors:
-    import pyarrow
-
-    table = pyarrow.table(data)
-    if "vector" not in table.column_names or (ids is None and "id" not in table.column_names):
-        msg = f"the table has the columns {', '.join(table.column_names)}, and should have id and vector. Rename them."
-        raise InputError(msg)
-    return _of_array(table["vector"].to_pylist(), table["id"].to_pylist() if ids is None else ids)
 
 
 def _of_array(data: Any, ids: Iterable[Any] | None) -> Vectors:
@@ -239,39 +236,29 @@ def _of_array(data: Any, ids: Iterable[Any] | None) -> Vectors:
     if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__len__"):
         msg = f"vectors of the type {type(data).__name__} are unknown. {_KNOWN}"
         raise InputError(msg)
-    array = _numbers(data)
-    if array is None:
-        return _of_list(data, ids)
-    if array.ndim == 1:
-        array = array[None]
-    return Vectors(_ids(ids, len(array)), array[:, None] if array.ndim == 2 else array)
-
-
-def _numbers(data: Any) -> np.ndarray | None:
-    """The values as one array, float16 or float32; None if their shapes differ."""
     if isinstance(data, np.ndarray) and data.dtype == object:
         data = list(data)
     try:
         array = np.asarray(data)
+        varies = array.dtype == object
     except ValueError:
-        return None
+        varies = True
+    if varies:  # arrays (m, dim), whose m varies
+        try:
+            parts = [np.atleast_2d(np.asarray(one, dtype=np.float32)) for one in data]
+            counts = np.array([len(one) for one in parts], dtype=np.int64)
+            return Vectors(_ids(ids, len(parts)), np.concatenate(parts), counts)
+        except (TypeError, ValueError):
+            msg = f"the vectors do not have the same number of dimensions, or are no numbers. {_KNOWN}"
+            raise InputError(msg) from None
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2, 3):
-        if array.dtype == object:
-            return None
         msg = f"the vectors are an array {array.shape} of {array.dtype}. {_KNOWN}"
         raise InputError(msg)
-    return array if array.dtype == np.float16 else array.astype(np.float32)
-
-
-def _of_list(data: Sequence[Any], ids: Iterable[Any] | None) -> Vectors:
-    """Arrays (m, dim), whose m varies."""
-    try:
-        parts = [np.atleast_2d(np.asarray(one, dtype=np.float32)) for one in data]
-        counts = np.array([len(one) for one in parts], dtype=np.int64)
-        return Vectors(_ids(ids, len(parts)), np.concatenate(parts), counts)
-    except (TypeError, ValueError):
-        msg = f"the vectors do not have the same number of dimensions, or are no numbers. {_KNOWN}"
-        raise InputError(msg) from None
+    if array.dtype != np.float16:
+        array = array.astype(np.float32)
+    if array.ndim == 1:
+        array = array[None]
+    return Vectors(_ids(ids, len(array)), array[:, None] if array.ndim == 2 else array)
 
 
 def _ids(ids: Iterable[Any] | None, count: int) -> list[str]:
@@ -286,16 +273,3 @@ def _ids(ids: Iterable[Any] | None, count: int) -> list[str]:
         msg = f"the id '{twice}' is there twice. Give each text an id of its own."
         raise InputError(msg)
     return given
-
-
-def _check(made: Vectors) -> None:
-    if not len(made):
-        msg = "there are no vectors. Give at least one."
-        raise InputError(msg)
-    for values in (made.vectors, None if made.weights is None else made.weights.data):
-        if values is not None and not np.isfinite(values).all():
-            msg = "a vector has numbers that are not finite (NaN or infinity). Look where they come from."
-            raise InputError(msg)
-    if made.vectors is not None and (0 in made.vectors.shape or (made.counts is not None and (made.counts < 1).any())):
-        msg = f"the vectors are empty: their shape is {made.vectors.shape}. {_KNOWN}"
-        raise InputError(msg)

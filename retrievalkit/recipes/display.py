@@ -21,14 +21,12 @@ class Display:
     Args:
         jobs: All steps.
         folder: The run's folder, as the user named it.
-        verbose: Whether to show each command line.
         together: Whether steps run side by side, so that each line names its step.
     """
 
-    def __init__(self, jobs: Sequence[Job], folder: str, *, verbose: bool, together: bool = False) -> None:
+    def __init__(self, jobs: Sequence[Job], folder: str, *, together: bool = False) -> None:
         self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}
         self.folder = folder
-        self.verbose = verbose
         self.together = together
         self.kept: list[str] = []
         self.done: list[str] = []
@@ -42,8 +40,6 @@ class Display:
         """A step begins, or goes on after so many seconds of an earlier run."""
         self.show_kept()
         _say(f"{self._place(job)} {job.step.heading}")
-        if self.verbose:
-            _say(f"{_INDENT}{job.typed}", dim=True)
         if resumed:
             word = "Goes on where it was cut off" if job.resumes else "Starts again; it was cut off"
             _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
@@ -95,6 +91,5 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _say(text: str, *, dim: bool = False) -> None:
-    text = printable(text)
-    click.echo(click.style(text, dim=True) if dim else text, err=True)
+def _say(text: str) -> None:
+    click.echo(printable(text), err=True)

@@ -19,7 +19,7 @@ _KEYS = (
     "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "sets", "means",
     "baseline", "seeds",
 )  # fmt: skip
-_STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
+_STEP_KEYS = ("name", "title", "command", "with", "output")
 
 
 _HERE = Path(__file__).parent
@@ -65,10 +65,6 @@ def _recipes_in(folder: Path) -> dict[str, Path]:
 
 def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
     """The content of a recipe file joined with the files that it extends, its steps by name.
-
-    Args:
-        path: The file.
-        opened: The files that extend it.
 
     Raises:
         DataError: One of them is not a recipe, or extends itself; names file and line.

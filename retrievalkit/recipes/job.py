@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from retrievalkit import __version__, registry, storage
+from retrievalkit import registry, storage
 from retrievalkit.contracts.declarations import Command, Named, mark
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, nearest
 from retrievalkit.recipes.log import StepLog
@@ -37,14 +37,7 @@ class StepError(RetrievalkitError):
 
 @dataclass(frozen=True)
 class Job:
-    """A step and its command line.
-
-    Attributes:
-        step: The step.
-        command: Its command.
-        output: The file or folder that it writes, if any.
-        words: The command line, without "rkit".
-    """
+    """A step, the file or folder that it writes if any, and its command line without "rkit"."""
 
     step: Step
     command: click.Command
@@ -89,11 +82,6 @@ class Job:
         line = shlex.join(["rkit", *self.words])
         return f"{line} > {shlex.quote(str(self.output))}" if self.prints else line
 
-    def key(self, inputs: Mapping[str, str | None]) -> str:
-        """A fingerprint of the step and of its inputs."""
-        step = self.step
-        return storage.fingerprint_value([__version__, step.command, step.options, step.output, dict(inputs)])
-
     def run(self, cli: click.Group, log: StepLog, *, resume: bool) -> None:
         """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off.
 
@@ -105,33 +93,24 @@ class Job:
         replaces = self.output and (self.output.is_dir() or storage.replaced_folder(self.output).is_dir())
         words += ["--overwrite"] if replaces and self._has("overwrite") else []
         words += ["--resume"] if resume else []
-        with _as_step_errors(self.step), recipe_step(), contextlib.ExitStack() as stack:
-            stream = None
-            if self.output is not None and self.prints:
-                staging = stack.enter_context(storage.write_file(self.output))
-                stream = stack.enter_context(staging.open("w", encoding="utf-8"))
-            stack.enter_context(log.collecting(self.typed, resume=resume, stdout=stream))
-            code = cli.main(args=words, prog_name="rkit", standalone_mode=False)
+        try:
+            with recipe_step(), contextlib.ExitStack() as stack:
+                stream = None
+                if self.output is not None and self.prints:
+                    staging = stack.enter_context(storage.write_file(self.output))
+                    stream = stack.enter_context(staging.open("w", encoding="utf-8"))
+                stack.enter_context(log.collecting(self.typed, resume=resume, stdout=stream))
+                code = cli.main(args=words, prog_name="rkit", standalone_mode=False)
+        except RetrievalkitError as error:
+            raise StepError(self.step, str(error), error.exit_code) from error
+        except click.ClickException as error:
+            raise StepError(self.step, error.format_message(), error.exit_code) from error
+        except click.Abort as error:  # what click makes of Ctrl-C
+            raise error.__cause__ or KeyboardInterrupt from error
         if isinstance(code, int) and code:
             raise StepError(self.step, f"it ended with exit code {code}.", code)
         if self.output is not None and not self.output.exists():
             raise StepError(self.step, f"it did not write '{self.output}'.", 1)
-
-
-@contextlib.contextmanager
-def _as_step_errors(step: Step) -> Iterator[None]:
-    """Name the step in every error that a user can meet; bugs keep their traceback."""
-    try:
-        yield
-    except RetrievalkitError as error:
-        raise StepError(step, str(error), error.exit_code) from error
-    except click.ClickException as error:
-        raise StepError(step, error.format_message(), error.exit_code) from error
-    except SystemExit as error:
-        if error.code:
-            raise StepError(step, f"it ended with {error.code}.", 1) from error
-    except click.Abort as error:  # what click makes of Ctrl-C
-        raise error.__cause__ or KeyboardInterrupt from error
 
 
 def commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
@@ -229,10 +208,10 @@ def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]
     """Refuse unknown settings, unknown components, and options that these do not have."""
     settings = parse_set(given.get("settings", ()))
     declared: Command[..., Any, Any] | None = getattr(command, "declared", None)
+    if declared is None:  # a click command of a plugin, which checks its options itself
+        return
     option = "set"
     try:
-        if declared is None:
-            return
         fields = registry.options(declared.declaration)
         values = {**given, **declared.settings(settings)}
         for name, field in fields.items():

@@ -28,15 +28,8 @@ class StepResult:
     """The outcome of a step.
 
     Attributes:
-        name: The step.
-        title: What it did, in words.
-        command_line: What one would type.
-        output: The file or folder that it wrote, if any.
-        log: The file that has all it printed.
         seconds: How long it took, in the run that did the work; resumed work is added up.
-        skipped: Whether an earlier run had done it.
         figures: Name -> number, where the output is a JSON file of figures.
-        expected: The recipe's reference figures, and their "source".
     """
 
     name: str
@@ -47,7 +40,6 @@ class StepResult:
     seconds: float
     skipped: bool
     figures: Mapping[str, float] = field(default_factory=dict)
-    expected: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,7 @@ SYSTEMS = {
 
 
 class Quickstart(Table):
-    """The results of the quickstart: a row for each system.
-
-    Attributes:
-        summary: The times of the steps, the table, the differences, and what to do next.
-    """
+    """The results of the quickstart: a row for each system."""
 
     def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]], summary: str) -> None:
         super().__init__(f"Quickstart in {folder}", rows)
@@ -161,12 +157,6 @@ def question(queries: Iterable[Query], qrels: Qrels, run: Run, baseline: Run) ->
     """The text of a test question whose first hit is relevant; None if there is none.
 
     Questions that the baseline fails on come first, then those of a readable length, then the order of the file.
-
-    Args:
-        queries: The test questions.
-        qrels: Their judgements.
-        run: The recommended system's run.
-        baseline: The run of the system that it should beat.
     """
 
     def succeeds(hits: Run, query: Query) -> bool:

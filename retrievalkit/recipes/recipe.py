@@ -35,8 +35,7 @@
 The keys under `with` are the command's options and arguments, with dashes or underscores; `set` contains the settings
 of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
 variants, `--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds.
-Titles may contain values too, and follow them. Reference figures may also be given as `expected` at a step; in a
-variant those of a second step in the table are STEP.FIGURE.
+Titles may contain values too, and follow them. Reference figures of a second step in the table are STEP.FIGURE.
 
     sets:                                                  # of data, say
       nq: {title: Natural Questions, values: {data: nq}}
@@ -87,11 +86,8 @@ class Row:
     """A row of the table: a variant, and the steps whose figures are its cells.
 
     Attributes:
-        name: The variant's name.
-        title: Its label, with values filled in.
         cells: Seed (None = the recipe's only one) -> step of the table -> step that was run.
         expected: (step of the table, figure) -> reference.
-        source: Where the references were published.
         baseline: The row that it is compared with; "" = the recipe's.
         of: The rows that it averages; () = it is run.
     """
@@ -110,13 +106,9 @@ class Recipe:
     """A recipe with its values filled in.
 
     Attributes:
-        name: Its name.
-        description: One sentence about the result.
         values: Name -> value, overrides applied; those of variants are not among them.
         steps: In the order they run, those of all variants.
-        file: The file it was read from.
         table: The steps whose figures are the columns; () = there is no table.
-        rows: The table's rows.
         baseline: The row that the others are compared with; "" = none.
         requires: Distributions to have installed -> what they bring.
         named: The texts that the user gave by `--set`: stores are read only at addresses among them.
@@ -432,8 +424,6 @@ class _Reader:
     ) -> Iterable[Row]:
         """The rows of the selected variants, and of the means whose rows are all among them."""
         rows: dict[str, Row] = {}
-        of_steps = {(name, key): value for name in self.table for key, value in self.steps[name].expected.items()}
-        sources = [of_steps.pop((name, "source"), None) for name in self.table]
 
         def known(expected: Cells) -> Cells:
             return {key: value for key, value in expected.items() if value is not None and key[0] in self.table}
@@ -446,8 +436,8 @@ class _Reader:
                     variant.name,
                     label(variant, variant.title, variant.place),
                     {seed: {step: own[step] for step in self.table} for seed, own in names[variant.name].items()},
-                    known({**of_steps, **variant.expected}),
-                    next((str(one) for one in (variant.source, *sources) if one is not None), ""),
+                    known(variant.expected),
+                    str(variant.source or ""),
                     "-".join((self.baseline, *variant.parts[1:])) if self.baseline else "",
                 )
             for mean in self.means:
@@ -487,7 +477,6 @@ def _step(section: Section, defaults: Section) -> Step:
         options=merged(shared, options),
         output=output,
         title=section.wanted("title", str, "text") if section.get("title") is not None else "",
-        expected=section.section("expected"),
         place=section.place,
         places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
     )

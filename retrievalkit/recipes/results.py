@@ -119,17 +119,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A variant and its cells, by column.
-
-    Attributes:
-        name: Its name.
-        title: Its label.
-        source: Where the references were published.
-        cells: Column -> cell.
-        steps: All that it builds on.
-        seconds: How long these took.
-        baseline: The row that it is compared with; "" = none.
-    """
+    """A variant and its cells, by column; `steps` are all that it builds on, and took so many seconds."""
 
     name: str
     title: str
@@ -145,7 +135,6 @@ class Results:
     """The table of a recipe.
 
     Attributes:
-        recipe: Its name.
         rows: Those that are complete.
         baseline: The row that the others are compared with, if it is among them.
         missing: Reference figures that were not measured.

@@ -8,14 +8,14 @@ and results.md.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import click
 
+from retrievalkit import storage
 from retrievalkit.errors import InputError
 from retrievalkit.recipes.display import Display
 from retrievalkit.recipes.job import Job
@@ -23,7 +23,7 @@ from retrievalkit.recipes.log import StepLog
 from retrievalkit.recipes.outcome import Outcome, Plan, StepResult, read_figures, read_per_query
 from retrievalkit.recipes.recipe import Recipe
 from retrievalkit.recipes.results import Results, tabulate
-from retrievalkit.recipes.side_by_side import run_side_by_side
+from retrievalkit.recipes.schedule import run_steps
 from retrievalkit.recipes.state import STATE, State
 from retrievalkit.recipes.step import texts
 from retrievalkit.registry.modules import package_folder
@@ -36,7 +36,6 @@ def run(
     *,
     cli: click.Group,
     force: bool = False,
-    verbose: bool = False,
     together: int | None = None,
 ) -> Outcome:
     """Run a recipe; `together` says how many steps run side by side, in processes of their own.
@@ -64,18 +63,15 @@ def run(
             seconds=state.steps[job.step.name]["seconds"],
             skipped=skipped,
             figures=read_figures(job.output),
-            expected=job.step.expected,
         )
         if results[job.step.name].figures and recipe.table:
             # After each row, so that a run that is cut off leaves the rows it finished.
             _table(recipe, in_order(), folder, tested=False)
 
-    with state.held():
-        display = Display(jobs, str(output), verbose=verbose, together=together is not None)
-        if together is None:
-            _run_in_order(jobs, state, cli, display, force=force, done=done)
-        else:
-            run_side_by_side(jobs, state, display, together=together, force=force, done=done)
+    # The lock is within the folder, which may be all that can be written here.
+    with storage.held(folder, lock=storage.place_of(folder) / ".run.lock"):
+        display = Display(jobs, str(output), together=together is not None)
+        run_steps(jobs, state, display, cli=cli, together=together, force=force, done=done)
         return Outcome(in_order(), _table(recipe, in_order(), folder) if recipe.table else None)
 
 
@@ -134,38 +130,6 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
         )
         raise InputError(msg)
     return jobs
-
-
-def _run_in_order(
-    jobs: Sequence[Job],
-    state: State,
-    cli: click.Group,
-    display: Display,
-    *,
-    force: bool,
-    done: Callable[[Job, bool], None],
-) -> None:
-    for job in jobs:
-        key = state.key(job)
-        if not force and state.is_done(job, key):
-            display.keep(job)
-            done(job, True)
-            continue
-        log = StepLog(state.folder, job.step.name)
-        resumed, before = state.begin(job, key)
-        display.start(job, resumed=resumed, seconds=before)
-        start = time.perf_counter()
-        try:
-            job.run(cli, log, resume=resumed)
-        except BaseException as error:
-            state.interrupt(job, before + time.perf_counter() - start)
-            display.fail(job, log, error)
-            raise
-        seconds = before + time.perf_counter() - start
-        state.finish(job, seconds)
-        display.finish(job, log, seconds)
-        done(job, False)
-    display.show_kept()
 
 
 def _table(recipe: Recipe, steps: Sequence[StepResult], folder: Path, *, tested: bool = True) -> Results:

@@ -33,12 +33,7 @@ NOWHERE = Place("", 0)
 
 
 class Section(dict[str, Any]):
-    """A mapping of a YAML file, with its place in the file.
-
-    Attributes:
-        place: Where it starts.
-        places: Key -> where it is.
-    """
+    """A mapping of a YAML file, with its place and those of its keys."""
 
     def __init__(self, place: Place = NOWHERE) -> None:
         super().__init__()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import storage
+from retrievalkit import __version__, storage
 from retrievalkit.data import sources
 from retrievalkit.errors import ArtifactError
 from retrievalkit.models.pretrained import locate_model
@@ -40,13 +39,7 @@ class _Content:
 
 
 class State:
-    """The state file of a run, written after each change.
-
-    Attributes:
-        folder: The run's folder.
-        recipe: The recipe that is run.
-        steps: Step -> its entry: key, done, seconds, and the fingerprint of its output.
-    """
+    """The state file of a run, written after each change: step -> key, done, seconds, fingerprint of its output."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         """Read the state of an earlier run of the same recipe, or start one in a new folder.
@@ -72,21 +65,12 @@ class State:
         else:
             storage.check_output(folder)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other runs out of the folder until this one ends, however it ends.
-
-        Raises:
-            ArtifactError: Another run is at work there.
-        """
-        # Within the folder, which may be all that can be written here.
-        with storage.held(self.folder, lock=storage.place_of(self.folder) / ".run.lock"):
-            yield
-
     def key(self, job: Job) -> str:
         """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""
         inputs = {name: self.steps[name].get("fingerprint") for name in job.step.uses}
-        return job.key(inputs | {text: self._input(text) for text in texts(job.step.options)})
+        inputs |= {text: self._input(text) for text in texts(job.step.options)}
+        step = job.step
+        return storage.fingerprint_value([__version__, step.command, step.options, step.output, inputs])
 
     def is_done(self, job: Job, key: str) -> bool:
         """Whether an earlier run did the same, and its output is still there."""

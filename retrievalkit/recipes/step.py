@@ -27,13 +27,9 @@ class Step:
 
     Attributes:
         name: Its name for other steps; starts with the variant's name and the seed if it belongs to them alone.
-        command: The name of an rkit command.
         options: Its options and arguments, which may still contain `${steps.NAME}`.
         output: The file or folder that it writes, relative to the run's folder; None = it only prints.
         title: What it does and why, in words; "" = only the command is known.
-        expected: Figures to compare with, and their "source".
-        place: Where it is in the file.
-        places: Option -> where it is.
     """
 
     name: str
@@ -41,7 +37,6 @@ class Step:
     options: Mapping[str, Any]
     output: str | None = None
     title: str = ""
-    expected: Mapping[str, Any] = field(default_factory=dict)
     place: Place = NOWHERE
     places: Mapping[str, Place] = field(default_factory=dict)
 
@@ -213,12 +208,7 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
 
 
 def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]:
-    """The goals and all that they build on, directly or not.
-
-    Args:
-        uses: Step -> the steps whose outputs it reads.
-        goals: Names of steps.
-    """
+    """The goals and all that they build on, directly or not."""
     reached: set[str] = set()
     waiting = list(goals)
     while waiting:

@@ -65,6 +65,7 @@ DISTRIBUTIONS = {
     "analyse-views": "retrievalkit-mvr",
     "export": "retrievalkit-export",
     "serve": "retrievalkit-serve",
+    **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }
 """Commands of distributions of ours -> the distribution to install."""
 
@@ -108,7 +109,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the click or declared command, for a check the function, for recipes a Path.
+        """Import the class; for a command the declared or click command, for a check the function, for recipes a Path.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -137,7 +138,7 @@ def _not_of_kind(kind: str, loaded: object) -> str:
         import click
 
         fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
-        problem = "no command. Decorate it with @click.command() or @retrievalkit.contracts.declarations.command."
+        problem = "no command. Decorate it with @retrievalkit.contracts.commands.command or @click.command()."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
     elif kind == "recipe":

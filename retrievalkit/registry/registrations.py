@@ -71,7 +71,7 @@ def register_sources(register: Register) -> None:
     register("hf", "retrievalkit.data.sources.remote:HuggingFace")
     register("irds", "retrievalkit.data.sources.remote:IrDatasets")
     register("pydoc", "retrievalkit.data.sources.pydoc:PythonDocumentation")
-    register("parquet", "retrievalkit.data.sources.parquet:Parquet")
+    register("parquet", "retrievalkit.data.sources.local:Parquet")
     for ending in ("jsonl", "json", "tsv", "csv"):
         register(ending, "retrievalkit.data.sources.local:Local")
 

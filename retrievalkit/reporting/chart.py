@@ -25,14 +25,7 @@ _MOST_POINTS = 2 * WIDTH
 
 @dataclass(frozen=True)
 class _Axis:
-    """Maps values to places.
-
-    Attributes:
-        low: The value at `start`.
-        high: The value at `end`.
-        start: A place in the picture.
-        end: A place in the picture.
-    """
+    """Maps the values from low to high to places from start to end."""
 
     low: float
     high: float

@@ -29,15 +29,6 @@ def table(
     texts: Sequence[str] = (),
     pictures: Sequence[Any] = (),
 ) -> str:
-    """A table; numbers have four decimals.
-
-    Args:
-        title: What it is.
-        columns: The heads.
-        rows: The cells.
-        numeric: The columns with numbers, which stand to the right.
-        texts: Lines below it.
-        pictures: Plots (`evaluate.compare.page.Picture`) below it.
-    """
+    """A table, with lines and plots below it; numbers have four decimals, and numeric columns stand to the right."""
     values = {"columns": columns, "rows": rows, "numeric": numeric, "texts": texts, "pictures": pictures}
     return render(_PAGE, title=title, **values)

@@ -149,13 +149,6 @@ def cut(parts: Sequence[str], kind: str, limit: int, lost: int) -> None:
 def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) -> None:
     """Note that texts are empty.
 
-    Args:
-        kind: What they are, in the plural.
-        source: Where they come from.
-        among: How many texts it has.
-        count: How many of these are empty.
-        first: The ids of the first of them.
-
     Raises:
         InputError: The command is strict.
     """
@@ -170,12 +163,7 @@ def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) 
 
 
 class Blanks:
-    """Counts the empty texts of a source.
-
-    Args:
-        kind: The kind of text, in the plural.
-        source: Where the texts come from.
-    """
+    """Counts the empty texts of a kind, in the plural, of a source."""
 
     def __init__(self, kind: str, source: str) -> None:
         self.kind = kind

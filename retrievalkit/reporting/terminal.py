@@ -23,12 +23,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines that may quote names and texts of strangers.
-
-    Args:
-        text: The lines.
-        err: Print to standard error.
-    """
+    """Print lines that may quote names and texts of strangers."""
     stream = sys.stderr if err else sys.stdout
     stream.write(f"{printable(text, lines=True)}\n")
     stream.flush()

@@ -11,30 +11,31 @@ in memory that does not grow with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import View
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import max_products
+
+# Inner products held in memory at once.
+LIMIT = 1 << 24
 
 
 def scores(queries: Representation, documents: Representation) -> Tensor:
-    """The score of every query with every document.
-
-    Args:
-        queries: Q texts.
-        documents: D texts.
-
-    Returns:
-        (Q, D) scores.
+    """The scores (Q, D) of every query with every document.
 
     Raises:
         UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
-    _check_comparable(queries, documents)
+    for what in ("vectors", "weights"):
+        query, document = getattr(queries, what), getattr(documents, what)
+        check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
     total = None
     if queries.vectors is not None:
         best = _best_products(queries, documents)
@@ -58,19 +59,57 @@ def _best_products(queries: Representation, documents: Representation) -> Tensor
     rows, (texts, m, _) = queries.vectors.flatten(0, 1), documents.vectors.shape
     if m == 1:
         return vector_scores(queries, documents).squeeze(3)
-    if len(rows) * texts * m <= max_products.LIMIT:
+    if len(rows) * texts * m <= LIMIT:
         # Not amax, which divides the gradient among equal products.
         return vector_scores(queries, documents).max(dim=3).values
-    found = max_products.max_products(rows, documents.vectors, documents.vector_mask)
-    return found.view(*queries.vectors.shape[:2], texts)
+    best: Tensor = _MaxProducts.apply(rows, documents.vectors, documents.vector_mask)  # type: ignore[no-untyped-call]
+    return best.view(*queries.vectors.shape[:2], texts)
+
+
+class _MaxProducts(torch.autograd.Function):
+    """The greatest product of each query vector with each document's, chunk by chunk, forward and backward.
+
+    The plain expression for late interaction of 128 queries of 32 vectors with 1,024 documents of 200 computes 840
+    million products and keeps them for the backward pass. Only the greatest has a gradient: its index is enough.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, documents: Tensor, mask: Tensor | None) -> Tensor:
+        best, places = [], []
+        for part in _chunks(queries, documents):
+            some = documents[part]
+            products = (queries @ some.flatten(0, 1).T).view(len(queries), *some.shape[:2])  # (rows, some, m)
+            if mask is not None:
+                products = products.masked_fill(~mask[part], float("-inf"))
+            greatest = products.max(dim=2)
+            best.append(greatest.values)
+            places.append(greatest.indices.to(torch.int32))
+        ctx.save_for_backward(queries, documents, torch.cat(places, dim=1))
+        return torch.cat(best, dim=1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        queries, documents, places = ctx.saved_tensors
+        of_queries, of_documents = torch.zeros_like(queries), torch.empty_like(documents)
+        for part in _chunks(queries, documents):
+            some = documents[part]
+            spread = queries.new_zeros(len(queries), *some.shape[:2])
+            spread.scatter_(2, places[:, part, None].long(), gradient[:, part, None].to(queries.dtype))
+            spread = spread.flatten(1)  # (rows, some * m)
+            of_queries += spread @ some.flatten(0, 1)
+            of_documents[part] = (spread.T @ queries).view(some.shape)
+        return of_queries, of_documents, None
+
+
+def _chunks(queries: Tensor, documents: Tensor) -> Iterator[slice]:
+    size = max(1, LIMIT // max(1, len(queries) * documents.shape[1]))
+    for start in range(0, len(documents), size):
+        yield slice(start, start + size)
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:
-    """The inner product of every query vector with every document vector.
-
-    Returns:
-        (Q, m_q, D, m_d) inner products, -inf where the document has no such vector.
-    """
+    """(Q, m_q, D, m_d): the inner products of all query and document vectors, -inf where a document lacks one."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     n_queries, m_q, dim = queries.vectors.shape
@@ -83,12 +122,23 @@ def vector_scores(queries: Representation, documents: Representation) -> Tensor:
     return products
 
 
-def viewed(queries: Representation, view: View) -> Representation:
-    """The queries with what an index compares of them.
+def own_scores(queries: Representation, documents: Representation, positives: Tensor) -> Tensor:
+    """(Q, m): each query's scores with the vectors of its own positive, -inf where it has none; one vector a query."""
+    assert queries.vectors is not None
+    assert documents.vectors is not None
+    own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
+    return own if documents.vector_mask is None else own.masked_fill(~documents.vector_mask[positives], float("-inf"))
 
-    Raises:
-        UnsupportedError: They have not got it.
-    """
+
+def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
+    """The mean cross entropy of logits (Q, D) with positives (Q,) as targets; `ignore` (Q, D) masks negatives."""
+    if ignore is not None:
+        logits = logits.masked_fill(ignore, float("-inf"))
+    return functional.cross_entropy(logits, positives)
+
+
+def viewed(queries: Representation, view: View) -> Representation:
+    """The queries with what an index compares of them; UnsupportedError if they lack it."""
     if view == "all":
         return queries
     if getattr(queries, view) is None:
@@ -98,22 +148,12 @@ def viewed(queries: Representation, view: View) -> Representation:
 
 
 def vectors_alone(queries: Representation, dim: int) -> Tensor:
-    """The vectors of queries, for an index that holds vectors of this length and nothing else.
-
-    Raises:
-        UnsupportedError: They have weights, no vectors, or vectors of another length.
-    """
+    """The vectors of queries, for an index of nothing but vectors of this length; UnsupportedError for others."""
     if queries.vectors is None or queries.weights is not None:
         msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
         raise UnsupportedError(msg)
     check_sizes("vectors", queries.vectors.shape[2], dim)
     return queries.vectors
-
-
-def _check_comparable(queries: Representation, documents: Representation) -> None:
-    for what in ("vectors", "weights"):
-        query, document = getattr(queries, what), getattr(documents, what)
-        check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
 
 
 def check_sizes(what: str, query: int, document: int) -> None:

@@ -66,7 +66,7 @@ def explain(
 def _reasons(
     searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
 ) -> list[Found]:
-    """The explanation of each document's score in one source; empty if unknown."""
+    """The explanation of each document's score in one source, by the parts that it compares; empty if unknown."""
     unknown = [Found("")] * len(ids)
     if not isinstance(source, OpenIndex) or not ids or source.label in searcher.without_reasons:
         return unknown
@@ -79,48 +79,37 @@ def _reasons(
     texts = {document: (passages[document].title, passages[document].text) for document in ids if document in passages}
     if not texts:
         return unknown
-    # The search and `rkit encode` noted the texts that are cut.
-    with searcher.encoders.using(source) as retriever, notices.gathered():
-        reasons = _compared(searcher, retriever, query.text, list(texts.values()), source)
-    if not reasons:
-        # One vector per text and query: another query need not be encoded to find that out.
-        searcher.without_reasons.add(source.label)
-    by_id = dict(zip(texts, reasons, strict=False))
-    return [by_id.get(document, Found("")) for document in ids]
-
-
-def _compared(
-    searcher: Searcher, retriever: Retriever, query: str, texts: Sequence[Text], index: OpenIndex
-) -> list[Found]:
-    """The similarities of a query and each text, by the parts of the representations that the index compares."""
     # Of a search of texts alone, the import of torch would take most of the time.
     from retrievalkit.scoring import scores, viewed
 
-    asked = viewed(searcher.encoders.encode(index, [("", query)], "query"), index.indexer.view)
-    counts = index.manifest.get("counts", {})
-    if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
-        # With one vector on either side, there is nothing to add to the score.
-        return []
-    documents = viewed(searcher.encoders.encode(index, texts, "document"), index.indexer.view)
-    reasons = [Found("")] * len(texts)
-    if asked.vectors is not None:
-        reasons = _by_vectors(retriever, query, texts, asked, documents)
-    if asked.weights is None or documents.weights is None:
-        return reasons
-    # The terms shared by query and document, with their contributions; with vectors also both parts of the score.
-    products = asked.weights * documents.weights  # (D, vocabulary)
-    values, terms = products.topk(min(MOST, products.shape[1]), dim=1)
-    dense = None
-    if asked.vectors is not None:
-        dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0]
-    for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
-        shared = [(number, round(value, 6)) for number, value in zip(numbers, own, strict=True) if value > 0]
-        names = retriever.tower("document").tokens([number for number, _ in shared])
-        by_name = {name: value for name, (_, value) in zip(names, shared, strict=True)}
-        reasons[row] = replace(reasons[row], terms=by_name)
-        if dense is not None:
-            reasons[row] = replace(reasons[row], dense=float(dense[row]), lexical=float(products[row].sum()))
-    return reasons
+    # The search and `rkit encode` noted the texts that are cut.
+    with searcher.encoders.using(source) as retriever, notices.gathered():
+        view, counts = source.indexer.view, source.manifest.get("counts", {})
+        asked = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
+        if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
+            # One vector per text and query has no parts; another query need not be encoded to find that out.
+            searcher.without_reasons.add(source.label)
+            return unknown
+        documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
+        reasons = [Found("")] * len(texts)
+        if asked.vectors is not None:
+            reasons = _by_vectors(retriever, query.text, list(texts.values()), asked, documents)
+        if asked.weights is not None and documents.weights is not None:
+            # The terms shared by query and document, with their contributions; with vectors also both parts of the
+            # score.
+            products = asked.weights * documents.weights  # (D, vocabulary)
+            values, terms = products.topk(min(MOST, products.shape[1]), dim=1)
+            for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
+                shared = [(number, round(value, 6)) for number, value in zip(numbers, own, strict=True) if value > 0]
+                names = retriever.tower("document").tokens([number for number, _ in shared])
+                by_name = {name: value for name, (_, value) in zip(names, shared, strict=True)}
+                reasons[row] = replace(reasons[row], terms=by_name)
+            if asked.vectors is not None:
+                dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0].tolist()
+                parts = zip(reasons, dense, products.sum(dim=1).tolist(), strict=True)
+                reasons = [replace(one, dense=own, lexical=lexical) for one, own, lexical in parts]
+    by_id = dict(zip(texts, reasons, strict=True))
+    return [by_id.get(document, Found("")) for document in ids]
 
 
 def _vectors(representation: Representation) -> int:

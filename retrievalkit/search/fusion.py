@@ -13,15 +13,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievalkit import registry
+from retrievalkit import registry, storage
 from retrievalkit.contracts import Candidates, FusionMethod
 from retrievalkit.data.runs import Ranking
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.registry.component_options import read_call
 from retrievalkit.search.options import Missing, Normalization, RankConstant
 
@@ -110,6 +111,35 @@ class Fusion:
         for run in range(1, weighted.shape[1]):
             total += weighted[:, run]
         return total.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Index:
+    name: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The entries of a file of tuned weights that a search reads."""
+
+    indexes: list[_Index]
+    fusion: Fusion
+
+
+def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
+    """Read the best fusion from a file written by `--tune`."""
+    try:
+        do = "'rkit search INDEX INDEX --tune QRELS --output FILE' writes a file of tuned weights."
+        choice = storage.read_document(path, _Choice, do=do)
+    except (OptionError, UnknownNameError) as error:
+        raise DataError(str(error), file=path) from error
+    names = ", ".join(index.name for index in choice.indexes)
+    order = [index.identity for index in choice.indexes]
+    if len(order) != len(identities) or (order != list(identities) and sorted(order) == sorted(identities)):
+        msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Use the same order."
+        raise InputError(msg)
+    return choice.fusion
 
 
 class ReciprocalRanks(FusionMethod):

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from retrievalkit import storage
 from retrievalkit.contracts.declarations import Reads, method
 from retrievalkit.data import inputs as given
 from retrievalkit.data.qrels import read_qrels
-from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.data.queries import read_queries
+from retrievalkit.errors import InputError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun, Source
 from retrievalkit.indexing.query_encoders import JoinedEncoders
 from retrievalkit.reporting import notebook, notices
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.index import Index
-from retrievalkit.search.options import HybridOptions
+from retrievalkit.search.options import METRIC, HybridOptions
 from retrievalkit.search.searchable import Searching
 from retrievalkit.search.searcher import HITS, Searcher
-from retrievalkit.search.tuning import METRIC, Tuned, tune, write_choice
+
+if TYPE_CHECKING:
+    from retrievalkit.search.tuning import Tuned
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Hybrid(Searching):
 
     @property
     def searcher(self) -> Searcher:
-        """The program's searcher of all of them, made anew once an index was changed.
+        """The program's searcher of all of them, joined again once an index was changed.
 
         Raises:
             InputError: It was closed.
@@ -101,32 +105,16 @@ class Hybrid(Searching):
         Raises:
             InputError: No query is judged, or there is nothing to tune.
         """
-        judged = read_qrels(given.judgements(qrels), "dev")
-        asked = self._queries(queries)
-        if self._options.weights is not None:
-            msg = "weights are given, but tuning searches for weights. Leave them out."
-            raise OptionError(msg)
-        fixed = replace(self._options, fusion=self._options.fusion or "linear").fused(len(self.parts))
+        from retrievalkit.search.tuning import tune
+
+        judged, searcher = read_qrels(given.judgements(qrels), "dev"), self.searcher
+        asked = searcher.queries_of_runs() if queries is None else read_queries(given.queries(queries))
+        options = replace(self._options, fusion=self._options.fusion or "linear")
+        fixed = options.fused(len(self.parts), searcher.identities)
         assert fixed is not None
-        tuned = tune(self.searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
-        return self._with(tuned)
-
-    def _queries(self, queries: Any) -> list[Query]:
-        if queries is not None:
-            return read_queries(given.queries(queries))
-        if self.searcher.indexes:
-            msg = "the judgements have no texts. Give the queries to tune on: queries=..."
-            raise OptionError(msg)
-        runs = [one for one in self.parts if isinstance(one, Run)]
-        return [Query(name, "") for name in dict.fromkeys(name for run in runs for name in run)]
-
-    def _with(self, tuned: Tuned) -> Hybrid:
-        made = Hybrid.__new__(Hybrid)
-        made.parts, made.tuned, made._options = self.parts, tuned, self._options
-        searcher = self.searcher
-        made._joining, made._sources = threading.Lock(), self._sources
-        fusion = tuned.best.fusion
-        Searching.__init__(made, self.name, searcher, fusion=fusion, depth=self.depth, corpus=self.corpus)
+        made = copy.copy(self)
+        made.tuned = tune(searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
+        made.fusion = made.tuned.best.fusion
         return made
 
     def save_weights(self, path: str | os.PathLike[str]) -> None:
@@ -138,16 +126,14 @@ class Hybrid(Searching):
         if self.tuned is None:
             msg = "there are no tuned weights to write. Tune them first: hybrid.tune(qrels, queries)."
             raise InputError(msg)
-        write_choice(os.fspath(path), self.tuned)
+        storage.write_json(os.fspath(path), self.tuned.to_json())
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of its fusion."""
-        fusion = self.fusion or Fusion()
-        values: dict[str, Any] = {"fusion": fusion.method, "normalization": fusion.normalization}
-        values["weights"] = None if fusion.weights is None else list(fusion.weights)
-        values |= {"missing": fusion.missing, "rrf_k": fusion.rrf_k}
-        return {name: value for name, value in values.items() if value is not None}
+        named = {"method": "fusion"}
+        values = asdict(self.fusion or Fusion())
+        return {named.get(name, name): value for name, value in values.items() if value is not None}
 
     def mining_options(self) -> dict[str, Any]:
         """The options of `rk.mine_negatives` that find what the hybrid finds."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Named, Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs as given
-from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
+from retrievalkit.data.corpus import open_corpus, write_corpus
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.indexing.build import build_index
@@ -29,7 +29,6 @@ from retrievalkit.search.searcher import Searcher, opened
 
 if TYPE_CHECKING:
     from retrievalkit.indexing.retriever import Retriever
-    from retrievalkit.indexing.vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -72,184 +71,69 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
         return dict(values)
 
 
-@dataclass
-class Material:
-    """The arguments of `Index.build` that say what is indexed.
+@contextmanager
+def _source(
+    texts: str | None,
+    vectors: Any,
+    ids: Iterable[Any] | None,
+    output: Path,
+    model: Retriever | None = None,
+    encoding: Mapping[str, Any] | None = None,
+) -> Iterator[str]:
+    """The address that the indexer reads while the block lasts: the texts, or a folder of their vectors.
 
-    Attributes:
-        texts: The address of the passages, or of a vectors folder; None = there are only vectors.
-        vectors: Vectors that were made elsewhere; or a path, where those that the model makes are kept; or None.
-        ids: The ids of vectors that were made elsewhere.
-        model: The model that encodes; None = `texts` are indexed as they are, and queries of vectors are vectors.
-        encoding: The options of `VectorOptions` that were given.
-        named: The options of `ModelOptions` that were given, for a model that is not loaded.
+    Vectors go into a hidden folder beside the output, which stays after an interruption.
     """
-
-    texts: str | None
-    vectors: Any
-    ids: Iterable[Any] | None
-    model: Any = None
-    encoding: Mapping[str, Any] = field(default_factory=dict)
-    named: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: BuildOptions) -> Material:
-        """The material of a build.
-
-        Raises:
-            InputError: There is nothing to index, or an option has nothing to apply to.
-        """
-        texts, vectors, ids, model = options.texts, options.vectors, options.ids, options.model
-        encoding, named = (
-            {one.name: value for one in fields(kind) if (value := getattr(options, one.name)) != one.default}
-            for kind in (VectorOptions, ModelOptions)
-        )
-        ready = vectors is not None and not isinstance(vectors, str | os.PathLike)
-        if texts is None and not ready:
-            msg = "there is nothing to index. Give passages, or vectors that were made elsewhere: vectors=..., ids=..."
-            raise InputError(msg)
-        if ids is not None and not ready:
-            msg = "ids are for vectors that were made elsewhere. Give passages with ids as dicts with 'id' and 'text'."
-            raise OptionError(msg)
-        if ready and encoding:
-            msg = f"{', '.join(encoding)} has no effect on vectors that were made elsewhere. Leave it out."
-            raise OptionError(msg)
-        if model is None and (named or encoding or (vectors is not None and not ready)):
-            what = ", ".join([*named, *encoding]) or "vectors"
-            msg = f"{what} goes with a model to encode with, and there is none. Give it."
-            raise OptionError(msg)
-        address = None if texts is None else given.passages(texts)
-        return cls(address, vectors, ids, model, encoding, named)
-
-    @cached_property
-    def retriever(self) -> Retriever | None:
-        """The model, loaded.
-
-        Raises:
-            OptionError: Parts were named for a model that is loaded already.
-        """
-        if self.model is None:
-            return None
-        from retrievalkit.indexing.retriever import Retriever
-
-        if not isinstance(self.model, Retriever):
-            return Retriever.load(self.model, **self.named)
-        if self.named:
-            what, source = ", ".join(self.named), self.model.source
-            msg = f"{what} goes with the name of a model, and '{source}' is loaded already."
-            raise OptionError(msg)
-        return self.model
-
-    def check(self, indexer: str | None) -> None:
-        """Refuse an indexer of vectors without any, and one of texts with a model or vectors.
-
-        Raises:
-            OptionError: Says what to give.
-        """
-        if indexer is None:
-            return
-        wanted = registry.get("indexer", indexer).indexes  # type: ignore[attr-defined]
-        if wanted == "texts" and (self.model is not None or self.vectors is not None):
-            msg = f"indexer '{indexer}' indexes texts as they are. Leave out model=... and vectors=..."
-            raise OptionError(msg)
-        encoded = self.model is not None or self.vectors is not None or storage.kind_of(self.texts or "") == "vectors"
-        if wanted == "vectors" and not encoded:
-            msg = f"indexer '{indexer}' indexes vectors. Give the model that encodes the texts: model=..."
-            raise OptionError(msg)
-
-    def folder(self, output: Path) -> AbstractContextManager[str]:
-        """What the indexer reads: the texts, or a folder of vectors beside the output while the block lasts."""
-        if self.vectors is not None and not isinstance(self.vectors, str | os.PathLike):
-            return self._written(output)
-        assert self.texts is not None
-        return nullcontext(self.texts) if self.retriever is None else self._encoded(self.retriever, self.texts, output)
-
-    @contextmanager
-    def _encoded(self, model: Retriever, texts: str, output: Path) -> Iterator[str]:
-        if self.vectors is not None:
-            model.encode_documents(texts, output=self.vectors, **self.encoding)
-            yield os.fspath(self.vectors)
-            return
-        with _beside(output) as work:
-            identity = [model.model.fingerprint, model.model.changed, fingerprint(texts), dict(self.encoding)]
-            folder = work / f"vectors-{storage.fingerprint_value(identity)[:12]}"
-            if not folder.exists():
-                model.encode_documents(texts, output=folder, **self.encoding)
-            yield str(folder)
-
-    @contextmanager
-    def _written(self, output: Path) -> Iterator[str]:
-        # torch takes seconds to import.
-        from retrievalkit.indexing.vectors import Vectors
-        from retrievalkit.models.retriever import describe_retriever
-
-        entries: dict[str, Any] = {}
-        if self.texts is None:
-            made = Vectors.of(self.vectors, self.ids)
-        else:
-            corpus = open_corpus(self.texts)
-            made = _of_passages(self.vectors, self.ids, corpus)
-            described = storage.describe_input(self.texts, corpus.fingerprint())
-            entries["inputs"] = {"texts": described}
-            entries["corpus"] = {"source": described["path"], "fingerprint": corpus.fingerprint()}
-        if self.retriever is not None:
-            with self.retriever.lock:
-                # It may have encoded other texts since.
-                self.retriever.model.dimensions = made.dimensions
-                entries["checkpoint"] = describe_retriever(self.retriever.source, self.retriever.model)
-        with _beside(output) as work:
+    place, encoding = storage.place_of(output), encoding or {}
+    beside = place.with_name(f".{place.name}.building")
+    if vectors is not None and not isinstance(vectors, str | os.PathLike):
+        with storage.work_folder(beside) as work:
             folder = work / "vectors"
             with storage.write_folder(folder, overwrite=True) as staging:
-                made.write(staging, **entries)
+                _write_vectors(staging, texts, vectors, ids, model)
+            yield str(folder)
+        return
+    assert texts is not None
+    if model is None:
+        yield texts
+    elif vectors is not None:
+        model.encode_documents(texts, output=vectors, **encoding)
+        yield os.fspath(vectors)
+    else:
+        with storage.work_folder(beside) as work:
+            identity = [model.model.fingerprint, model.model.changed, fingerprint(texts), dict(encoding)]
+            folder = work / f"vectors-{storage.fingerprint_value(identity)[:12]}"
+            if not folder.exists():
+                model.encode_documents(texts, output=folder, **encoding)
             yield str(folder)
 
 
-@contextmanager
-def added(texts: Any, vectors: Any, ids: Iterable[Any] | None, index: Path) -> Iterator[str]:
-    """What a change of an index reads while the block lasts: passages, or a folder of vectors.
-
-    Raises:
-        InputError: There is nothing to add, or the vectors have no ids.
-    """
-    if vectors is None and texts is not None and given.are_vectors(texts):
-        texts, vectors = None, texts
-    known = ids is not None or texts is not None or hasattr(vectors, "representation") or hasattr(vectors, "columns")
-    if vectors is None and texts is None:
-        msg = "there is nothing to add. Give passages, or vectors with ids=..."
-        raise InputError(msg)
-    if not known:
-        msg = "the vectors have no ids, and would take the places of texts with their numbers. Give ids=..."
-        raise InputError(msg)
-    address = None if texts is None else given.passages(texts, numbered=False)
-    with storage.scratch() as work:
-        if vectors is not None and isinstance(address, InMemory):
-            # The change looks its texts up by the address in the folder of vectors.
-            kept = work / "texts.jsonl"
-            write_corpus(kept, open_corpus(address))
-            address = str(kept)
-        with Material(address, vectors, ids).folder(index) as place:
-            yield place
-
-
-def _of_passages(vectors: Any, ids: Iterable[Any] | None, corpus: Corpus) -> Vectors:
-    """Vectors with their own ids, or else with those of the passages."""
+def _write_vectors(
+    folder: Path, texts: str | None, vectors: Any, ids: Iterable[Any] | None, model: Retriever | None
+) -> None:
+    """Write vectors that were made elsewhere, with the passages that they are of and the model that encodes queries."""
+    # torch takes seconds to import.
     from retrievalkit.indexing.vectors import Vectors
+    from retrievalkit.models.retriever import describe_retriever
 
-    named = ids is not None or isinstance(vectors, Vectors) or hasattr(vectors, "columns")
-    made = Vectors.of(vectors, ids if named else corpus.ids())
-    if lacking := corpus.missing(made.ids):
-        first = next(one for one in made.ids if one in lacking)
-        msg = f"there is a vector of '{first}', and no passage with this id. Give the passages of the vectors."
-        raise InputError(msg)
-    return made
-
-
-@contextmanager
-def _beside(output: Path) -> Iterator[Path]:
-    """A hidden folder beside the output, which stays after an interruption."""
-    place = storage.place_of(output)
-    with storage.work_folder(place.with_name(f".{place.name}.building")) as work:
-        yield work
+    entries: dict[str, Any] = {}
+    corpus = None if texts is None else open_corpus(texts)
+    own_ids = ids is not None or isinstance(vectors, Vectors) or hasattr(vectors, "columns")
+    made = Vectors.of(vectors, ids if own_ids or corpus is None else corpus.ids())
+    if texts is not None and corpus is not None:
+        if lacking := corpus.missing(made.ids):
+            first = next(one for one in made.ids if one in lacking)
+            msg = f"there is a vector of '{first}', and no passage with this id. Give the passages of the vectors."
+            raise InputError(msg)
+        described = storage.describe_input(texts, corpus.fingerprint())
+        entries["inputs"] = {"texts": described}
+        entries["corpus"] = {"source": described["path"], "fingerprint": corpus.fingerprint()}
+    if model is not None:
+        with model.lock:
+            # It may have encoded other texts since.
+            model.model.dimensions = made.dimensions
+            entries["checkpoint"] = describe_retriever(model.source, model.model)
+    made.write(folder, **entries)
 
 
 @dataclass(frozen=True)
@@ -352,20 +236,53 @@ class Index(Searching):
         """
         output = Path(options.output or "")
         storage.check_output(output, overwrite=options.overwrite)
-        source = Material.of(options)
-        source.check(options.indexer)
-        with source.folder(output) as place:
+        texts, vectors, model = options.texts, options.vectors, options.model
+        encoding, named = (
+            {one.name: value for one in fields(kind) if (value := getattr(options, one.name)) != one.default}
+            for kind in (VectorOptions, ModelOptions)
+        )
+        ready = vectors is not None and not isinstance(vectors, str | os.PathLike)
+        if texts is None and not ready:
+            msg = "there is nothing to index. Give passages, or vectors that were made elsewhere: vectors=..., ids=..."
+            raise InputError(msg)
+        if options.ids is not None and not ready:
+            msg = "ids are for vectors that were made elsewhere. Give passages with ids as dicts with 'id' and 'text'."
+            raise OptionError(msg)
+        if ready and encoding:
+            msg = f"{', '.join(encoding)} has no effect on vectors that were made elsewhere. Leave it out."
+            raise OptionError(msg)
+        if model is None and (named or encoding or (vectors is not None and not ready)):
+            what = ", ".join([*named, *encoding]) or "vectors"
+            msg = f"{what} goes with a model to encode with, and there is none. Give it."
+            raise OptionError(msg)
+        address = None if texts is None else given.passages(texts)
+        encoded = model is not None or vectors is not None or storage.kind_of(address or "") == "vectors"
+        wanted = options.indexer and registry.get("indexer", options.indexer).indexes  # type: ignore[attr-defined]
+        if wanted == "texts" and (model is not None or vectors is not None):
+            msg = f"indexer '{options.indexer}' indexes texts as they are. Leave out model=... and vectors=..."
+            raise OptionError(msg)
+        if wanted == "vectors" and not encoded:
+            msg = f"indexer '{options.indexer}' indexes vectors. Give the model that encodes the texts: model=..."
+            raise OptionError(msg)
+        if model is not None and not hasattr(model, "encode_documents"):
+            from retrievalkit.indexing.retriever import Retriever
+
+            model = Retriever.load(model, **named)
+        elif named:
+            msg = f"{', '.join(named)} goes with the name of a model, and '{model.source}' is loaded already."
+            raise OptionError(msg)
+        with _source(address, vectors, options.ids, output, model, encoding) as place:
             build_index(
                 place,
                 indexer=options.indexer,
                 output=output,
                 options=options.indexer_options,
                 overwrite=options.overwrite,
-                texts=source.texts if isinstance(source.texts, InMemory) else None,
+                texts=address if isinstance(address, InMemory) else None,
                 parts=options.shards,
                 cluster=options.cluster,
             )
-        return cls.open(output, model=source.retriever)
+        return cls.open(output, model=model)
 
     @classmethod
     @method(OpenIndexOptions)
@@ -419,8 +336,25 @@ class Index(Searching):
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.
         """
         place = self.moved_model if options.model is None else options.model
-        with added(options.texts, options.vectors, options.ids, self.folder) as coming:
-            return self._change(add=coming, model=place, precision=options.precision)
+        texts, vectors, ids = options.texts, options.vectors, options.ids
+        if vectors is None and texts is not None and given.are_vectors(texts):
+            texts, vectors = None, texts
+        if vectors is None and texts is None:
+            msg = "there is nothing to add. Give passages, or vectors with ids=..."
+            raise InputError(msg)
+        named = hasattr(vectors, "representation") or hasattr(vectors, "columns")
+        if ids is None and texts is None and not named:
+            msg = "the vectors have no ids, and would take the places of texts with their numbers. Give ids=..."
+            raise InputError(msg)
+        address = None if texts is None else given.passages(texts, numbered=False)
+        with storage.scratch() as work:
+            if vectors is not None and isinstance(address, InMemory):
+                # The change looks its texts up by the address in the folder of vectors.
+                kept = work / "texts.jsonl"
+                write_corpus(kept, open_corpus(address))
+                address = str(kept)
+            with _source(address, vectors, ids, self.folder) as coming:
+                return self._change(add=coming, model=place, precision=options.precision)
 
     @method(DeleteOptions)
     def delete(self, options: DeleteOptions) -> dict[str, int]:
@@ -461,7 +395,7 @@ class Index(Searching):
             after = self._opened()
             after.encoders.adopt(before.encoders)
             with self._reading:
-                self._searcher, self._reader = after, None
+                self._searcher = after
                 self.manifest = after.indexes[0].manifest
         return outcome.as_json()
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Normalization = Literal["none", "min_max", "z_score"]
 Missing = Literal["computed", "minimum", "zero"]
+METRIC = "nDCG@10"
+"""Tuning maximises it by default."""
 RankConstant = Annotated[int, Ge(0), Le(1_000_000_000)]
 """Ranks are added to it as 32-bit numbers."""
 
@@ -62,7 +64,7 @@ class FusionOptions:
             identities: Fingerprints of the indexes, with which a file of weights is compared; None = the indexes are
                 not open yet, and the file is not read.
         """
-        from retrievalkit.search.fusion import Fusion
+        from retrievalkit.search.fusion import Fusion, read_choice
 
         given = self.given()
         if indexes == 1:
@@ -73,8 +75,6 @@ class FusionOptions:
         weights = self.weights
         if isinstance(weights, str) and Path(weights).is_file():
             if identities is not None:
-                from retrievalkit.search.tuning import read_choice
-
                 tuned = read_choice(weights, identities)
                 known = {"fusion": tuned.method, **vars(tuned)}
                 for name, value in given.items():

@@ -6,7 +6,6 @@ continues at the first incomplete window.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,8 @@ from retrievalkit.contracts import Text
 from retrievalkit.contracts.cluster import check_same, spread_map
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.examples import Example, against_corpus, note_dropped, read_examples, write_examples
+from retrievalkit.data.example_table import Examples
+from retrievalkit.data.examples import against_corpus, note_dropped, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Hits, open_run, write_run
 from retrievalkit.data.sources import InMemory, fingerprint
@@ -36,24 +36,15 @@ from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.reporting.terminal import say
 from retrievalkit.search.rerank import DEPTH, RerankOptions
 
 WINDOW = 4_096
 """Pairs that are sorted by length and scored together: the unit of memory and of resuming."""
 _Window = list[tuple[str, Text]]
-_SCORES, _CHECKSUMS, _IDENTITY = "scores.f32", "checksums.txt", "identity.json"
 
 
-def rerank_run(options: RerankOptions) -> tuple[Run, dict[str, Any]]:
-    """Score the best documents of a run, and write them by score; equal scores stay in their order.
-
-    Returns:
-        The run, and counts.
-
-    Raises:
-        InputError: Something about the input is wrong; nothing was written.
-    """
+def rerank_run(options: RerankOptions) -> Run:
+    """Score the best documents of a run, and write them by score; equal scores stay in their order."""
     output, run = Path(options.output or ""), options.run
     _check_output(output, run)
     first = {query: hits[: options.k or DEPTH] for query, hits in open_run(run).items()}
@@ -87,7 +78,7 @@ def rerank_run(options: RerankOptions) -> tuple[Run, dict[str, Any]]:
     def pairs() -> Iterator[tuple[str, str]]:
         return ((texts[query], document) for query, hits in first.items() for document, _ in hits)
 
-    with _Job(options, corpus).scores(pairs, count, output, identity) as scores:
+    with _scores(options, corpus, pairs, count, identity) as scores:
         # As text and back: the shortest decimals that stand for these 32-bit floats.
         values = map(float, scores.astype(str))
         ranked: dict[str, Hits] = {
@@ -96,19 +87,14 @@ def rerank_run(options: RerankOptions) -> tuple[Run, dict[str, Any]]:
             for query, hits in first.items()
         }
         write_run(output, ranked)
-    name = f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked"
-    return Run.found(ranked.items(), name), {"output": str(output), "queries": len(first), "pairs": count}
+    found = Run.found(ranked.items(), f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked")
+    found.report = {"output": str(output), "queries": len(first), "pairs": count}
+    found.summary = f"{output}: {counted(len(first), 'queries')}, {counted(count, 'pairs')} scored"
+    return found
 
 
-def score_examples(options: RerankOptions) -> dict[str, Any]:
-    """Write training examples with a score for each of their documents, for distillation.
-
-    Returns:
-        Counts.
-
-    Raises:
-        InputError: Something about the input is wrong; nothing was written.
-    """
+def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
+    """Write training examples with a score for each of their documents, for distillation."""
     output = Path(options.output or "")
     _check_output(output, options.examples)
     corpus = open_corpus(options.corpus)
@@ -124,15 +110,20 @@ def score_examples(options: RerankOptions) -> dict[str, Any]:
     if without:
         # The command's last line counts them.
         notices.check(f"{without:,} of the {len(read):,} examples of '{read.source}' have no negatives.")
-    count = sum(len(_documents(row)) for row in read.rows)
+    documents = [list(dict.fromkeys((*row.positives, *row.negatives))) for row in read.rows]
+    count = sum(map(len, documents))
 
     def pairs() -> Iterator[tuple[str, str]]:
-        return ((row.query, document) for row in read.rows for document in _documents(row))
+        return ((row.query, one) for row, own in zip(read.rows, documents, strict=True) for one in own)
 
-    with _Job(options, corpus).scores(pairs, count, output, {"examples": fingerprint(options.examples)}) as scores:
+    with _scores(options, corpus, pairs, count, {"examples": fingerprint(options.examples)}) as scores:
         values = map(float, scores.astype(str))
-        write_examples(output, (replace(row, teacher=dict(zip(_documents(row), values))) for row in read.rows))  # noqa: B905
-    return {"output": str(output), "examples": len(read), "without_negatives": without, "pairs": count}
+        scored = zip(read.rows, documents, strict=True)
+        write_examples(output, (replace(row, teacher={one: next(values) for one in own}) for row, own in scored))
+    report = {"output": str(output), "examples": len(read), "without_negatives": without, "pairs": count}
+    summary = f"{output}: {counted(len(read), 'examples')}, {counted(count, 'pairs')} scored"
+    summary += f" ({without:,} without negatives)" if without else ""
+    return Examples.written(output, options.corpus, report, summary, stays=stays)
 
 
 def _check_output(output: str | Path, source: str | Path) -> None:
@@ -147,87 +138,61 @@ def _check_output(output: str | Path, source: str | Path) -> None:
         raise InputError(msg)
 
 
-def _documents(row: Example) -> list[str]:
-    return list(dict.fromkeys((*row.positives, *row.negatives)))
+@contextmanager
+def _scores(
+    options: RerankOptions,
+    corpus: Corpus,
+    pairs: Callable[[], Iterator[tuple[str, str]]],
+    count: int,
+    inputs: Mapping[str, Any],
+) -> Iterator[np.ndarray]:
+    """The scores of all pairs, float32, mapped from a file that is removed at the end of the block.
 
-
-class _Job:
-    """Scores pairs of a query's text and a document's id."""
-
-    def __init__(self, options: RerankOptions, corpus: Corpus) -> None:
-        self.settings = options.max_length, resolve_precision(options.precision, default_device()), options.batch_tokens
-        self.reranker = str(options.reranker)
-        self.scorer = _Scorer(self.reranker, *self.settings)
-        self.corpus = corpus
-        self.cluster = options.cluster
-
-    @contextmanager
-    def scores(
-        self, pairs: Callable[[], Iterator[tuple[str, str]]], count: int, output: Path, identity: Mapping[str, Any]
-    ) -> Iterator[np.ndarray]:
-        """The scores of all pairs, float32, mapped from a file; it is removed at the end of the block.
-
-        Args:
-            pairs: Gives the pairs, from the first one on at each call.
-            count: The number of pairs.
-            output: The final output; the scores are kept in a hidden folder beside it until it is complete.
-            identity: The inputs; scores that a killed command left are used only if theirs are the same.
-        """
-        identity = {
-            **identity,
-            "corpus": self.corpus.fingerprint(),
-            "reranker": [self.scorer.model.fingerprint, self.scorer.model.max_length],
-            "settings": [*self.settings, WINDOW],
-        }
-        with _work_folder(output, identity) as folder:
-            path, checksums = folder / _SCORES, folder / _CHECKSUMS
-            done = self._whole_windows(path, checksums)
-            with (
-                path.open("ab") as stream,
-                checksums.open("a", encoding="ascii") as sums,
-                ProgressBar("re-rank", count, unit="pairs", done=done) as bar,
-            ):
-                for scores in self._windows(partial(_texts, pairs, self.corpus, WINDOW, done), bar):
-                    data = scores.astype("<f4").tobytes()
-                    stream.write(data)
-                    stream.flush()
-                    # Last: it marks the window as complete.
-                    sums.write(f"{_checksum(data)}\n")
-                    sums.flush()
+    Args:
+        options: The re-ranker, and the output: the scores are kept in a hidden folder beside it until it is complete.
+        corpus: The documents.
+        pairs: Gives the pairs of a query's text and a document's id, from the first one on at each call.
+        count: The number of pairs.
+        inputs: Fingerprints; scores that a killed command left are used only if theirs are the same.
+    """
+    settings = options.max_length, resolve_precision(options.precision, default_device()), options.batch_tokens
+    output, reranker = Path(options.output or ""), str(options.reranker)
+    scorer = _Scorer(reranker, *settings)
+    model = scorer.model
+    identity = json.dumps(
+        {
+            **inputs,
+            "corpus": corpus.fingerprint(),
+            "reranker": [model.fingerprint, model.max_length],
+            "settings": [*settings, WINDOW],
+        },
+        sort_keys=True,
+    )
+    work = storage.partial_folder(output)
+    note, path = work / "identity.json", work / "scores.f32"
+    with storage.held(output):
+        if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != identity):
+            shutil.rmtree(work)
+        with storage.work_folder(work):
+            note.write_text(identity, encoding="utf-8")
+            with path.open("ab") as stream:
+                # A window that was cut off, or was the last and shorter one, is scored again.
+                done = stream.tell() // (4 * WINDOW) * WINDOW
+                stream.truncate(4 * done)
+                windows = partial(_windows, pairs, corpus, WINDOW, done)
+                with ProgressBar("re-rank", count, unit="pairs", done=done) as bar:
+                    if options.cluster is None:
+                        tokenized = prefetch(map(scorer.tokenize, windows()))
+                        scored: Iterator[np.ndarray] = (scorer.score(one, bar.advance) for one in tokenized)
+                    else:
+                        elsewhere = partial(_Scorer, storage.absolute(reranker), *settings, model.fingerprint)
+                        scored = spread_map(elsewhere, windows, options.cluster)
+                    for scores in scored:
+                        stream.write(scores.astype("<f4").tobytes())
+                        stream.flush()
+                        if options.cluster is not None:
+                            bar.advance(len(scores))
             yield np.memmap(path, dtype="<f4", mode="r", shape=(count,))
-
-    def _whole_windows(self, scores: Path, checksums: Path) -> int:
-        """The number of pairs that an earlier, killed command scored, as far as they are what it wrote.
-
-        What comes after them, such as a window that was cut off, is removed.
-        """
-        size = 4 * WINDOW
-        expected = checksums.read_bytes().split(b"\n")[:-1] if checksums.exists() and scores.exists() else []
-        scores.touch()
-        whole = 0
-        with scores.open("r+b") as stream:
-            # A window at the end may be shorter, and is scored again.
-            while whole < len(expected) and len(data := stream.read(size)) == size:
-                if _checksum(data).encode() != expected[whole]:
-                    again = f"from pair {whole * WINDOW + 1:,} on they are scored again"
-                    say(f"scores in '{scores}' were changed after they were written: {again}", err=True)
-                    break
-                whole += 1
-            stream.truncate(whole * size)
-        checksums.write_bytes(b"".join(one + b"\n" for one in expected[:whole]))
-        return whole * WINDOW
-
-    def _windows(self, texts: Callable[[], Iterator[_Window]], bar: ProgressBar) -> Iterator[np.ndarray]:
-        """The scores of each window of pairs."""
-        scorer = self.scorer
-        if self.cluster is None:
-            for window in prefetch(map(scorer.tokenize, texts())):
-                yield scorer.score(window, bar.advance)
-            return
-        place, own = storage.absolute(self.reranker), scorer.model.fingerprint
-        for scores in spread_map(partial(_Scorer, place, *self.settings, own), texts, self.cluster):
-            bar.advance(len(scores))
-            yield scores
 
 
 class _Scorer:
@@ -256,26 +221,9 @@ class _Scorer:
         return self.score(self.tokenize(window), lambda _: None)
 
 
-def _texts(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, size: int, done: int) -> Iterator[_Window]:
+def _windows(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, size: int, done: int) -> Iterator[_Window]:
     """The texts of the pairs after the first `done`, window by window."""
     rest = islice(pairs(), done, None)
     while window := list(islice(rest, size)):
         by_id = {document: corpus.get(document) for _, document in window}
         yield [(query, (by_id[document].title, by_id[document].text)) for query, document in window]
-
-
-def _checksum(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-@contextmanager
-def _work_folder(output: Path, identity: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder beside the output for the scores; it stays only if the command is interrupted or the disk is full."""
-    work = storage.partial_folder(output)
-    note, text = work / _IDENTITY, json.dumps(identity, sort_keys=True)
-    with storage.held(output):
-        if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != text):
-            shutil.rmtree(work)
-        with storage.work_folder(work):
-            note.write_text(text, encoding="utf-8")
-            yield work

@@ -16,8 +16,7 @@ from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
-from retrievalkit.search.interactive import open_texts
-from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, hit_count, opened
+from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, hit_count, open_texts, opened
 
 __all__ = [
     "DescribedHit",

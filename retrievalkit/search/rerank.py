@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,6 @@ from retrievalkit.data import inputs
 from retrievalkit.data.example_table import Examples
 from retrievalkit.errors import OptionError
 from retrievalkit.evaluation.run import Run
-from retrievalkit.reporting.counts import counted
 
 DEPTH = 100
 
@@ -77,22 +77,10 @@ def rerank(options: RerankOptions) -> Run | Examples:
     if options.run is not None and options.queries is None:
         msg = "a run holds no texts. Give its queries: queries=..."
         raise OptionError(msg)
-    if options.output is not None:
-        return _scored(options, stays=True)
-    with storage.scratch() as folder:
-        return _scored(replace(options, output=folder / "output"), stays=False)
-
-
-def _scored(options: RerankOptions, *, stays: bool) -> Run | Examples:
     from retrievalkit.search.pair_scoring import rerank_run, score_examples
 
-    if options.examples is None:
-        run, report = rerank_run(options)
-        run.report, run.summary = report, f"{options.output}: {counted(len(run), 'queries')}"
-        run.summary += f", {counted(report['pairs'], 'pairs')} scored"
-        return run
-    report = score_examples(options)
-    without = f" ({report['without_negatives']:,} without negatives)" if report["without_negatives"] else ""
-    summary = f"{counted(report['examples'], 'examples')}, {counted(report['pairs'], 'pairs')} scored{without}"
-    assert options.output is not None
-    return Examples.written(options.output, options.corpus, report, f"{options.output}: {summary}", stays=stays)
+    with ExitStack() as stack:
+        stays = options.output is not None
+        if not stays:
+            options = replace(options, output=stack.enter_context(storage.scratch()) / "output")
+        return rerank_run(options) if options.examples is None else score_examples(options, stays=stays)

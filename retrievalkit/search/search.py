@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import printable, printable_json, say
-from retrievalkit.search.options import HybridOptions, OpenOptions
+from retrievalkit.search.options import METRIC, HybridOptions, OpenOptions
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,21 @@ def search(options: SearchOptions) -> None:
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
     """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    from rich.console import Console
+
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.search.hits import write_hits
-    from retrievalkit.search.interactive import Reader
+    from retrievalkit.search.hits import DescribedHit, render, write_hits
+    from retrievalkit.search.interactive import converse
+    from retrievalkit.search.searchable import Searching
     from retrievalkit.search.searcher import HITS, HITS_TO_READ, find, opened
-    from retrievalkit.search.tuning import METRIC, tune, write_choice
 
-    count = len(options.indexes)
+    # 1. Refuse what cannot work, and read the queries, before any index is opened.
+    count, places = len(options.indexes), list(map(str, options.indexes))
     tunes_linear = options.tune is not None and options.fusion is None and count > 1
     fused = replace(options, fusion="linear") if tunes_linear else options
     fused.fused(count)
-    _check(options)
+    _check(options, places)
     queries = None if options.queries is None else read_queries(options.queries, options.split)
     qrels = dev = None
     if options.tune is not None:
@@ -116,22 +119,46 @@ def search(options: SearchOptions) -> None:
             msg = f"'{place}' has judgements but no queries. Give the queries with tune_queries."
             raise InputError(msg)
         dev = None if source is None else read_queries(source)
+
+    # 2. Open the indexes; weights in a file are compared with what they were tuned for.
     searcher = opened(options.indexes, options, options.named_options)
     fusion = fused.fused(count, searcher.identities)
+
+    # 3. One query, or one after another: readable hits.
     if options.shows_hits:
         k, why = options.k or HITS_TO_READ, options.explain is not False
-        reader = Reader(searcher, fusion, options.corpus, options.depth, why=why, as_json=options.as_json)
+        searching = Searching("", searcher, fusion=fusion, depth=options.depth, corpus=options.corpus)
+        echoes = options.interactive and not sys.stdin.isatty() and not options.as_json
+
+        def answer(text: str, k: int) -> Sequence[DescribedHit]:
+            # On a terminal the query is visible already.
+            sys.stdout.write(f"{printable(text)}\n" if echoes else "")
+            hits = searching.hits(text, k, explain=why)
+            if options.as_json:
+                value = {"query": text, "hits": [hit.to_json() for hit in hits]}
+                sys.stdout.write(_json(value, indent=None if options.interactive else 2))
+            else:
+                render(hits, Console(highlight=False))
+                sys.stdout.write("\n" if options.interactive else "")
+            sys.stdout.flush()
+            return hits
+
         if options.query is None:
             # Reported at once, as a conversation may be long.
             searcher.note = notices.at_once
-            reader.converse(k)
+            searching.warm()
+            converse(answer, k)
             return
-        hits = reader(options.query, k)
+        hits = answer(options.query, k)
         if options.output is not None:
             write_hits(str(options.output), options.query, hits, searcher.labels)
         return
+
+    # 4. Tune the weights, if that was asked for.
     k, about = options.k or HITS, {}
     if qrels is not None:
+        from retrievalkit.search.tuning import tune
+
         if fusion is None:
             msg = "tune weights several indexes, but there is only one. Give more."
             raise OptionError(msg)
@@ -140,12 +167,12 @@ def search(options: SearchOptions) -> None:
         tuned = tune(searcher, dev, qrels, fusion, metric=metric, k=k, depth=options.depth)
         fusion, about = tuned.best.fusion, {"tuned": tuned.to_json()}
         if queries is None and options.output is not None:
-            write_choice(str(options.output), tuned)
+            storage.write_json(str(options.output), tuned.to_json())
         if queries is None and options.as_json:
             sys.stdout.write(_json(tuned.to_json()))
         if not options.as_json:
             # If a run is printed, standard output is reserved for it.
-            tuned.render(list(map(str, options.indexes)), err=queries is not None and options.output is None)
+            tuned.render(places, err=queries is not None and options.output is None)
         if queries is None:
             if options.output is not None and not options.as_json:
                 output = storage.named(str(options.output))
@@ -157,17 +184,18 @@ def search(options: SearchOptions) -> None:
                 f"{seen:,} of the {len(queries):,} queries are among the {tuned.queries:,} that the weights were tuned "
                 "on: metrics on these are better than on new queries."
             )
+
+    # 5. Many queries: a run, written batch by batch.
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
     _write_run(options, find(searcher, queries, k, fusion, depth=options.depth), about)
 
 
-def _check(options: SearchOptions) -> None:
+def _check(options: SearchOptions, places: Sequence[str]) -> None:
     """Refuse incompatible options before anything is opened."""
     from retrievalkit.reporting.page import PAGES
     from retrievalkit.search.searcher import check_effect
 
-    places = [str(place) for place in options.indexes]
     modes = {"queries": options.queries, "query": options.query, "interactive": options.interactive or None}
     given = [name for name, value in modes.items() if value is not None]
     if len(given) > 1:
@@ -236,5 +264,5 @@ def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about:
         )
 
 
-def _json(value: Any) -> str:
-    return printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n"
+def _json(value: Any, indent: int | None = 2) -> str:
+    return printable_json(json.dumps(value, indent=indent, ensure_ascii=False)) + "\n"

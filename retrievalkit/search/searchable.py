@@ -1,4 +1,4 @@
-"""What an index and a hybrid of several have in common: queries in, hits or a run out."""
+"""Indexes and hybrids of several are searched alike: queries in, hits or a run out."""
 
 from __future__ import annotations
 
@@ -10,52 +10,30 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 from retrievalkit.contracts import Candidates
 from retrievalkit.data import inputs as given
+from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.query_encoders import EncodedBatch
 from retrievalkit.reporting import notebook, notices
 from retrievalkit.reporting.table import Tabular
-from retrievalkit.search.fusion import Fusion, as_hits
-from retrievalkit.search.hits import DescribedHit, Found, reasons_of
-from retrievalkit.search.interactive import Reader, search_one
-from retrievalkit.search.searcher import HITS, HITS_TO_READ, Searcher, find, hit_count
+from retrievalkit.search.explain import explain as explain_hits
+from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
+from retrievalkit.search.searcher import HITS, HITS_TO_READ, Searcher, find, hit_count, open_texts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A document that was found.
+@dataclass(frozen=True, repr=False)
+class Hit(DescribedHit):
+    """A document that was found; its text and title are "" if the index does not know where its texts are."""
 
-    Attributes:
-        id: The document's id.
-        score: Its score.
-        title: Its title; "" if it has none.
-        text: Its text; "" if the index does not know where its texts are.
-        why: The reasons for the score as sentences, one for each index that has something to report.
-        rank: 1 for the best.
-        snippet: The part of the text that fits the query best.
-        matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
-        found: The reasons as values: rank, score, terms, nearest vector, pairs of tokens of each index.
-    """
-
-    id: str
-    score: float
-    title: str
-    text: str
-    why: tuple[str, ...]
-    rank: int
-    snippet: str
-    matches: tuple[tuple[int, int], ...]
-    found: tuple[Found, ...]
-
-    @classmethod
-    def of(cls, hit: DescribedHit) -> Hit:
-        """A hit of the program."""
-        why = tuple(reasons_of(hit))
-        return cls(hit.id, hit.score, hit.title, hit.text, why, hit.rank, hit.snippet, hit.matches, hit.found)
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The reasons for the score as sentences, one for each index that has something to report."""
+        return tuple(reasons_of(self))
 
     def __repr__(self) -> str:
         shown = {"title": self.title, "text": self.snippet, "why": "; ".join(self.why)}
@@ -94,9 +72,6 @@ class Hits(Sequence[Hit], Tabular):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Hits) and (self.query, self._hits) == (other.query, other._hits)
 
-    def __hash__(self) -> int:
-        return hash((self.query, tuple(hit.id for hit in self)))
-
     def __repr__(self) -> str:
         return "\n".join([f"Hits({self._title!r}):", *(f"  {hit!r}" for hit in self)])
 
@@ -132,7 +107,7 @@ class Searching:
         self.depth = depth
         self.corpus = corpus
         self._searcher: Searcher | None = searcher
-        self._reader: Reader | None = None
+        self._texts: tuple[Searcher, Corpus | None] | None = None
         # Looking up texts builds an index of the corpus once.
         self._reading = threading.Lock()
 
@@ -180,7 +155,7 @@ class Searching:
         """
         with notices.collected(strict=strict):
             if isinstance(query, str):
-                return self._hits(query, hit_count(k, HITS_TO_READ), explain)
+                return self.hits(query, hit_count(k, HITS_TO_READ), explain=explain)
             if given.are_vectors(query):
                 return self._by_vectors(query, k)
             wanted = None if query is None else read_queries(given.queries(query), split)
@@ -201,29 +176,29 @@ class Searching:
             InputError: The indexes do not find one of them for this query.
         """
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in hits]
-        asked, reader = _query(query), self._open_reader()
+        asked, (searcher, texts) = _query(query), self._opened_texts()
         candidates = None
         if self.fusion is not None and pairs:
-            batch = reader.searcher.ask([asked])
-            candidates = reader.searcher.candidates(batch, len(pairs), self.fusion, self.depth)[0]
+            candidates = searcher.candidates(searcher.ask([asked]), len(pairs), self.fusion, self.depth)[0]
             if unknown := [name for name, _ in pairs if name not in set(candidates.ids)]:
                 msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
                 raise InputError(msg)
-        return self._described(reader, asked, pairs, candidates, explain)
+        return self._described(searcher, texts, asked, pairs, candidates, explain)
 
     def warm(self) -> Self:
         """Load what the first query would load: the models that encode queries, and the index of the texts."""
         for index in self.searcher.indexes:
             if index.needs_encoding:
                 self.searcher.encoders.of(index)
-        reader = self._open_reader()
-        with self._reading:
-            reader.warm()
+        _, texts = self._opened_texts()
+        if texts is not None:
+            with self._reading:
+                texts.missing([""])
         return self
 
     def close(self) -> None:
         """Give models and indexes back; it cannot be searched any more."""
-        self._searcher = self._reader = None
+        self._searcher = self._texts = None
 
     def __enter__(self) -> Self:
         return self
@@ -241,8 +216,8 @@ class Searching:
         vectors, alone = Vectors.of(data), getattr(data, "ndim", 0) == 1
         rows = {name: number for number, name in enumerate(vectors.ids)}
         encoded = vectors.representation
-        reader = self._open_reader() if alone else None
-        searcher = self.searcher if reader is None else reader.searcher
+        # The searcher finds and explains the same hits, though the index may change in between.
+        searcher, texts = self._opened_texts() if alone else (self.searcher, None)
 
         def ask(queries: Sequence[Query]) -> EncodedBatch:
             wanted = torch.tensor([rows[query.id] for query in queries])
@@ -250,36 +225,42 @@ class Searching:
 
         queries = [Query(name, "") for name in vectors.ids]
         count = hit_count(k, HITS_TO_READ if alone else HITS)
-        if reader is None:
+        if not alone:
             return Run.found(find(searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
         found = searcher.search(ask(queries), count, self.fusion, self.depth)
-        candidates = None if found.candidates is None else found.candidates[0]
-        return self._described(reader, queries[0], as_hits(*found.rankings[0]), candidates, explain=False)
+        return self._described(searcher, texts, queries[0], *found.first(), False)
 
-    def _hits(self, text: str, k: int, explain: bool) -> Hits:
-        # Its searcher finds and explains the same, though the index may change in between.
-        asked, reader = _query(text), self._open_reader()
-        pairs, candidates = search_one(reader.searcher, asked, k, self.fusion, self.depth)
-        return self._described(reader, asked, pairs, candidates, explain)
+    def hits(self, text: str, k: int, *, explain: bool = True) -> Hits:
+        """The hits of a text, with their texts and, unless `explain` is False, the reasons for their scores."""
+        asked, (searcher, texts) = _query(text), self._opened_texts()
+        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth)
+        return self._described(searcher, texts, asked, *found.first(), explain)
 
     def _described(
         self,
-        reader: Reader,
+        searcher: Searcher,
+        texts: Corpus | None,
         query: Query,
         pairs: list[tuple[str, float]],
         candidates: Candidates | None,
-        explain: bool,
+        why: bool,
     ) -> Hits:
         with self._reading:
-            described = reader.described(query, pairs, candidates, explain)
-        return Hits(query.text, map(Hit.of, described))
+            reasons = explain_hits(searcher, query, pairs, corpus=texts, candidates=candidates, why=why)
+            described = describe_hits(pairs, query.text, texts, reasons)
+        return Hits(query.text, (Hit(**vars(hit)) for hit in described))
 
-    def _open_reader(self) -> Reader:
+    def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
+        """The searcher, and the texts of its hits."""
         with self._reading:
             searcher = self.searcher
-            if self._reader is None or self._reader.searcher is not searcher:
-                self._reader = Reader(searcher, self.fusion, self.corpus, self.depth)
-            return self._reader
+            if self._texts is None or self._texts[0] is not searcher:
+                texts = open_texts(searcher, self.corpus)
+                if texts is not None:
+                    # Noted when the corpus was indexed, and hits are shown one by one.
+                    texts.counts_empty = False
+                self._texts = searcher, texts
+            return self._texts
 
 
 def _query(text: str) -> Query:

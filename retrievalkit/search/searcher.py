@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from retrievalkit.contracts import Candidates, declarations
+from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
-from retrievalkit.indexing.open_indexes import OpenIndex, OpenRun, Options, Place, Source, open_sources
+from retrievalkit.indexing.open_indexes import (
+    OpenIndex,
+    OpenRun,
+    Options,
+    Place,
+    Source,
+    open_recorded_corpus,
+    open_sources,
+)
 from retrievalkit.indexing.query_encoders import Encoders, QueryBatch
 from retrievalkit.registry.component_options import convert
 from retrievalkit.reporting import notices
@@ -38,6 +47,10 @@ class Findings(NamedTuple):
 
     rankings: Sequence[Ranking]
     candidates: Sequence[Candidates] | None = None
+
+    def first(self) -> tuple[list[tuple[str, float]], Candidates | None]:
+        """The hits of the first query, and those of each source if several were fused."""
+        return as_hits(*self.rankings[0]), None if self.candidates is None else self.candidates[0]
 
 
 class Searcher:
@@ -279,3 +292,20 @@ def hit_count(k: Any, default: int) -> int:
         msg = f"k is {k!r}, and must be a whole number of hits, at least 1."
         raise OptionError(msg)
     return int(k)
+
+
+def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None:
+    """The texts of hits: of a given source, or of the corpus that was indexed; None, with a note, if it is gone."""
+    if corpus is not None:
+        return open_corpus(corpus)
+    problem = "no index was given"
+    for index in searcher.indexes:
+        entry = index.manifest.get("corpus")
+        try:
+            if entry is not None:
+                return open_recorded_corpus(entry, index.folder)
+            problem = f"the manifest of '{index.folder}' names no corpus"
+        except InputError as error:
+            problem = str(error)
+    searcher.note(f"the texts are not available: {problem.rstrip('.')}. Give them with --corpus.")
+    return None

@@ -11,25 +11,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from retrievalkit import storage
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.runs import Run
-from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.evaluation.measures import mean, metric_names, open_metric
+from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import printable
 from retrievalkit.search.fusion import RRF_K, Fusion, Scores
-from retrievalkit.search.options import Normalization
+from retrievalkit.search.options import METRIC, Normalization
 from retrievalkit.search.searcher import Searcher, batches
 
-METRIC = "nDCG@10"
 STEPS = 20
 RRF_CONSTANTS = (0, 1, 5, 10, 20, 40, 60, 100, 200)
 SHOWN = 5
@@ -38,20 +37,6 @@ _DIGITS = 4
 _NORMALIZATIONS: tuple[Normalization, ...] = ("min_max", "z_score", "none")
 
 Weights = tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class _Index:
-    name: str
-    identity: str
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """What a search reads of a file of tuned weights."""
-
-    indexes: list[_Index]
-    fusion: Fusion
 
 
 @dataclass(frozen=True)
@@ -139,9 +124,6 @@ def tune(
     depth: int | None = None,
 ) -> Tuned:
     """Find the best weights, and the best normalisation or constant of rrf if it is not fixed by `fusion`."""
-    # Here, because every search imports this module, and most tune nothing.
-    from retrievalkit.evaluation.measures import metric_names
-
     if not fusion.takes("weights"):
         msg = f"fusion '{fusion.method}' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
         raise OptionError(msg)
@@ -184,50 +166,33 @@ def tune(
         if fusion.method == "rrf" and fusion.rrf_k is None:
             # Try the best weights for the usual constant with other constants.
             first = min(trials, key=_order)
-            trials += [judge.trial(replace(first.fusion, rrf_k=k)) for k in RRF_CONSTANTS if k != first.fusion.rrf_k]
+            others = [replace(first.fusion, rrf_k=k) for k in RRF_CONSTANTS if k != first.fusion.rrf_k]
+            trials += [judge.trial(one, judge.parts(one)) for one in others]
             trials += _trials(judge, min(trials, key=_order).fusion, runs, bar)
         unique = sorted({trial.fusion: trial for trial in trials}.values(), key=_order)
         references = {f"{label} alone": judge.alone(run) for run, label in enumerate(searcher.labels)}
-        references["rrf, not tuned"] = judge.trial(Fusion("rrf")).value
+        references["rrf, not tuned"] = judge.trial(Fusion("rrf"), judge.parts(Fusion("rrf"))).value
     return Tuned(searcher.labels, searcher.identities, metric, len(judge.qrels), unique, references)
-
-
-def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
-    """Read the best fusion from a file written by `--tune`."""
-    try:
-        do = "'rkit search INDEX INDEX --tune QRELS --output FILE' writes a file of tuned weights."
-        choice = storage.read_document(path, _Choice, do=do)
-    except (OptionError, UnknownNameError) as error:
-        raise DataError(str(error), file=path) from error
-    names = ", ".join(index.name for index in choice.indexes)
-    order = [index.identity for index in choice.indexes]
-    if len(order) != len(identities) or (order != list(identities) and sorted(order) == sorted(identities)):
-        msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Use the same order."
-        raise InputError(msg)
-    return choice.fusion
 
 
 class _Judge:
     """Evaluates fusions on judged queries."""
 
     def __init__(self, found: Mapping[str, Candidates], qrels: Qrels, metric: str, k: int) -> None:
-        from retrievalkit.evaluation.measures import open_metric
-
         self.found = found
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in found}
         self.metric = metric
         self.depth = k
         self.k = min(k, open_metric(metric).cutoff or k)
-        self._parts: tuple[Fusion, list[Scores]] | None = None
 
-    def trial(self, fusion: Fusion) -> Trial:
+    def parts(self, fusion: Fusion) -> list[Scores]:
+        """The contributions of the runs to each query's documents, whatever the weights are."""
+        return [fusion.parts(hits) for hits in self.found.values()]
+
+    def trial(self, fusion: Fusion, parts_of: Sequence[Scores]) -> Trial:
         """The mean of the metric for the run that `rkit search` would write."""
-        unweighted = replace(fusion, weights=None)
-        if self._parts is None or self._parts[0] != unweighted:
-            # Only the last fusion's parts are cached, because those of all queries are large.
-            self._parts = unweighted, [unweighted.parts(hits) for hits in self.found.values()]
         run: Run = {}
-        for (query_id, hits), parts in zip(self.found.items(), self._parts[1], strict=True):
+        for (query_id, hits), parts in zip(self.found.items(), parts_of, strict=True):
             scores = fusion.total(parts)
             rows = np.arange(len(scores))
             if len(scores) > self.k:
@@ -255,17 +220,13 @@ class _Judge:
         return np.where(means > 0, means, 1.0)
 
     def _mean(self, run: Run) -> float:
-        from retrievalkit.evaluation.measures import mean
-        from retrievalkit.evaluation.metrics import per_query
-
         return mean(self.metric, per_query(run, self.qrels, self.metric)[self.metric])
 
 
 def _trials(judge: _Judge, base: Fusion, runs: int, bar: ProgressBar) -> list[Trial]:
     """Evaluate the fusion with different weights."""
     scales = judge.scales() if base.method == "linear" and base.normalization == "none" else np.ones(runs)
-    tried: dict[Weights, Trial] = {}
-
+    parts, tried = judge.parts(base), dict[Weights, Trial]()
     current = (round(1 / runs, _DIGITS),) * runs
     for _ in range(_SWEEPS):
         before = current
@@ -276,7 +237,7 @@ def _trials(judge: _Judge, base: Fusion, runs: int, bar: ProgressBar) -> list[Tr
                     # Weights of scores divided by their scale become weights of raw scores that sum to 1.
                     divided = np.array(weights) / scales
                     scaled = tuple(float(f"{weight:.{_DIGITS}g}") for weight in divided / divided.sum())
-                    tried[weights] = judge.trial(replace(base, weights=scaled))
+                    tried[weights] = judge.trial(replace(base, weights=scaled), parts)
             current = min(tried, key=lambda weights: _order(tried[weights]))
         if current == before:
             break
@@ -305,8 +266,3 @@ def _name(fusion: Fusion) -> str:
     if fusion.method == "rrf":
         return f"rrf, k = {fusion.rrf_k}"
     return f"{fusion.method}, {fusion.normalization or 'none'}" if fusion.takes("normalization") else fusion.method
-
-
-def write_choice(path: str | Path, tuned: Tuned) -> None:
-    """Write the best fusion and all trials as JSON."""
-    storage.write_json(path, tuned.to_json())

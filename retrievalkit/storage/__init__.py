@@ -25,6 +25,7 @@ from retrievalkit.storage.integrity import (
 from retrievalkit.storage.locks import held
 from retrievalkit.storage.manifest import (
     FORMAT,
+    Folder,
     add_to_manifest,
     describe_input,
     kind_of,
@@ -41,6 +42,7 @@ from retrievalkit.storage.outputs import (
     partial_folder,
     replaced_folder,
     restore,
+    scratch,
     was_written,
     work_folder,
     write_file,
@@ -48,15 +50,14 @@ from retrievalkit.storage.outputs import (
     write_json,
 )
 from retrievalkit.storage.places import absolute, check_output_file, is_address, is_stream, named, place_of
-from retrievalkit.storage.scratch import scratch
 from retrievalkit.storage.stores import Store
 
 __all__ = [
-    "CURVES", "FORMAT", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY", "absolute",
-    "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file", "check_own_files",
-    "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input", "discard",
-    "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held",
-    "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named",
+    "CURVES", "FORMAT", "Folder", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY",
+    "absolute", "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file",
+    "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input",
+    "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named",
+    "held", "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named",
     "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
     "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
     "write_file", "write_folder", "write_json", "write_manifest",

@@ -19,38 +19,22 @@ from retrievalkit.errors import ArtifactError
 MOST_BYTES = 1 << 26
 """Of a document: a manifest that lists 100,000 files has a quarter of it."""
 
-_MOST_DEPTH = 100
 _SHOWN = 60
 
 Form = TypeVar("Form")
 
 
 def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
-    """The value of a JSON text, as `json.loads` gives it.
-
-    Args:
-        text: The text.
-        nan: Whether NaN and infinities are taken, as Python writes them: in our own logs.
+    """The value of a JSON text; NaN and infinities are refused, unless `nan` allows them, as in our own logs.
 
     Raises:
-        ValueError: It is not JSON, not UTF-8, nested too deeply, or holds NaN, an infinity, a number that Python's
-            floats cannot hold, an integer of thousands of digits, or half a surrogate pair. The message needs no
-            further explanation.
+        ValueError: It is not JSON, not UTF-8, nested too deeply, or holds a number or a text that Python cannot.
     """
-    try:
-        value = json.loads(text, parse_constant=None if nan else _refuse_constant, parse_float=_finite)
-        plain = text.decode() if isinstance(text, bytes) else text
-        if plain.count("[") + plain.count("{") > _MOST_DEPTH:
-            _check_depth(value)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(json_problem(error)) from None
-    # Half of a surrogate pair ("\ud800") is no text; json.loads takes it from bytes too, where UTF-8 forbids it.
-    if not plain.isascii() or "\\u" in plain:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            msg = "a text in it holds half of a character (a lone surrogate)"
-            raise ValueError(msg) from None
+    import pydantic_core
+
+    value = pydantic_core.from_json(text, allow_inf_nan=nan)
+    if not nan:
+        json.dumps(value, allow_nan=False)  # the parser reads 1e400 as an infinity
     return value
 
 
@@ -64,7 +48,7 @@ def json_problem(error: Exception) -> str:
 
 
 def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Form:
-    """Read a JSON file, and check it.
+    """The content of a JSON file, as an object of the form.
 
     Args:
         path: The file.
@@ -77,7 +61,7 @@ def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MO
 
 
 def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
-    """The content of a JSON file, as it is: a regular file of at most so many bytes, and in the form."""
+    """The content of a JSON file as it is; see `read_document`."""
     value, problem, place = None, "", Path(path)
     try:
         if stat.S_ISREG(place.stat().st_mode):
@@ -136,39 +120,10 @@ def _problem(error: Any) -> str:
 
 
 def _place(keys: list[str | int]) -> str:
-    """Where a value is, such as "files.ids.txt.bytes"; a stranger's keys may hold anything."""
-    # repr writes characters that would change a terminal as escapes.
+    # repr writes characters that would change a terminal as escapes: a stranger's keys may hold any.
     return ".".join(repr(str(key))[1:-1][:_SHOWN] for key in keys)
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _check_depth(value: Any) -> None:
-    """Refuse lists and mappings that are nested too deeply, as the parser does from some depth on."""
-    level = [value]
-    for _ in range(_MOST_DEPTH + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return
-    raise RecursionError
-
-
-def _refuse_constant(name: str) -> Any:
-    msg = f"{name} is not a JSON value"
-    raise ValueError(msg)
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if value in (float("inf"), float("-inf")):
-        msg = f"the number {digits[:20]} is too large"
-        raise ValueError(msg)
-    return value

@@ -13,19 +13,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from retrievalkit.reporting.progress import ProgressBar
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name, relative to the folder and with slashes -> {"bytes": its size, "blake2b": its checksum}."""
@@ -33,14 +28,12 @@ Files = Mapping[str, Mapping[str, Any]]
 VERIFY = "RKIT_VERIFY"
 """Environment variable: 1 reads all bytes of every file that is opened."""
 
-_CHUNK_BYTES = 1 << 20
-
-Result = TypeVar("Result")
-
 _THREADS = 8
 _SILENT_SECONDS = 2.0
-_BETWEEN_SECONDS = 0.2
 _MEGABYTE = 1 << 20
+
+Result = TypeVar("Result")
+Counter = Callable[[int], None]
 
 
 def fingerprint_value(value: Any) -> str:
@@ -49,11 +42,15 @@ def fingerprint_value(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def fingerprint_file(path: str | Path) -> str:
-    """A fingerprint of a file's bytes."""
+def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
+    """A fingerprint of a file's bytes; `count` is called with the number of bytes of each piece that is read."""
+    digest = hashlib.blake2b(digest_size=16)
     try:
-        with Path(path).open("rb") as stream:
-            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        with Path(path).open("rb", buffering=0) as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+                count(len(chunk))
+            return digest.hexdigest()
     except OSError as error:
         # Python names a file that cannot be opened, and none that cannot be read.
         error.filename = error.filename or str(path)
@@ -128,10 +125,9 @@ def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[st
     """
     folder = Path(folder)
     names = _names(folder, skip, lambda inner: kind_of(folder / inner) is not None)
-    sizes = [(folder / name).stat().st_size for name in names]
-    reading = Reading("compute checksums", sum(sizes))
-    digests = reading.each(lambda name: _digest(folder / name, reading), names)
-    return {name: {"bytes": size, "blake2b": digest} for name, size, digest in zip(names, sizes, digests, strict=True)}
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    digests = for_each_file("compute checksums", sizes, lambda name, count: fingerprint_file(folder / name, count))
+    return {name: {"bytes": sizes[name], "blake2b": digest} for name, digest in digests.items()}
 
 
 def fingerprint_files(files: Files) -> str:
@@ -142,25 +138,35 @@ def fingerprint_files(files: Files) -> str:
 def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
     """Compare the listed files of a folder with their sizes, and with their checksums where they may have changed."""
     folder = Path(folder)
-    root = os.path.realpath(folder)
+    root = os.path.join(os.path.realpath(folder), "")
     for name, entry in files.items():
-        problem = _visible_problem(folder / name, entry["bytes"], root)
+        path, problem = folder / name, ""
+        try:
+            found = path.stat()
+        except (OSError, ValueError):
+            problem = "is missing"
+        else:
+            if not stat.S_ISREG(found.st_mode):
+                problem = "is no regular file"
+            elif not os.path.realpath(path).startswith(root):
+                problem = "lies outside of its folder"
+            elif found.st_size != entry["bytes"]:
+                problem = f"has {found.st_size:,} bytes instead of {entry['bytes']:,}"
         if problem:
-            msg = f"'{folder / name}' {problem}: '{folder}' is damaged. {remedy}"
+            msg = f"'{path}' {problem}: '{folder}' is damaged. {remedy}"
             raise ArtifactError(msg)
 
     manifest, suspect = folder / MANIFEST, list(files)
     if os.environ.get(VERIFY) != "1" and manifest.exists():
         listed = manifest.stat().st_mtime_ns
         suspect = [name for name in files if (folder / name).stat().st_mtime_ns > listed]
-    reading = Reading(f"check '{folder}'", sum(files[name]["bytes"] for name in suspect))
 
-    def check(name: str) -> None:
-        if _digest(folder / name, reading) != files[name]["blake2b"]:
+    def check(name: str, count: Counter) -> None:
+        if fingerprint_file(folder / name, count) != files[name]["blake2b"]:
             msg = f"'{folder / name}' was altered: its checksum is not the one recorded in '{folder}'. {remedy}"
             raise ArtifactError(msg)
 
-    reading.each(check, suspect)
+    for_each_file(f"check '{folder}'", {name: files[name]["bytes"] for name in suspect}, check)
 
 
 def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = (), remedy: str) -> None:
@@ -205,82 +211,43 @@ def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bo
     return sorted(name for name in found if not any(part in skip or part[0] == "." for part in name.split("/")))
 
 
-def _visible_problem(path: Path, size: int, root: str) -> str:
-    """What is wrong with a file, as seen without reading it; "" if nothing is."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return "is missing"
-    if not stat.S_ISREG(found.st_mode):
-        return "is no regular file"
-    if not os.path.realpath(path).startswith(os.path.join(root, "")):
-        return "lies outside of its folder"
-    return "" if found.st_size == size else f"has {found.st_size:,} bytes instead of {size:,}"
-
-
-def _digest(path: Path, reading: Reading) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb", buffering=0) as stream:
-        while not reading.stopped and (chunk := stream.read(_CHUNK_BYTES)):
-            digest.update(chunk)
-            reading.count(len(chunk))
-    return digest.hexdigest()
-
-
-class Reading:
-    """Work on files that reads all of their bytes.
+def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Counter], Result]) -> dict[str, Result]:
+    """The results of work on each file, in several threads; after two seconds a bar shows how far it has come.
 
     Args:
-        label: What is done, as progress names it.
-        total: Bytes to read.
-
-    Attributes:
-        stopped: Whether the work was interrupted or failed: what reads a file should stop.
+        label: What is done, as the bar names it.
+        sizes: The bytes of each file.
+        work: Takes the name of a file, and a function to call with the bytes that it has read, which raises once the
+            work was interrupted or failed elsewhere, so that nobody waits for a large file.
     """
+    from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.stopped = label, total, False
-        self._read = 0
-        self._lock = threading.Lock()
+    from retrievalkit.reporting.progress import ProgressBar
 
-    def count(self, read: int) -> None:
-        """Count bytes that were read, or need not be."""
-        with self._lock:
-            self._read += read
+    begun, done, stopped, lock = time.monotonic(), 0, False, threading.Lock()
 
-    def each(self, work: Callable[[str], Result], names: Sequence[str]) -> list[Result]:
-        """The results of work on each file, in several threads; an interruption does not wait for a large file."""
-        from concurrent.futures import ThreadPoolExecutor
+    def count(read: int) -> None:
+        nonlocal done
+        if stopped:
+            raise CancelledError
+        with lock:
+            done += read
 
-        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-            running = [pool.submit(work, name) for name in names]
-            try:
-                self._show(running)
-                return [one.result() for one in running]
-            except BaseException:
-                self.stopped = True
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _show(self, running: Sequence[Future[Result]]) -> None:
-        """Show how far it has come until all is done or something failed."""
-        from concurrent.futures import FIRST_EXCEPTION, wait
-
-        begun = time.monotonic()
-        bar: ProgressBar | None = None
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool, ExitStack() as stack:
+        running = {name: pool.submit(work, name, count) for name in sizes}
         # Of several processes that torchrun started, one tells.
-        tells = os.environ.get("RANK", "0") == "0"
+        bar = None if os.environ.get("RANK", "0") == "0" else False
         try:
-            while wait(running, _BETWEEN_SECONDS, FIRST_EXCEPTION).not_done:
-                if any(one.done() and one.exception() for one in running):
-                    return
-                if bar is None and tells and time.monotonic() - begun >= _SILENT_SECONDS:
-                    from retrievalkit.reporting.progress import ProgressBar
-
-                    total, read = -(-self.total // _MEGABYTE), self._read // _MEGABYTE
-                    bar = ProgressBar(self.label, total, unit="MB", done=read).start()
-                if bar is not None:
-                    bar.update(self._read // _MEGABYTE)
-        finally:
-            if bar is not None:
-                bar.stop()
+            while wait(running.values(), 0.2, FIRST_EXCEPTION).not_done:
+                if any(one.done() and one.exception() for one in running.values()):
+                    break
+                if bar is None and time.monotonic() - begun >= _SILENT_SECONDS:
+                    total = -(-sum(sizes.values()) // _MEGABYTE)
+                    bar = stack.enter_context(ProgressBar(label, total, unit="MB", done=done // _MEGABYTE))
+                if bar:
+                    bar.update(done // _MEGABYTE)
+            return {name: one.result() for name, one in running.items()}
+        except BaseException:
+            stopped = True
+            pool.shutdown(cancel_futures=True)
+            raise

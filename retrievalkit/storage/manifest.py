@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,10 @@ def write_manifest(
         counts: How many texts, vectors, examples ... the folder holds.
         **extra: More entries of this kind of folder.
     """
+    versions = {}
+    for name in _VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     manifest = {
         "format": FORMAT,
         "kind": kind,
@@ -49,7 +54,7 @@ def write_manifest(
         "options": dict(options),
         "inputs": dict(inputs or {}),
         "counts": dict(counts or {}),
-        "versions": versions(),
+        "versions": versions,
         **extra,
     }
     write_json(Path(folder) / MANIFEST, manifest)
@@ -117,14 +122,37 @@ def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
     return {"path": str(absolute(path)), "fingerprint": fingerprint}
 
 
-def versions() -> dict[str, str]:
-    """The versions of the installed packages on which the bytes of a folder depend."""
-    found = {}
-    for name in _VERSIONED:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+class Folder(os.PathLike[str]):
+    """A folder that a command wrote; any function that takes a path takes it too.
+
+    Attributes:
+        path: Its path.
+        manifest: The content of its `manifest.json`: options, inputs, counts, versions.
+        summary: What was done.
+        notes: What the user has to know.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], manifest: dict[str, Any] | None = None, summary: str | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path) if manifest is None else manifest
+        self.summary = str(path) if summary is None else summary
+        self.notes: list[str] = self.manifest.get("notes", [])
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return self.manifest
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Folder({str(self.path)!r}, kind={self.manifest.get('kind')!r})"

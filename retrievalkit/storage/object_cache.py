@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock
 
 from retrievalkit.errors import ArtifactError
-from retrievalkit.storage.integrity import Reading, describe_file, fingerprint_value, is_inner_name
+from retrievalkit.storage.integrity import Counter, describe_file, fingerprint_value, for_each_file, is_inner_name
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST, discard, full_disk_named
 from retrievalkit.storage.places import ADDRESSES, is_address
@@ -137,14 +137,13 @@ def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
             store.remove([MANIFEST])
             (home / PARTIAL).touch()
             store.put(home / PARTIAL, f"{PARTIAL}/sent")
-        parts = [name for name in names if name != whole]
-        reading = Reading(f"send '{store.url}'", sum((home / name).stat().st_size for name in parts))
+        sizes = {name: (home / name).stat().st_size for name in names if name != whole}
 
-        def send(name: str) -> None:
+        def send(name: str, count: Counter) -> None:
             above.put(home / name, name)
-            reading.count((home / name).stat().st_size)
+            count(sizes[name])
 
-        reading.each(send, parts)
+        for_each_file(f"send '{store.url}'", sizes, send)
         if whole in names:
             above.put(home / whole, whole)
     except ArtifactError as error:
@@ -191,11 +190,8 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
         if not is_inner_name(name):
             msg = f"'{store.url}' holds an object {name!r:.200}, which cannot be the name of a file here. Remove it."
             raise ArtifactError(msg)
-    there = {name: folder / name for name in names}
-    lacking = [name for name, path in there.items() if not path.exists() or path.stat().st_size != names[name]]
-    reading = Reading(f"fetch '{store.url}'", sum(names[name] for name in lacking))
 
-    def fetch(name: str) -> None:
+    def fetch(name: str, count: Counter) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = target.with_name(f".partial.{target.name}")
@@ -207,9 +203,11 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
             msg += "command again, or write it anew."
             raise ArtifactError(msg)
         staging.replace(target)
-        reading.count(names[name])
+        count(names[name])
 
-    reading.each(fetch, lacking)
+    there = {name: folder / name for name in names}
+    lacking = [name for name, path in there.items() if not path.exists() or path.stat().st_size != names[name]]
+    for_each_file(f"fetch '{store.url}'", {name: names[name] for name in lacking}, fetch)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

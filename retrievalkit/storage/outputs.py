@@ -166,6 +166,18 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
 
 
 @contextmanager
+def scratch() -> Iterator[Path]:
+    """A temporary folder, which messages do not name."""
+    with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
+        try:
+            yield Path(folder)
+        except RetrievalkitError as error:
+            # The caller does not know the folder, which is gone when the message is read.
+            error.args = (str(error).replace(f"{folder}{os.sep}", ""),)
+            raise
+
+
+@contextmanager
 def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails.
 

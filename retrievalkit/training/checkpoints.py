@@ -100,7 +100,7 @@ def save(loop: Loop, staging: Path) -> None:
         }
         torch.save(drawn, written / f"random-{processes.rank()}.pt")
     optimizer = loop.optimizer.optimizer
-    if loop.step.sharded:
+    if loop.training.sharded:
         divided = processes.optimizer_state(loop.module, optimizer)
         with processes.whole(loop.module):
             if processes.is_main():
@@ -116,8 +116,6 @@ def save(loop: Loop, staging: Path) -> None:
     files = storage.describe_files(written)
     storage.write_json(written / STATE, {"format": 2, "processes": processes.count(), "files": files})
     state = states / written.name
-    # There is one if a damaged state was left alone and an older one used.
-    shutil.rmtree(state, ignore_errors=True)
     written.rename(state)
     for other in saved(states):
         if other != state:
@@ -152,7 +150,7 @@ def load(state: Path, loop: Loop) -> None:
     with _fitting(state):
         # Nothing but tensors and numbers is ever unpickled.
         parts = torch.load(state / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
-        if loop.step.sharded:
+        if loop.training.sharded:
             processes.load_optimizer(loop.module, loop.optimizer.optimizer, parts["optimizer"])
         else:
             loop.optimizer.optimizer.load_state_dict(parts["optimizer"])
@@ -216,10 +214,14 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     """
     partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
-    same = _holds(partial / OPTIONS, text)
+
+    def holds(name: str, text: str) -> bool:
+        return (partial / name).is_file() and (partial / name).read_bytes() == text.encode()
+
+    same = holds(OPTIONS, text)
     # A machine that joins has the others start again uncounted, so the name counts too; "none" is every torchrun's.
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    restarted = same and (again or run not in ("", "none")) and _holds(partial / RUN, run)
+    restarted = same and (again or run not in ("", "none")) and holds(RUN, run)
     goes_on = (resume or restarted) and (partial / OPTIONS).exists()
     if goes_on and not same:
         msg = (
@@ -244,59 +246,44 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     return state
 
 
-def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_bytes() == text.encode()
-
-
 def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | None:
-    """The newest state that is as it was written, with a note on newer ones; None if there is no state.
+    """The newest state, which is as it was written; None if there is no state.
 
     Raises:
-        ArtifactError: There are states, but none to go on from.
+        ArtifactError: It is damaged, or another number of processes saved it.
     """
-    problems: list[ArtifactError] = []
-    for state in saved(folder):
-        try:
-            recorded = storage.read_json(state / STATE, _State, do=_REMEDY)
-            storage.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
-            storage.check_files(state, recorded["files"], remedy=_REMEDY)
-        except ArtifactError as error:
-            problems.append(error)
-            continue
-        before, now = (counted(count, "processes") for count in (recorded["processes"], processes))
-        if before != now and not any_number:
-            msg = (
-                f"the training that was cut off had {before}, and this one has {now}; each has a random state of its "
-                "own, so it cannot be resumed. Start as many by torchrun, or start anew without --resume."
-            )
-            raise ArtifactError(msg)
-        for problem in problems:
-            say(f"{str(problem).removesuffix(f'. {_REMEDY}')}; going on from the state before it", err=True)
-        if before != now:
-            same = "with the same samples in each step and the same gradient of them, but other random numbers"
-            say(f"The state after step {step_of(state):,} is that of {before}, and {now} go on: {same}", err=True)
-        return state
-    if problems:
-        raise problems[0]
-    return None
+    state = next(iter(saved(folder)), None)
+    if state is None:
+        return None
+    recorded = storage.read_json(state / STATE, _State, do=_REMEDY)
+    storage.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
+    storage.check_files(state, recorded["files"], remedy=_REMEDY)
+    before, now = (counted(count, "processes") for count in (recorded["processes"], processes))
+    if before != now and not any_number:
+        msg = (
+            f"the training that was cut off had {before}, and this one has {now}; each has a random state of its "
+            "own, so it cannot be resumed. Start as many by torchrun, or start anew without --resume."
+        )
+        raise ArtifactError(msg)
+    if before != now:
+        same = "with the same samples in each step and the same gradient of them, but other random numbers"
+        say(f"The state after step {step_of(state):,} is that of {before}, and {now} go on: {same}", err=True)
+    return state
 
 
 def _copy(path: Path, to: Path) -> None:
     """Copy a file or a folder; files that are never written to again are linked, and take no space."""
+
+    def link(path: str | Path, to: str | Path) -> object:
+        try:
+            return os.link(path, to)
+        except OSError:  # a file system without links
+            return shutil.copy(path, to)
+
     if path.is_dir():
-        shutil.copytree(path, to, copy_function=_link)
-    elif path.name == LOG:
-        shutil.copy(path, to)
+        shutil.copytree(path, to, copy_function=link)
     else:
-        _link(path, to)
-
-
-def _link(path: str | Path, to: str | Path) -> object:
-    try:
-        os.link(path, to)
-    except OSError:  # a file system without links
-        return shutil.copy(path, to)
-    return to
+        (shutil.copy if path.name == LOG else link)(path, to)
 
 
 @contextmanager
@@ -316,12 +303,3 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
             elif isinstance(error, OSError) and last:
                 error.add_note(f"The state after step {step_of(last[0]):,} is kept: --resume goes on from there.")
         raise
-
-
-def interruption(at: int, folder: Path) -> str:
-    """What to tell the user who interrupted a training at a step."""
-    last = saved(folder)
-    if not last:
-        return f"Interrupted at step {at:,}; no state was saved before it (--set save_steps=N saves one every N steps)."
-    kept = f"the state after step {step_of(last[0]):,} is kept: run the same command with --resume."
-    return f"Interrupted at step {at:,}; {kept}"

@@ -22,7 +22,6 @@ from retrievalkit import storage
 from retrievalkit.data import forms
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import (
-    ONE_MEANING,
     Example,
     Examples,
     check_examples,
@@ -124,12 +123,13 @@ def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Exam
     opened = open_source(source)
     files = opened.example_files(split)
     first = next(iter(opened.records("examples", split)), None) if files else None
-    if first is None or "positive_ctxs" in first.fields:
-        examples = read_examples(source, split=split)
-        check_examples(examples, corpus)
-        return examples
-    name = str(files[0] if len(files) == 1 else source)
-    return _left_in_files(files, name, partial(opened.records, "examples", split), corpus)
+    if first is not None and "positive_ctxs" not in first.fields:
+        name = str(files[0] if len(files) == 1 else source)
+        if left := _left_in_files(files, name, partial(opened.records, "examples", split), corpus):
+            return left
+    examples = read_examples(source, split=split)
+    check_examples(examples, corpus)
+    return examples
 
 
 def hash_of(query: str) -> int:
@@ -206,8 +206,8 @@ class Passages(Mapping[str, Passage]):
 
 def _left_in_files(
     files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]], corpus: Corpus | None
-) -> Examples:
-    """Read files of examples once, again only where hashes suspect a mistake, and keep where the examples are."""
+) -> Examples | None:
+    """Read files of examples once, and keep where the examples are; None if an id seems to have two meanings."""
     starts, sizes, queries, ids = array("q"), array("I"), array("I"), array("q")
     passage_ids, passage_texts, first = array("q"), array("q"), array("I")
     empty: dict[str, dict[str, None]] = {"queries": {}, "passages": {}}
@@ -262,22 +262,8 @@ def _left_in_files(
     if not starts:
         raise no_positive(dropped, source)
 
-    suspects = _two_meanings(_numbers(ids), _numbers(queries))
-    seen: dict[str, tuple[str, int]] = {}
-    for record, example, _ in read() if suspects else ():
-        if hash(example.query_id) in suspects:
-            query, line = seen.setdefault(example.query_id, (example.query, record.line))
-            if query != example.query:
-                msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. "
-                raise record.error(msg + ONE_MEANING)
-    suspects = _two_meanings(_numbers(passage_ids), _numbers(passage_texts))
-    meant: dict[str, str] = {}
-    for record, _, passages in read() if suspects else ():
-        for passage in passages:
-            if hash(passage.id) in suspects and meant.setdefault(passage.id, passage.text) != passage.text:
-                msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
-                raise record.error(msg)
-
+    if _two_meanings(ids, queries) or _two_meanings(passage_ids, passage_texts):
+        return None
     rows = Rows(places, _numbers(starts), _numbers(sizes), _numbers(queries))
     hashes, kept = np.unique(_numbers(passage_ids), return_index=True)
     held = Passages(rows, hashes, _numbers(first)[kept])
@@ -297,16 +283,12 @@ def _count(numbers: Numbers) -> int:
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(len(ordered))
 
 
-def _two_meanings(names: Numbers, values: Numbers) -> set[int]:
-    """The names that occur with several values."""
-    pairs = values.astype(np.int64)
+def _two_meanings(names: array[int], values: array[int]) -> bool:
+    """Some name seems to occur with several values."""
+    pairs = _numbers(values).astype(np.int64)
     pairs *= -0x61C8864680B583EB  # odd, so that no value is lost
-    pairs ^= names
-    if _count(pairs) == _count(names):
-        return set()
-    order = np.argsort(names, kind="stable")
-    names, values = names[order], values[order]
-    return set(names[1:][(names[1:] == names[:-1]) & (values[1:] != values[:-1])].tolist())
+    pairs ^= _numbers(names)
+    return _count(pairs) != _count(_numbers(names))
 
 
 def _numbers(values: array[int]) -> Numbers:

@@ -56,9 +56,10 @@ def cached_step(
     Returns:
         The loss; gradients are added to the parameters.
     """
+    device = chunks[0].batch.input_ids.device
     states, leaves = [], []
     for chunk in chunks:
-        states.append(RandomState.now(chunk.batch.input_ids.device))
+        states.append(_random_state(device))
         with torch.no_grad():
             leaves.append(_Leaf.of(encode(chunk.batch, chunk.side)))
     spare = [chunks[-1]] * (idle or 0)
@@ -67,13 +68,13 @@ def cached_step(
             encode(chunk.batch, chunk.side)
     loss = compare(*(_gathered_leaves(chunks, leaves, side) for side in SIDES))
     backward(loss.total)
-    after = RandomState.now(chunks[0].batch.input_ids.device)
+    after = _random_state(device)
     for chunk, state, leaf in zip(chunks, states, leaves, strict=True):
-        state.restore()
+        _repeat_from(state, device)
         leaf.pass_gradient_to(encode(chunk.batch, chunk.side), always=idle is not None)
     for chunk in spare:
         _Leaf.of(encoded := encode(chunk.batch, chunk.side)).pass_gradient_to(encoded, always=True)
-    after.restore()
+    _repeat_from(after, device)
     return loss
 
 
@@ -185,21 +186,13 @@ def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
     return weights.index_put_((torch.cat(places), torch.cat(columns)), values)
 
 
-@dataclass(frozen=True)
-class RandomState:
-    """The state of torch's random generators on the CPU and on one device."""
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The state of torch's random generators on the CPU and on the device."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
-    cpu: Tensor
-    device: torch.device
-    cuda: Tensor | None
 
-    @classmethod
-    def now(cls, device: torch.device) -> RandomState:
-        """The state at this moment."""
-        return cls(torch.get_rng_state(), device, torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
-
-    def restore(self) -> None:
-        """Make the generators repeat what they drew from that moment on."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
+def _repeat_from(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    """Make the generators repeat what they drew from that state on."""
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

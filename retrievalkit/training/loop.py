@@ -1,4 +1,4 @@
-"""The training loop, the only one: for retrievers, pre-training and re-rankers, whose differences are a `TrainingStep`.
+"""The training loop, the only one: for retrievers, pre-training and re-rankers, whose differences are a `Training`.
 
 A step computes forward and backward on its own terms: whole, in parts, or with cached gradients. The rest is here:
 AdamW, linear warm-up and decay, clipping by the global norm, logging, and saving states from which a training that was
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -64,27 +64,36 @@ class Samples(Protocol):
         """The positions of all samples in the order of an epoch."""
 
 
-class TrainingStep:
-    """One kind of training: its batches, its loss, what it saves and how it is judged.
+class Training:
+    """One kind of training, made from its options: what is trained on what, its steps, and what comes out.
 
     Attributes:
+        kind: Kind of the folder that it writes, such as "checkpoint".
+        command: The command that writes it, such as "train".
+        title: Shown in front of the progress bar.
+        work: Name of a folder that `open` writes and a resumed training reuses; removed at the end.
+        sharded: The processes divide the weights of the module among them.
         module: Everything that is trained, on the device that trains it.
         samples: What an epoch consists of; available once `open` was called.
         dev: The dev questions by which the best state is selected, or None to keep the last.
+        described: Everything the user chose, for the manifest.
+        inputs: Fingerprints of model and data, for the manifest.
+        entries: More entries of the manifest.
+        counts: Counts for the manifest, such as {"examples": 1000}; available once `open` was called.
     """
 
+    kind: ClassVar[str]
+    command: ClassVar[str]
     title: ClassVar[str] = "training"
-    """Shown in front of the progress bar."""
-
     work: ClassVar[str | None] = None
-    """Name of a folder that `open` writes and a resumed training reuses; removed at the end."""
-
     sharded: bool = False
-    """Whether the processes divide the weights of the module among them."""
-
-    module: nn.Module
+    module: Any
     samples: Samples
     dev: object = None
+    described: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    entries: Mapping[str, Any] = {}
+    counts: Mapping[str, int]
 
     def dry_run(self) -> None:
         """Refuse, before anything is written, what would fail in the first step.
@@ -92,16 +101,18 @@ class TrainingStep:
         Raises:
             InputError: Says what does not fit.
         """
-
-    def shard(self) -> None:
-        """Divide the weights among the processes. Called if `sharded`, before the first step."""
         raise NotImplementedError
 
     def open(self, folder: Path) -> None:
         """Prepare what the first step needs in the folder that is trained in."""
 
+    def shard(self) -> None:
+        """Divide the weights among the processes. Called if `sharded`, before the first step."""
+        raise NotImplementedError
+
     def collate(self, keys: Sequence[Key]) -> Any:
         """The `Inputs` of a step, on the CPU; of several processes, each gets its share."""
+        raise NotImplementedError
 
     def run(self, inputs: Any, progress: Progress, backward: Backward) -> dict[str, Tensor]:
         """Forward and backward of one step.
@@ -117,14 +128,6 @@ class TrainingStep:
         """
         raise NotImplementedError
 
-    def save(self, folder: Path) -> None:
-        """Write what was trained."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Counts for the manifest, such as {"examples": 1000}."""
-        raise NotImplementedError
-
     def measure(self, epoch: int) -> tuple[str, float]:
         """The dev measure after an epoch and its value; lower is better. Called only if `dev` is given."""
         raise NotImplementedError
@@ -135,31 +138,51 @@ class TrainingStep:
     def restore(self, epochs: int, folder: Path) -> None:
         """Bring back what `end_epoch` changed in a training that is resumed after so many whole epochs."""
 
+    def save(self, folder: Path) -> None:
+        """Write what was trained."""
+        self.module.save(folder)
+
+    def card(self, manifest: dict[str, Any]) -> str:
+        """The model card of the folder with that manifest."""
+        raise NotImplementedError
+
 
 @dataclass
 class Loop:
-    """A training under way."""
+    """A training under way.
 
-    step: TrainingStep
+    Attributes:
+        training: What is trained.
+        options: Its options.
+        folder: The folder that it is trained in.
+        state: The state to continue from; None = from the beginning.
+        name: Its name at the trackers.
+        trackers: Those of accelerate to log to.
+    """
+
+    training: Training
     options: LoopOptions
     folder: Path
-    total: int
     state: Path | None = None
     name: str = "training"
-    trackers: tuple[str, ...] = ()
+    trackers: Sequence[str] = ()
     done: int = 0
     terms: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.epoch_steps = steps_per_epoch(len(self.step.samples), self.options.batch_size)
+        self.training.open(self.folder)
+        self.epoch_steps = steps_per_epoch(len(self.training.samples), self.options.batch_size)
+        self.total = self.options.total_steps(self.epoch_steps)
+        self.module: nn.Module = self.training.module
+        # Equal already, unless a component draws its initial weights in a way of its own.
+        processes.share_weights(self.module)
         # Each process draws its own dropout.
         transformers.set_seed(self.options.seed + processes.rank())
-        self.module: nn.Module = self.step.module
         if self.state is not None:
             self.done = checkpoints.step_of(self.state)
             checkpoints.load_module(self.state, self.module)
-        if self.step.sharded:
-            self.step.shard()
+        if self.training.sharded:
+            self.training.shard()
         AcceleratorState._reset_state()  # of an earlier training of this process, perhaps in another precision
         self.accelerator = Accelerator(
             mixed_precision="fp16" if self.options.precision == "fp16" else "no",
@@ -167,23 +190,32 @@ class Loop:
             log_with=list(self.trackers) or None,
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
-        self.optimizer = self.accelerator.prepare_optimizer(_adamw(self.module, self.options), device_placement=False)
-        self.logging_steps = self.options.logging_steps or min(10, max(1, self.total // 20))
+        decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
+        named = [(name, one) for name, one in self.module.named_parameters() if one.requires_grad]
+        groups = [
+            {"params": [one for name, one in named if name in decayed], "weight_decay": self.options.weight_decay},
+            {"params": [one for name, one in named if name not in decayed], "weight_decay": 0.0},
+        ]
+        rate, epsilon = self.options.learning_rate, self.options.adam_epsilon
+        adamw = torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
+        self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         warmup = int(self.options.warmup_ratio * self.total)
         # The schedule of the optimizer itself: accelerate's wrapper would skip a step for each process.
         self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
-        self.bar = ProgressBar(self.step.title, self.total, unit="steps", done=self.done)
+        self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0
 
-    def run(self) -> None:
-        """Train to the end."""
+    def run(self) -> int:
+        """Train to the end, and return the number of steps."""
+        training, main, save_steps = self.training, processes.is_main(), self.options.save_steps
+        logging_steps = self.options.logging_steps or min(10, max(1, self.total // 20))
         self.accelerator.init_trackers(self.name)
-        if processes.is_main():
+        if main:
             self.bar.start()
         if self.done:
-            self.step.restore(self.done // self.epoch_steps, self.folder)
-            if processes.is_main():
+            training.restore(self.done // self.epoch_steps, self.folder)
+            if main:
                 say(f"resuming after step {self.done:,} of {self.total:,}", err=True)
         try:
             while self.done < self.total:
@@ -191,31 +223,39 @@ class Loop:
                 # A loader draws a random number, which a state in the middle of its epoch has behind it.
                 if not skipped:
                     self._restore()
-                keys = batches(self.step.samples, self.options.batch_size, epoch, skipped)
-                loader = iter(DataLoader(_Keys(), batch_sampler=keys, collate_fn=self.step.collate))
+                keys = batches(training.samples, self.options.batch_size, epoch, skipped)
+                loader = iter(DataLoader(_Keys(), batch_sampler=keys, collate_fn=training.collate))
                 self._restore()
                 for inputs in islice(prefetch(loader), self.total - self.done):
                     norm, rate = self.compute_step(inputs.to(self.accelerator.device))
-                    ends_epoch = self.done % self.epoch_steps == 0
-                    ends = self.done == self.total
+                    ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
-                        self.step.end_epoch(epoch + 1, self.folder, self.log)
-                    if self.step.dev is not None and processes.is_main() and (ends_epoch or ends):
-                        selection.judge(self.step, self.folder, epoch, self.log)
-                    if self.done % self.logging_steps == 0:
+                        training.end_epoch(epoch + 1, self.folder, self.log)
+                    if training.dev is not None and main and (ends_epoch or ends):
+                        selection.judge(training, self.folder, epoch, self.log)
+                    if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
-                    save_steps = self.options.save_steps
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
                         self.save()
-                    if processes.is_main():
+                    if main:
                         self.bar.update(self.done)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:
-            error.add_note(checkpoints.interruption(self.done, self.folder / STATES))
+            last = next(iter(checkpoints.saved(self.folder / STATES)), None)
+            error.add_note(
+                f"Interrupted at step {self.done:,}; no state was saved before it (--set save_steps=N saves one every "
+                "N steps)."
+                if last is None
+                else f"Interrupted at step {self.done:,}; the state after step {checkpoints.step_of(last):,} is kept: "
+                "run the same command with --resume."
+            )
             raise
         finally:
             self.bar.stop()
+        if training.sharded:
+            processes.make_whole(self.module)
+        return self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
         """Forward, backward and update of one step.
@@ -226,9 +266,9 @@ class Loop:
         self.module.train()
         self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
-        values = self.step.run(inputs, progress, self.accelerator.backward)
+        values = self.training.run(inputs, progress, self.accelerator.backward)
         weights = [one for one in self.module.parameters() if one.requires_grad]
-        if processes.count() > 1 and not self.step.sharded:
+        if processes.count() > 1 and not self.training.sharded:
             processes.add_gradients(weights)
         # A tensor: to read it here would make a GPU wait for each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
@@ -255,20 +295,19 @@ class Loop:
         memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
         if memory is not None:
             pace["memory_gib"] = memory / (1 << 30)
-        self.accelerator.log(pace, step=self.done)
         # Times differ between equal trainings, which write equal files but for `logs`.
         self._append(self.folder / PACE, pace)
 
     def log(self, values: dict[str, float]) -> None:
-        """Append values to the log, hand them to the trackers, and show the loss and the dev measure."""
+        """Log values, and show the loss and the dev measure."""
         values = {**values, "epoch": self.done / self.epoch_steps}
-        self.accelerator.log(values, step=self.done)
         self._append(self.folder / LOG, values)
         shown = [f"{name} {value:.4f}" for name, value in values.items() if name == "loss" or name.startswith("dev_")]
         if shown and processes.is_main():
-            self.bar.update(self.done, label=", ".join([self.step.title, *shown]))
+            self.bar.update(self.done, label=", ".join([self.training.title, *shown]))
 
     def _append(self, path: Path, values: dict[str, float]) -> None:
+        self.accelerator.log(values, step=self.done)
         if processes.is_main():
             path.parent.mkdir(exist_ok=True)
             with path.open("a", encoding="utf-8") as stream:
@@ -302,16 +341,6 @@ class _Keys(torch.utils.data.Dataset[Key]):
 
     def __getitem__(self, key: Key) -> Key:
         return key
-
-
-def _adamw(module: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
-    decayed = set(get_parameter_names(module, [nn.LayerNorm], _WITHOUT_DECAY))
-    named = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
-    groups = [
-        {"params": [one for name, one in named if name in decayed], "weight_decay": options.weight_decay},
-        {"params": [one for name, one in named if name not in decayed], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=options.learning_rate, eps=options.adam_epsilon, fused=True)
 
 
 def trackers(names: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from retrievalkit.contracts.declarations import Flag, Named, Reads, command
 from retrievalkit.data import inputs
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage.folder import Folder
+from retrievalkit.storage import Folder
 from retrievalkit.training.options import PretrainingOptions, RunOptions
 
 
@@ -50,10 +50,10 @@ def pretrain(options: PretrainOptions) -> Folder:
     Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
     """
     with large_imports():
-        from retrievalkit.training.pretraining import prepare
+        from retrievalkit.training.pretraining import Pretraining
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: prepare(options), options)
+    manifest = run_training(lambda: Pretraining(options), options)
     counts = manifest["counts"]
     samples = f"{counted(counts['samples'], 'samples')} of {counted(counts['documents'], 'documents')}"
     dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,101 +22,21 @@ from torch import Tensor
 
 from retrievalkit import registry, storage
 from retrievalkit.contracts import Encoder, LossValue, Pretrainer, Progress
-from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
 from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.training import processes
-from retrievalkit.training.loop import Backward, Key, TrainingStep
+from retrievalkit.training.loop import Backward, Key, Training
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
-from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import PretrainOptions
-from retrievalkit.training.session import Manifest, Training, model_card
+from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
 
 TOKENS = "tokens"
 _TRIED = 64
-
-
-def prepare(options: PretrainOptions) -> Training:
-    """The pre-training of a model, ready to start.
-
-    Raises:
-        InputError: The documents, the model or a component's option does not fit.
-    """
-    documents = open_corpus(options.corpus)
-    dev = None if options.dev is None else open_corpus(options.dev)
-    for some in (documents, dev):
-        if some is not None:
-            next(iter(some))  # An empty or missing corpus fails before a model is loaded.
-    # Those that follow from the pre-training, as far as the encoder has them, and those that are given.
-    known = registry.options(registry.get("encoder", options.encoder))
-    follow = {"document_length": options.max_length, "new_vocabulary_head": True}
-    encoder_options = {name: value for name, value in follow.items() if name in known} | dict(options.encoder_options)
-    made = _create(options, encoder_options)
-    described = {
-        "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
-        "encoder": registry.describe("encoder", options.encoder, encoder_options),
-        "pretrainer": registry.describe("pretrainer", options.pretrainer, options.pretrainer_options),
-        "pretraining": options.training(),
-    }
-    inputs = {
-        "model": storage.describe_input(options.model, model_fingerprint(options.model)),
-        "corpus": storage.describe_input(options.corpus, documents.fingerprint()),
-    }
-    if options.dev is not None and dev is not None:
-        inputs["dev"] = storage.describe_input(options.dev, dev.fingerprint())
-    step = PretrainingStep(made, documents, options, dev)
-    return Training(step, "model", "pretrain", described, inputs, _card, {"wants": made.wants})
-
-
-def _create(options: PretrainOptions, encoder_options: Mapping[str, Any]) -> Pretrainer:
-    """The pretrainer with its encoder, on the device that trains it; new weights start from the seed."""
-    component: type[Pretrainer] = registry.get("pretrainer", options.pretrainer)
-    device = default_device()
-    resolve_precision(options.precision, device)
-    transformers.set_seed(options.seed)
-    try:
-        encoder: Encoder = registry.create("encoder", options.encoder, options.model, **encoder_options)
-    except LengthError as error:
-        # The encoder's limit on documents is an option of the pre-training here.
-        raise error.of_option("max_length") from error
-    encoder.prepare(component.needs)
-    if not all(parameter.requires_grad for parameter in encoder.parameters()):
-        msg = "pre-training trains all weights of a model, and some are frozen. Leave out encoder.lora_rank."
-        raise UnsupportedError(msg)
-    made: Pretrainer = registry.create(
-        "pretrainer", options.pretrainer, encoder, options.max_length, **options.pretrainer_options
-    )
-    return made.to(device)
-
-
-def _card(manifest: Manifest) -> str:
-    options, counts = manifest["options"], manifest["counts"]
-    name, training = options["pretrainer"]["name"], options["pretraining"]
-    schedule = counts["steps"], training["batch_size"], training["learning_rate"]
-    return model_card(
-        manifest,
-        library_name="transformers",
-        pipeline_tag="fill-mask",
-        tags=["retrieval", name],
-        title=f"Pre-trained with {name}",
-        about="A model with its vocabulary head.",
-        facts={
-            "pretrainer": f"{name} {options['pretrainer']['options']}",
-            "corpus": manifest["inputs"]["corpus"]["path"],
-            "documents": f"{counts['documents']}, {counts['dropped']} of them without {manifest['wants']} and dropped",
-            "samples, tokens": f"{counts['samples']}, {counts['tokens']}",
-            "steps, batch size, learning rate": ", ".join(map(str, schedule)),
-            "longest text": f"{training['max_length']} tokens",
-        },
-        use=(
-            "Train a retriever from it",
-            "rkit train --model FOLDER --corpus CORPUS --examples EXAMPLES --output CHECKPOINT",
-        ),
-    )
 
 
 @dataclass(frozen=True)
@@ -141,31 +61,6 @@ class CorpusSamples:
         document, number = self.store.find(position)
         source = random.Random(f"sample {self.seed} {epoch} {position}")
         return self.pretrainer.sample(self.store.document(document), number, source)
-
-
-@dataclass(frozen=True)
-class PartCollator:
-    """Makes this process's parts of a step, of at most `micro_batch_size` samples each."""
-
-    samples: CorpusSamples
-    pretrainer: Pretrainer
-    micro_batch_size: int | None
-
-    def __call__(self, keys: Sequence[Key]) -> Parts:
-        """The parts of a step.
-
-        Every process collates all parts, in the same order with the same generator: so the tokens that are masked do
-        not depend on the number of parts and processes.
-        """
-        drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
-        epoch, first = keys[0]
-        source = random.Random(f"batch {self.samples.seed} {epoch} {first}")
-        shares = [
-            [part_of(self.pretrainer, drawn[part], source) for part in share]
-            for share in slices(len(drawn), self.micro_batch_size)
-        ]
-        own = shares[processes.rank()]
-        return Parts(own or [part_of(self.pretrainer, drawn[:1], source).without_weight()], len(drawn))
 
 
 def part_of(pretrainer: Pretrainer, samples: Sequence[Any], source: random.Random) -> Part:
@@ -204,24 +99,62 @@ class HeldOut:
         return sum(sums[name] / max(1, units[name]) for name in sums)
 
 
-class PretrainingStep(TrainingStep):
-    """Trains a `Pretrainer` on a corpus."""
+class Pretraining(Training):
+    """Trains a `Pretrainer` on a corpus.
 
-    title = "pre-training"
+    Raises:
+        InputError: The documents, the model or a component's option does not fit.
+    """
+
+    kind, command, title = "model", "pretrain", "pre-training"
     work = TOKENS
+    module: Pretrainer
     samples: CorpusSamples
     dev: HeldOut | None = None
 
-    def __init__(
-        self, pretrainer: Pretrainer, corpus: Corpus, options: PretrainingOptions, dev: Corpus | None = None
-    ) -> None:
-        self.module = self.pretrainer = pretrainer
-        self.corpus = corpus
+    def __init__(self, options: PretrainOptions) -> None:
         self.options = options
+        self.corpus = open_corpus(options.corpus)
+        dev = None if options.dev is None else open_corpus(options.dev)
+        for some in (self.corpus, dev):
+            if some is not None:
+                next(iter(some))  # An empty or missing corpus fails before a model is loaded.
+        # Those that follow from the pre-training, as far as the encoder has them, and those that are given.
+        known = registry.options(registry.get("encoder", options.encoder))
+        follow = {"document_length": options.max_length, "new_vocabulary_head": True}
+        encoder_options = {name: value for name, value in follow.items() if name in known} | dict(
+            options.encoder_options
+        )
         self.device = default_device()
         self.precision = resolve_precision(options.precision, self.device)
+        transformers.set_seed(options.seed)
+        component: type[Pretrainer] = registry.get("pretrainer", options.pretrainer)
+        try:
+            encoder: Encoder = registry.create("encoder", options.encoder, options.model, **encoder_options)
+        except LengthError as error:
+            # The encoder's limit on documents is an option of the pre-training here.
+            raise error.of_option("max_length") from error
+        encoder.prepare(component.needs)
+        if not all(parameter.requires_grad for parameter in encoder.parameters()):
+            msg = "pre-training trains all weights of a model, and some are frozen. Leave out encoder.lora_rank."
+            raise UnsupportedError(msg)
+        made: Pretrainer = registry.create(
+            "pretrainer", options.pretrainer, encoder, options.max_length, **options.pretrainer_options
+        )
+        self.module = made.to(self.device)
+        self.entries = {"wants": made.wants}
+        self.described = {
+            "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
+            "encoder": registry.describe("encoder", options.encoder, encoder_options),
+            "pretrainer": registry.describe("pretrainer", options.pretrainer, options.pretrainer_options),
+            "pretraining": options.training(),
+        }
+        fingerprints = {"model": model_fingerprint(options.model), "corpus": self.corpus.fingerprint()}
+        if dev is not None:
+            fingerprints["dev"] = dev.fingerprint()
+        self.inputs = {name: storage.describe_input(getattr(options, name), one) for name, one in fingerprints.items()}
         self.cutter = Cutter(
-            pretrainer.vocabulary,
+            made.vocabulary,
             options.max_length,
             short_spans=options.short_spans,
             titles=options.titles,
@@ -230,25 +163,19 @@ class PretrainingStep(TrainingStep):
         )
         if dev is not None:
             size = options.micro_batch_size or options.batch_size
-            self.dev = HeldOut(pretrainer, list(self.cutter.cut(0, list(dev))), size, options.seed)
+            self.dev = HeldOut(made, list(self.cutter.cut(0, list(dev))), size, options.seed)
             if not len(self.dev):
-                msg = f"none of the held-out documents of '{dev.source}' has {pretrainer.wants}. Give whole documents."
+                msg = f"none of the held-out documents of '{dev.source}' has {made.wants}. Give whole documents."
                 raise InputError(msg)
-
-    def measure(self, epoch: int) -> tuple[str, float]:
-        """The loss of the held-out documents."""
-        del epoch
-        assert self.dev is not None
-        return "loss", self.dev.loss(self._loss_at(Progress(0, 0.0, 1)), self.device)
 
     def dry_run(self) -> None:
         """Take the loss of a few samples once, so that parts that do not fit fail before anything is written."""
-        source, made = random.Random(0), self.pretrainer
+        source, made = random.Random(0), self.module
         documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
         samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
         if samples:
             with torch.no_grad():
-                self._loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
+                self.loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
 
     def open(self, folder: Path) -> None:
         """Read, cut and tokenise the corpus, unless an earlier, killed run has done so.
@@ -260,45 +187,81 @@ class PretrainingStep(TrainingStep):
             if processes.is_main():
                 with ProgressBar("reading", unit="documents") as bar:
                     try:
-                        read_corpus(folder / TOKENS, self.corpus, self.cutter, self.pretrainer.samples, bar.advance)
+                        read_corpus(folder / TOKENS, self.corpus, self.cutter, self.module.samples, bar.advance)
                     except KeyboardInterrupt as error:
                         error.add_note(f"Interrupted after {bar.done:,} documents: run the same command with --resume.")
                         raise
         store = TokenStore(folder / TOKENS, self.options.max_length)
         if not store.counts["samples"]:
             msg = (
-                f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.pretrainer.wants} at "
+                f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants} at "
                 f"max_length {self.options.max_length}, so there is nothing to train on. Give whole documents, or a "
                 f"smaller --max-length."
             )
             raise InputError(msg)
         if dropped := store.counts["dropped"]:
             # The command's last line counts them.
-            notices.check(f"{dropped:,} of the {len(store):,} documents have no {self.pretrainer.wants}.")
-        self.samples = CorpusSamples(store, self.pretrainer, self.options.seed)
-        self.collator = PartCollator(self.samples, self.pretrainer, self.options.micro_batch_size)
+            notices.check(f"{dropped:,} of the {len(store):,} documents have no {self.module.wants}.")
+        self.samples = CorpusSamples(store, self.module, self.options.seed)
+        self.counts = store.counts
 
     def collate(self, keys: Sequence[Key]) -> Parts:
-        """This process's parts."""
-        return self.collator(keys)
+        """This process's parts of a step, of at most `micro_batch_size` samples each.
+
+        Every process collates all parts, in the same order with the same generator: so the tokens that are masked do
+        not depend on the number of parts and processes.
+        """
+        drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
+        epoch, first = keys[0]
+        source = random.Random(f"batch {self.options.seed} {epoch} {first}")
+        shares = [
+            [part_of(self.module, drawn[part], source) for part in share]
+            for share in slices(len(drawn), self.options.micro_batch_size)
+        ]
+        own = shares[processes.rank()]
+        return Parts(own or [part_of(self.module, drawn[:1], source).without_weight()], len(drawn))
 
     def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
         """The loss of the step, part by part: each term is the mean over its labelled tokens."""
-        return run_parts(inputs.parts, self._loss_at(progress), backward)
+        return run_parts(inputs.parts, self.loss_at(progress), backward)
 
-    def _loss_at(self, progress: Progress) -> Callable[[Part], LossValue]:
+    def loss_at(self, progress: Progress) -> Callable[[Part], LossValue]:
+        """The loss of a part, at some point of the training."""
+
         def loss(part: Part) -> LossValue:
             with autocast(self.precision, self.device):
-                value: LossValue = self.pretrainer(part.batch, progress)
+                value: LossValue = self.module(part.batch, progress)
             return value
 
         return loss
 
-    def save(self, folder: Path) -> None:
-        """Write the encoder."""
-        self.pretrainer.save(folder)
+    def measure(self, epoch: int) -> tuple[str, float]:  # noqa: ARG002 - the same in every epoch
+        """The loss of the held-out documents."""
+        assert self.dev is not None
+        return "loss", self.dev.loss(self.loss_at(Progress(0, 0.0, 1)), self.device)
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Documents, samples and tokens."""
-        return self.samples.store.counts
+    def card(self, manifest: Manifest) -> str:
+        """The card of a pre-trained model."""
+        made, options, counts = self.module, self.described, manifest["counts"]
+        name, training = options["pretrainer"]["name"], options["pretraining"]
+        schedule = counts["steps"], training["batch_size"], training["learning_rate"]
+        return model_card(
+            manifest,
+            library_name="transformers",
+            pipeline_tag="fill-mask",
+            tags=["retrieval", name],
+            title=f"Pre-trained with {name}",
+            about="A model with its vocabulary head.",
+            facts={
+                "pretrainer": f"{name} {options['pretrainer']['options']}",
+                "corpus": manifest["inputs"]["corpus"]["path"],
+                "documents": f"{counts['documents']}, {counts['dropped']} of them without {made.wants} and dropped",
+                "samples, tokens": f"{counts['samples']}, {counts['tokens']}",
+                "steps, batch size, learning rate": ", ".join(map(str, schedule)),
+                "longest text": f"{training['max_length']} tokens",
+            },
+            use=(
+                "Train a retriever from it",
+                "rkit train --model FOLDER --corpus CORPUS --examples EXAMPLES --output CHECKPOINT",
+            ),
+        )

@@ -87,13 +87,15 @@ def refresh_options(options: TrainOptions) -> RefreshOptions | None:
 class NegativeRefresh:
     """Mines anew after the epochs where that is due, and gives the new negatives to the sampler."""
 
-    rows: Sequence[Example]
+    sampler: ExampleSampler
     known: Sequence[Example]
     corpus: Corpus
     options: RefreshOptions
     precision: Precision
     retriever: Retriever
-    sampler: ExampleSampler
+
+    def __post_init__(self) -> None:
+        self.rows = self.sampler.examples
 
     def check(self) -> None:
         """Refuse what the first mining would refuse; the re-ranker is loaded for that, and released.

@@ -10,9 +10,7 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import torch
 import transformers
@@ -31,75 +29,13 @@ from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.training import processes
 from retrievalkit.training.examples import ExampleData, chosen
-from retrievalkit.training.loop import Backward, Key, TrainingStep
+from retrievalkit.training.loop import Backward, Key, Training
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
-from retrievalkit.training.options import RerankerOptions
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, example_sampler
-from retrievalkit.training.session import Manifest, Training, model_card
+from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train_reranker import TrainRerankerOptions
 
-Loss = Literal["listwise", "pointwise"]
 _NEGATIVES_RANKED = 30
-
-
-def prepare(options: TrainRerankerOptions) -> Training:
-    """The training of a re-ranker, ready to start.
-
-    Raises:
-        InputError: The data or the model does not fit, or no example has negatives.
-    """
-    data = ExampleData.read(options.examples, options.corpus, options.dev)
-    rows, dropped = _with_negatives(data.train)
-    dev = None if data.dev is None else DevLists(_with_negatives(data.dev)[0], data.passage)
-    samples = example_sampler(rows, options)
-    assembler = StepAssembler(data.passage, data.train.rows, mask_false_negatives=options.false_negatives == "mask")
-    transformers.set_seed(options.seed)
-    reranker = CrossEncoder.create(options.model, max_length=options.max_length, seed=options.seed).to(default_device())
-    described = {
-        "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
-        "training": options.training(),
-    }
-    inputs = {"model": storage.describe_input(options.model, model_fingerprint(options.model)), **data.inputs}
-    step = RerankerStep(reranker, samples, assembler, options, dev=dev, dropped=dropped)
-    return Training(step, KIND, "rerank train", described, inputs, partial(_card, reranker.max_length))
-
-
-def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
-    """The examples that have negatives to rank a positive against, and the number of those that lack them."""
-    kept = array("I", (position for position, row in enumerate(examples.rows) if row.negatives))
-    if not kept:
-        msg = (
-            f"none of the {len(examples)} examples of '{examples.source}' has negatives, and a re-ranker learns to "
-            f"rank a positive before them. Mine some: rkit mine-negatives --from bm25"
-        )
-        raise InputError(msg)
-    dropped = len(examples) - len(kept)
-    if dropped:
-        # The command's last line counts them.
-        notices.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
-    return chosen(examples.rows, kept), dropped
-
-
-def _card(max_length: int, manifest: Manifest) -> str:
-    training = manifest["options"]["training"]
-    return model_card(
-        manifest,
-        library_name="transformers",
-        pipeline_tag="text-ranking",
-        tags=["retrieval", "reranking", "cross-encoder"],
-        title="A re-ranker",
-        about="A cross-encoder that scores a query and a passage (title, space, text) together: its one logit.",
-        facts={
-            "longest pair": f"{max_length} tokens",
-            "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
-            "loss": f"{training['loss']}, {training['negatives']} negatives",
-        },
-        use=(
-            "Re-rank a run, or score examples for `rkit train --loss distill_kl`",
-            "rkit rerank apply FOLDER --run RUN --queries QUERIES --corpus CORPUS --output RERANKED",
-            "rkit rerank apply FOLDER --examples EXAMPLES --corpus CORPUS --output SCORED",
-        ),
-    )
 
 
 def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
@@ -128,7 +64,7 @@ def pointwise(scores: Tensor, candidates: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(scores[candidates[present]], labels[present], reduction="sum")
 
 
-LOSSES: dict[Loss, Callable[[Tensor, Tensor], Tensor]] = {"listwise": listwise, "pointwise": pointwise}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"listwise": listwise, "pointwise": pointwise}
 
 
 @dataclass(frozen=True)
@@ -142,47 +78,6 @@ class Lists:
         """The same lists on another device."""
         chunks = [(rows, to_device(batch, device)) for rows, batch in self.chunks]
         return replace(self, chunks=chunks, candidates=self.candidates.to(device))
-
-    def size(self, loss: Loss) -> int:
-        """The number of queries or pairs that the loss is a mean of."""
-        return len(self.candidates) if loss == "listwise" else int((self.candidates >= 0).sum())
-
-
-@dataclass(frozen=True)
-class ListCollator:
-    """Makes the lists of a step, in batches of at most `batch_tokens` tokens, padding included."""
-
-    assembler: StepAssembler
-    model: CrossEncoder
-    batch_tokens: int
-
-    def __call__(self, draws: Sequence[Draw]) -> Lists:
-        """The lists of some draws."""
-        queries: list[str] = []
-        passages: list[tuple[str, str]] = []
-        lists: list[list[int]] = []
-        for draw in draws:
-            # One query at a time, since its passages are not compared with another's.
-            texts = self.assembler.assemble([draw])
-            ignored = {document for _, document in texts.ignore}
-            kept = [text for row, text in enumerate(texts.documents) if row not in ignored]
-            lists.append(list(range(len(passages), len(passages) + len(kept))))
-            queries += [draw.example.query] * len(kept)
-            passages += kept
-        pairs = self.model.tokenize(queries, passages)
-        batches = token_budget_batches([len(ids) for ids, _ in pairs], self.batch_tokens)
-        chunks = [(rows, self.model.collate([pairs[row] for row in rows])) for rows in batches]
-        width = max(map(len, lists))
-        return Lists(chunks, torch.tensor([rows + [-1] * (width - len(rows)) for rows in lists]))
-
-
-def sum_of_losses(model: CrossEncoder, lists: Lists, loss: Loss, precision: Precision) -> Tensor:
-    """The loss of some lists, summed over their queries or pairs."""
-    rows = torch.tensor([row for own, _ in lists.chunks for row in own], device=lists.candidates.device)
-    with autocast(precision, lists.candidates.device):
-        computed = torch.cat([model(batch) for _, batch in lists.chunks])
-    scores = torch.empty_like(computed).index_copy(0, rows, computed)  # (pairs,)
-    return LOSSES[loss](scores, lists.candidates)
 
 
 @dataclass
@@ -217,37 +112,46 @@ class DevLists:
         return total / len(self.examples)
 
 
-class RerankerStep(TrainingStep):
-    """Trains a cross-encoder on lists."""
+class RerankerTraining(Training):
+    """Trains a cross-encoder on lists.
 
+    Raises:
+        InputError: The data or the model does not fit, or no example has negatives.
+    """
+
+    kind, command = KIND, "rerank train"
+    module: CrossEncoder
     samples: ExampleSampler
-    dev: DevLists | None
+    dev: DevLists | None = None
 
-    def __init__(
-        self,
-        model: CrossEncoder,
-        samples: ExampleSampler,
-        assembler: StepAssembler,
-        options: RerankerOptions,
-        *,
-        dev: DevLists | None = None,
-        dropped: int = 0,
-    ) -> None:
-        self.module = self.model = model
-        self.samples = samples
+    def __init__(self, options: TrainRerankerOptions) -> None:
         self.options = options
-        self.dev = dev
-        self.dropped = dropped
+        data = ExampleData.read(options.examples, options.corpus, options.dev)
+        rows, dropped = _with_negatives(data.train)
+        if data.dev is not None:
+            self.dev = DevLists(_with_negatives(data.dev)[0], data.passage)
+        self.samples = example_sampler(rows, options)
+        self.counts = {"examples": len(self.samples), "without_negatives": dropped}
+        mask = options.false_negatives == "mask"
+        self.assembler = StepAssembler(data.passage, data.train.rows, mask_false_negatives=mask)
+        transformers.set_seed(options.seed)
+        model = CrossEncoder.create(options.model, max_length=options.max_length, seed=options.seed)
+        self.module = model.to(default_device())
         self.precision = resolve_precision(options.precision, model.device)
-        batch_tokens = options.batch_tokens or default_batch_tokens(model.device)
-        self.collator = ListCollator(assembler, model, batch_tokens)
+        self.batch_tokens = options.batch_tokens or default_batch_tokens(model.device)
+        self.described = {
+            "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
+            "training": options.training(),
+        }
+        fingerprint = model_fingerprint(options.model)
+        self.inputs = {"model": storage.describe_input(options.model, fingerprint), **data.inputs}
 
     def dry_run(self) -> None:
         """Take the loss of an example once, so that what cannot be trained fails before anything is written."""
-        part = self._part([self.samples.draw(0, 0)]).to(self.model.device)
-        self.model.eval()
+        part = self._part([self.samples.draw(0, 0)]).to(self.module.device)
+        self.module.eval()
         with torch.no_grad():
-            self._loss(part)
+            self.loss(part)
 
     def collate(self, keys: Sequence[Key]) -> Parts:
         """The lists of this process."""
@@ -259,27 +163,78 @@ class RerankerStep(TrainingStep):
         return Parts([self._part(draws[part]) for part in own], pairs)
 
     def _part(self, draws: Sequence[Draw]) -> Part:
-        lists = self.collator(draws)
-        return Part({"lists": lists}, lists.size(self.options.loss))
+        """The lists of some draws, in batches of at most `batch_tokens` tokens, padding included."""
+        queries: list[str] = []
+        passages: list[tuple[str, str]] = []
+        rows: list[list[int]] = []
+        for draw in draws:
+            # One query at a time, since its passages are not compared with another's.
+            texts = self.assembler.assemble([draw])
+            ignored = {document for _, document in texts.ignore}
+            kept = [text for row, text in enumerate(texts.documents) if row not in ignored]
+            rows.append(list(range(len(passages), len(passages) + len(kept))))
+            queries += [draw.example.query] * len(kept)
+            passages += kept
+        pairs = self.module.tokenize(queries, passages)
+        batches = token_budget_batches([len(ids) for ids, _ in pairs], self.batch_tokens)
+        chunks = [(batch, self.module.collate([pairs[row] for row in batch])) for batch in batches]
+        width = max(map(len, rows))
+        lists = Lists(chunks, torch.tensor([own + [-1] * (width - len(own)) for own in rows]))
+        return Part({"lists": lists}, len(rows) if self.options.loss == "listwise" else len(passages))
 
     def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:  # noqa: ARG002
         """The mean loss over the queries (listwise) or pairs (pointwise) of the step."""
-        return run_parts(inputs.parts, self._loss, backward)
+        return run_parts(inputs.parts, self.loss, backward)
 
-    def _loss(self, part: Part) -> LossValue:
-        lists = part.batch["lists"]
-        return LossValue(sum_of_losses(self.model, lists, self.options.loss, self.precision) / max(1, part.size))
-
-    def save(self, folder: Path) -> None:
-        """Write the re-ranker."""
-        self.model.save(folder)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Examples that were trained on, and those that were dropped."""
-        return {"examples": len(self.samples), "without_negatives": self.dropped}
+    def loss(self, part: Part) -> LossValue:
+        """The mean loss of a part."""
+        lists: Lists = part.batch["lists"]
+        device = lists.candidates.device
+        with autocast(self.precision, device):
+            computed = torch.cat([self.module(batch) for _, batch in lists.chunks])
+        rows = torch.tensor([row for own, _ in lists.chunks for row in own], device=device)
+        scores = torch.empty_like(computed).index_copy(0, rows, computed)  # (pairs,)
+        return LossValue(LOSSES[self.options.loss](scores, lists.candidates) / max(1, part.size))
 
     def measure(self, epoch: int) -> tuple[str, float]:  # noqa: ARG002 - the same in every epoch
         """The average rank of the gold passage."""
         assert self.dev is not None
-        return "average_rank", self.dev.average_rank(self.model, "fp32")
+        return "average_rank", self.dev.average_rank(self.module, "fp32")
+
+    def card(self, manifest: Manifest) -> str:
+        """The card of a re-ranker."""
+        training = self.described["training"]
+        return model_card(
+            manifest,
+            library_name="transformers",
+            pipeline_tag="text-ranking",
+            tags=["retrieval", "reranking", "cross-encoder"],
+            title="A re-ranker",
+            about="A cross-encoder that scores a query and a passage (title, space, text) together: its one logit.",
+            facts={
+                "longest pair": f"{self.module.max_length} tokens",
+                "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
+                "loss": f"{training['loss']}, {training['negatives']} negatives",
+            },
+            use=(
+                "Re-rank a run, or score examples for `rkit train --loss distill_kl`",
+                "rkit rerank apply FOLDER --run RUN --queries QUERIES --corpus CORPUS --output RERANKED",
+                "rkit rerank apply FOLDER --examples EXAMPLES --corpus CORPUS --output SCORED",
+            ),
+        )
+
+
+def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
+    """The examples that have negatives to rank a positive against, and the number of those that lack them."""
+    kept = array("I", (position for position, row in enumerate(examples.rows) if row.negatives))
+    if not kept:
+        msg = (
+            f"none of the {len(examples)} examples of '{examples.source}' has negatives, and a re-ranker learns to "
+            f"rank a positive before them. Mine some: rkit mine-negatives --from bm25"
+        )
+        raise InputError(msg)
+    dropped = len(examples) - len(kept)
+    if dropped:
+        # The command's last line counts them.
+        notices.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
+    return chosen(examples.rows, kept), dropped

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -21,79 +20,21 @@ from retrievalkit.data.examples import against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.models.batches import token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
-from retrievalkit.models.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
+from retrievalkit.models.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from retrievalkit.training import processes
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
-from retrievalkit.training.loop import Backward, Key, Log, TrainingStep
+from retrievalkit.training.loop import Backward, Key, Log, Training
 from retrievalkit.training.objective import Objective, create_loss, describe_loss
-from retrievalkit.training.options import TrainingOptions
 from retrievalkit.training.refresh import NegativeRefresh, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, example_sampler, limited
 from retrievalkit.training.selection import DevSet
-from retrievalkit.training.session import Manifest, Training, model_card
+from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
-
-
-def prepare(options: TrainOptions) -> Training:
-    """The training of a retriever, ready to start.
-
-    Raises:
-        InputError: The data, the model or a component's option does not fit.
-    """
-    refresh = refresh_options(options)
-    data = ExampleData.read(options.examples, options.corpus, options.dev)
-    if refresh is not None and data.corpus is None:
-        msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
-        raise InputError(msg)
-    retriever = initialize(options)
-    loss = options.loss or retriever.pooler.default_loss
-    transformers.set_seed(options.seed)
-    objective = Objective(retriever, create_loss(loss, options.loss_options))
-    described = {
-        **retriever.description,
-        "loss": describe_loss(loss, options.loss_options),
-        "training": options.training(),
-        **({} if refresh is None else {"refresh": refresh.as_dict()}),
-        **({} if options.sharding == "none" else {"sharding": options.sharding}),
-    }
-    inputs = {"model": storage.describe_input(options.model, retriever.fingerprint), **data.inputs}
-    step = RetrieverStep(objective, data, options, described, sharded=options.sharding == "full")
-    if refresh is not None and data.corpus is not None:
-        known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
-        source = known, data.corpus, refresh, options.precision
-        step.refresh = NegativeRefresh(step.samples.examples, *source, retriever, step.samples)
-    return Training(step, "checkpoint", "train", described, inputs, _card)
-
-
-def _card(manifest: Manifest) -> str:
-    options = manifest["options"]
-    pooler = options["pooler"]["name"]
-    parts = {kind: f"{options[kind]['name']} {options[kind]['options']}" for kind in ("encoder", "pooler", "loss")}
-    return model_card(
-        manifest,
-        library_name="retrievalkit",
-        tags=["retrieval", pooler],
-        title=f"A {pooler} retriever",
-        about="A text retriever.",
-        facts={
-            "encoder": parts["encoder"],
-            "towers": "separate" if options["separate_towers"] else "shared",
-            "pooler": parts["pooler"],
-            "loss": parts["loss"],
-            "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
-        },
-        use=(
-            "Encode a corpus and search it",
-            "rkit encode CHECKPOINT CORPUS --side document --output vectors",
-            "rkit index vectors --indexer flat --output index",
-            'rkit search index --query "..."',
-        ),
-    )
 
 
 @dataclass(frozen=True)
@@ -128,87 +69,64 @@ class StepInputs:
         return replace(self, chunks=chunks, positives=self.positives.to(device), ignore=ignore, teacher=teacher)
 
 
-@dataclass(frozen=True)
-class StepCollator:
-    """Makes the inputs of a step from the positions of its examples."""
+class RetrieverTraining(Training):
+    """Trains a retriever with a loss over the representations of the whole step.
 
-    sampler: ExampleSampler
-    assembler: StepAssembler
-    retriever: Retriever
-    batch_tokens: int
-    micro_batch_size: int | None
+    Raises:
+        InputError: The data, the model or a component's option does not fit.
+    """
 
-    def __call__(self, keys: Sequence[Key]) -> StepInputs:
-        """The inputs of a step."""
-        step = self.assembler.assemble([self.sampler.draw(position, epoch) for epoch, position in keys])
-        chunks: list[Chunk] = []
-        shares: dict[Side, list[list[int]]] = {}
-        sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
-        for side, texts in sides:
-            # By characters: a process tokenises its own texts only.
-            sizes = [len(title) + len(body) for title, body in texts]
-            shares[side] = processes.divide(sizes, processes.count())
-            # A process without a text encodes one of the others', for the shape of its representation.
-            own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
-            tower = self.retriever.tower(side)
-            token_ids = tower.tokenize(own, side)
-            lengths = [len(ids) for ids in token_ids]
-            if self.micro_batch_size is None:
-                groups = token_budget_batches(lengths, self.batch_tokens)
-            else:
-                groups = token_budget_batches(lengths, _UNLIMITED, most=self.micro_batch_size)
-            for rows in groups:
-                chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))
-        return StepInputs(chunks, shares, *step.tensors())
-
-
-class RetrieverStep(TrainingStep):
-    """Trains a retriever with a loss over the representations of the whole step."""
-
+    kind, command = "checkpoint", "train"
+    module: Objective
     samples: ExampleSampler
     dev: DevSet | None = None
     refresh: NegativeRefresh | None = None
 
-    def __init__(
-        self,
-        objective: Objective,
-        data: ExampleData,
-        options: TrainingOptions,
-        described: Mapping[str, Any],
-        *,
-        sharded: bool = False,
-    ) -> None:
-        self.sharded = sharded
-        device = default_device()
-        self.module = self.objective = objective
-        self.data = data
+    def __init__(self, options: TrainOptions) -> None:
         self.options = options
-        self.described = described
+        refresh = refresh_options(options)
+        self.data = data = ExampleData.read(options.examples, options.corpus, options.dev)
+        if refresh is not None and data.corpus is None:
+            msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
+            raise InputError(msg)
+        self.retriever = initialize(options)
+        loss = options.loss or self.retriever.pooler.default_loss
+        transformers.set_seed(options.seed)
+        self.module = Objective(self.retriever, create_loss(loss, options.loss_options))
+        self.described = {
+            **self.retriever.description,
+            "loss": describe_loss(loss, options.loss_options),
+            "training": options.training(),
+            **({} if refresh is None else {"refresh": refresh.as_dict()}),
+            **({} if options.sharding == "none" else {"sharding": options.sharding}),
+        }
+        self.inputs = {"model": storage.describe_input(options.model, self.retriever.fingerprint), **data.inputs}
+        device = default_device()
         self.precision = resolve_precision(options.precision, device)
+        self.batch_tokens = options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
+        self.sharded = options.sharding == "full"
         self.samples = example_sampler(data.train.rows, options, sampling=options.sampling)
+        self.counts = {"examples": len(self.samples)}
         mask = options.false_negatives == "mask"
-        self.collator = StepCollator(
-            self.samples,
-            StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask),
-            objective.retriever,
-            options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
-            options.micro_batch_size,
-        )
+        self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
         if data.dev is not None:
             sizes = {"batch_size": options.batch_size, "rank_from": options.rank_from}
             self.dev = DevSet(data.dev.rows, data.passage, mask_false_negatives=mask, **sizes)
+        if refresh is not None and data.corpus is not None:
+            known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
+            self.refresh = NegativeRefresh(self.samples, known, data.corpus, refresh, options.precision, self.retriever)
 
     def dry_run(self) -> None:
         """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
-        loss = self.objective.loss
+        loss = self.module.loss
         if self.sharded:
             conflicts = {
                 "--dev": self.dev is not None,
                 "--refresh-negatives": self.refresh is not None,
                 "a single process": processes.count() == 1,
-                "--separate-towers": len(self.objective.retriever.towers) > 1,
+                "--separate-towers": len(self.retriever.towers) > 1,
                 "frozen weights, such as those under encoder.lora_rank": not all(
-                    one.requires_grad for one in self.objective.parameters()
+                    one.requires_grad for one in self.module.parameters()
                 ),
             }
             if names := [name for name, conflict in conflicts.items() if conflict]:
@@ -225,25 +143,41 @@ class RetrieverStep(TrainingStep):
             self.refresh.check()
         if loss.needs_teacher:
             check_teacher(self.data.train, negatives=self.options.negatives)
-        self.objective.to(default_device())
-        texts = self.collator.assembler.assemble(first_draws(self.samples))
-        dry_run(self.objective, texts, self.described, precision=self.precision, dev=self.dev)
+        self.module.to(default_device())
+        texts = self.assembler.assemble(first_draws(self.samples))
+        dry_run(self.module, texts, self.described, precision=self.precision, dev=self.dev)
 
     def shard(self) -> None:
         """Divide the weights of retriever and loss."""
-        processes.shard(self.objective.retriever, self.objective.loss)
+        processes.shard(self.retriever, self.module.loss)
 
     def collate(self, keys: Sequence[Key]) -> StepInputs:
         """The texts that this process encodes."""
-        return self.collator(keys)
+        step = self.assembler.assemble([self.samples.draw(position, epoch) for epoch, position in keys])
+        most, budget = self.options.micro_batch_size, self.batch_tokens
+        chunks: list[Chunk] = []
+        shares: dict[Side, list[list[int]]] = {}
+        sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
+        for side, texts in sides:
+            # By characters: a process tokenises its own texts only.
+            shares[side] = processes.divide([len(title) + len(body) for title, body in texts], processes.count())
+            # A process without a text encodes one of the others', for the shape of its representation.
+            own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
+            tower = self.retriever.tower(side)
+            token_ids = tower.tokenize(own, side)
+            lengths = [len(ids) for ids in token_ids]
+            limits = {"budget": budget} if most is None else {"budget": _UNLIMITED, "most": most}
+            for rows in token_budget_batches(lengths, **limits):
+                chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))
+        return StepInputs(chunks, shares, *step.tensors())
 
     def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
         """Encode, exchange representations with the other processes, and take the loss of the whole step."""
-        retriever, loss = self.objective.retriever, self.objective.loss
+        loss = self.module.loss
 
         def encode(batch: Batch, side: Side) -> Representation:
             with autocast(self.precision, batch.input_ids.device):
-                representation: Representation = retriever(batch, side)
+                representation: Representation = self.retriever(batch, side)
             return representation
 
         def compare(queries: Representation, documents: Representation) -> LossValue:
@@ -259,27 +193,18 @@ class RetrieverStep(TrainingStep):
             idle = processes.lacking(len(inputs.chunks))
             value = cached_step(encode, inputs.chunks, compare, backward, idle)
         else:
-            run = plain_step if self.options.micro_batch_size is None else cached_step
-            value = run(encode, inputs.chunks, compare, backward)
+            step = plain_step if self.options.micro_batch_size is None else cached_step
+            value = step(encode, inputs.chunks, compare, backward)
         # The loss's own weights get the gradient of the whole step in every process, and gradients are added up.
         for parameter in loss.parameters():
             if parameter.grad is not None and processes.count() > 1:
                 parameter.grad /= processes.count()
         return {**value.terms, "loss": value.total}
 
-    def save(self, folder: Path) -> None:
-        """Write the retriever."""
-        self.objective.retriever.save(folder)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of examples."""
-        return {"examples": len(self.samples)}
-
     def measure(self, epoch: int) -> tuple[str, float]:
         """The loss on the dev questions, or the average rank of the gold passage."""
         assert self.dev is not None
-        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+        return self.dev.measure(self.retriever, self.module.loss, epoch, self.precision)
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
         """Mine new negatives if that is due."""
@@ -290,3 +215,33 @@ class RetrieverStep(TrainingStep):
         """Use the negatives that were mined last."""
         if self.refresh is not None:
             self.refresh.restore(epochs, folder)
+
+    def save(self, folder: Path) -> None:
+        """Write the retriever."""
+        self.retriever.save(folder)
+
+    def card(self, manifest: Manifest) -> str:
+        """The card of a retriever."""
+        options = manifest["options"]
+        pooler = options["pooler"]["name"]
+        parts = {kind: f"{options[kind]['name']} {options[kind]['options']}" for kind in ("encoder", "pooler", "loss")}
+        return model_card(
+            manifest,
+            library_name="retrievalkit",
+            tags=["retrieval", pooler],
+            title=f"A {pooler} retriever",
+            about="A text retriever.",
+            facts={
+                "encoder": parts["encoder"],
+                "towers": "separate" if options["separate_towers"] else "shared",
+                "pooler": parts["pooler"],
+                "loss": parts["loss"],
+                "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
+            },
+            use=(
+                "Encode a corpus and search it",
+                "rkit encode CHECKPOINT CORPUS --side document --output vectors",
+                "rkit index vectors --indexer flat --output index",
+                'rkit search index --query "..."',
+            ),
+        )

@@ -27,7 +27,7 @@ from retrievalkit.scoring import scores
 from retrievalkit.training.sampling import Draw, StepAssembler
 
 if TYPE_CHECKING:
-    from retrievalkit.training.loop import Log, TrainingStep
+    from retrievalkit.training.loop import Log, Training
 
 BEST, SELECTION = "best.safetensors", "selection.json"
 _DO = "Start the training anew, without --resume."
@@ -152,14 +152,14 @@ def _blocks(queries: Representation, documents: Representation) -> Iterator[Tens
         yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
 
 
-def judge(step: TrainingStep, folder: Path, epoch: int, log: Log) -> None:
+def judge(training: Training, folder: Path, epoch: int, log: Log) -> None:
     """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
-    measure, value = step.measure(epoch)
+    measure, value = training.measure(epoch)
     log({f"dev_{measure}": value})
     best = best_of(folder) or Best()
     if best.improve(epoch, measure, value):
         with storage.write_file(folder / BEST) as staging:
-            save_weights(step.module, staging)
+            save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)
 
 

@@ -1,4 +1,4 @@
-"""From a training step to a finished folder: the one path of `rkit train`, `rkit pretrain` and `rkit rerank train`.
+"""From a training to a finished folder: the one path of `rkit train`, `rkit pretrain` and `rkit rerank train`.
 
 Everything is checked before anything is written; the training runs in a hidden folder beside the output, where a killed
 one is resumed; the finished folder gets weights, manifest, model card and curves, and then its name. Of several
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,43 +21,15 @@ from retrievalkit.models.pretrained import load_weights, quiet
 from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
-from retrievalkit.training.loop import Loop, TrainingStep, steps_per_epoch, trackers
+from retrievalkit.training.loop import Loop, Training, trackers
 from retrievalkit.training.options import RunOptions
 from retrievalkit.training.selection import BEST, best_of
 
 Manifest = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training that is ready to start.
-
-    Attributes:
-        step: What is trained, and how.
-        kind: Kind of the folder, such as "checkpoint".
-        command: The command that writes it, such as "train".
-        options: Everything the user chose, for the manifest.
-        inputs: Fingerprints of model and data, for the manifest.
-        card: Makes the model card from the manifest.
-        extra: More entries of the manifest.
-    """
-
-    step: TrainingStep
-    kind: str
-    command: str
-    options: Mapping[str, Any]
-    inputs: Mapping[str, Any]
-    card: Callable[[Manifest], str]
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What a training must have in common with a cut-off one to resume it."""
-        return {"options": dict(self.options), "inputs": dict(self.inputs)}
-
-
 @processes.joined()
-def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
+def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
     """Train and write a folder.
 
     Returns:
@@ -80,12 +52,12 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
             followers = trackers(options.report_to) if main else ()
             if not resume:
                 storage.check_output(output, overwrite=options.overwrite)
-            training = make()
-            step, identity = training.step, training.identity
+            training = prepare()
+            identity = {"options": dict(training.described), "inputs": dict(training.inputs)}
             done = checkpoints.finished(output, training.kind, identity) if resume else None
             if done is None:
                 storage.check_output(output, overwrite=options.overwrite)
-                step.dry_run()
+                training.dry_run()
         # As the main process saw it: it alone writes, and the others may have looked a moment later.
         if done := processes.from_main(done):
             return done
@@ -102,70 +74,46 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
         writing = storage.write_folder(output, overwrite=options.overwrite, keep_partial=True)
         with writing if main else nullcontext(partial) as staging:
             if manifest is None:
-                with checkpoints.only_resumable_kept(staging, step.work), quiet():
-                    steps = _train(step, options, staging, last, followers)
+                with checkpoints.only_resumable_kept(staging, training.work), quiet():
+                    steps = Loop(training, options, staging, last, output.name, followers).run()
+                    if main and (staging / BEST).exists():
+                        load_weights(training.module, staging / BEST)
                 manifest = _finish(training, options, staging, steps) if main else {}
             if main:
-                _tidy(staging, step.work)
+                # The options first, so that what is left without them is complete.
+                for name in _resumed_from(training):
+                    storage.discard(staging / name)
         return processes.from_main(manifest)
-
-
-def _train(
-    step: TrainingStep, options: RunOptions, staging: Path, last: Path | None, followers: tuple[str, ...]
-) -> int:
-    """Train, from the state `last` if there is one, and leave the best state in the module; returns the steps."""
-    step.open(staging)
-    total = options.total_steps(steps_per_epoch(len(step.samples), options.batch_size))
-    if total == 0:
-        return 0
-    # Equal already, unless a component draws its initial weights in a way of its own.
-    processes.share_weights(step.module)
-    if last and checkpoints.step_of(last) == total:
-        load_weights(step.module, last / checkpoints.WEIGHTS)
-    else:
-        Loop(step, options, staging, total, last, Path(options.output).name, followers).run()
-        if step.sharded:
-            processes.make_whole(step.module)
-    if processes.is_main() and (staging / BEST).exists():
-        load_weights(step.module, staging / BEST)
-    return total
 
 
 def _finish(training: Training, options: RunOptions, staging: Path, steps: int) -> Manifest:
     """Save what was trained and describe it."""
-    step = training.step
-    step.save(staging)
-    several: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
+    training.save(staging)
+    entries: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
     if (best := best_of(staging)) is not None:
-        several["selection"] = asdict(best)
-    files = storage.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work)))
+        entries["selection"] = asdict(best)
+    files = storage.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(training)))
     manifest = storage.write_manifest(
         staging,
         training.kind,
         command=training.command,
-        options=training.options,
+        options=training.described,
         inputs=training.inputs,
-        counts={**step.counts, "steps": steps},
+        counts={**training.counts, "steps": steps},
         fingerprint=storage.fingerprint_files(files),
         files=files,
         precision=resolve_precision(options.precision, default_device()),
-        **training.extra,
-        **several,
+        **training.entries,
+        **entries,
     )
     (staging / "README.md").write_text(training.card(manifest), encoding="utf-8")
     write_curves(staging)
     return manifest
 
 
-def _resumed_from(work: str | None) -> list[str]:
-    return [name for name in (checkpoints.STATES, BEST, work, checkpoints.RUN, checkpoints.OPTIONS) if name is not None]
-
-
-def _tidy(staging: Path, work: str | None) -> None:
-    """Remove what resuming alone needed; the options first, so that what is left without them is complete."""
-    (staging / checkpoints.OPTIONS).unlink(missing_ok=True)
-    for name in _resumed_from(work):
-        storage.discard(staging / name)
+def _resumed_from(training: Training) -> list[str]:
+    work = [] if training.work is None else [training.work]
+    return [checkpoints.OPTIONS, checkpoints.STATES, BEST, *work, checkpoints.RUN]
 
 
 def model_card(

@@ -1,23 +1,24 @@
 """A corpus as tokens on disk: read, cut into sentences and spans, and tokenised once; then any document at once.
 
-    tokens-00000.npy     uint32: the tokens of a shard's documents; the highest bit marks those that begin a word
-    sentences-00000.npy  uint32: where each sentence ends, in tokens of its document
-    spans-00000.npy      uint32: where each span ends, in sentences of its document
-    documents-00000.npy  int64 (documents, 4): where the tokens, sentences and spans of each document end in the shard,
-                         and its number of samples; written last of these
-    samples.npy          int64: how many samples there are up to each document
-    counts.json          documents, dropped, samples, tokens, shards: written last
+    texts.bin      uint32: of each document where its sentences end, in tokens; where its spans end, in sentences; and
+                   its tokens, of which the highest bit marks those that begin a word
+    documents.bin  int64 (documents, 4): up to each document, how many numbers texts.bin has and how many samples there
+                   are; and its number of sentences and of spans
+    counts.json    documents, dropped, samples, tokens: written last
 
 So memory does not grow with the corpus, an epoch may take the samples in any order, and a killed training resumes at
-once. A killed reading resumes at the first shard that is incomplete.
+once. A killed reading resumes after the last document in documents.bin.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -27,13 +28,10 @@ from retrievalkit import storage
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
-from retrievalkit.storage import write_file, write_json
 
-SHARD_TOKENS = 1 << 24
+GROUP = 256
 _STARTS = 1 << 31
-_GROUP_CHARACTERS, _GROUP_PASSAGES = 1 << 20, 256
-_COUNTS, _SAMPLES = "counts.json", "samples.npy"
-_KINDS = ("tokens", "sentences", "spans")
+_TEXTS, _DOCUMENTS, _COUNTS = "texts.bin", "documents.bin", "counts.json"
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class _Counts:
     documents: int
     dropped: int
     samples: int
-    shards: int
     tokens: int
 
 
@@ -88,35 +85,33 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, max_length: int) -> None:
-        self.max_length = max_length
+        self.folder, self.max_length = folder, max_length
         counts = storage.read_document(folder / _COUNTS, _Counts, do="Start the training anew, without --resume.")
         self.counts: dict[str, int] = asdict(counts)
-        shards = self.counts.pop("shards")
-        self._shards = [
-            {kind: _open(folder, kind, number) for kind in (*_KINDS, "documents")} for number in range(shards)
-        ]
-        self._first = [0]
-        for shard in self._shards:
-            self._first.append(self._first[-1] + len(shard["documents"]))
-        self._samples = np.load(folder / _SAMPLES, mmap_mode="r")
+
+    @cached_property
+    def _texts(self) -> np.ndarray:
+        return np.memmap(self.folder / _TEXTS, np.uint32, "r")
+
+    @cached_property
+    def _documents(self) -> np.ndarray:
+        return np.memmap(self.folder / _DOCUMENTS, np.int64, "r").reshape(-1, 4)
 
     def __len__(self) -> int:
         return self.counts["documents"]
 
     def find(self, sample: int) -> tuple[int, int]:
         """The document of a sample, and the number of the sample within the document."""
-        document = int(np.searchsorted(self._samples, sample, side="right"))
-        return document, sample - (int(self._samples[document - 1]) if document else 0)
+        document = bisect_right(self._documents[:, 1], sample)
+        return document, sample - (int(self._documents[document - 1, 1]) if document else 0)
 
     def document(self, number: int) -> Document:
         """A document, whose tokens are read from disk on access."""
-        place = int(np.searchsorted(self._first, number, side="right")) - 1
-        shard, row = self._shards[place], number - self._first[place]
-        stops = shard["documents"][row]
-        starts = shard["documents"][row - 1] if row else np.zeros_like(stops)
-        tokens, ends, spans = (shard[kind][starts[column] : stops[column]] for column, kind in enumerate(_KINDS))
-        bounds = pairwise([0, *spans.tolist()])
-        return Document(_Packed(tokens), ends.tolist(), [range(start, stop) for start, stop in bounds], self.max_length)
+        stop, _, sentences, spans = self._documents[number].tolist()
+        start = int(self._documents[number - 1, 0]) if number else 0
+        ends, stops, tokens = np.split(self._texts[start:stop], [sentences, sentences + spans])
+        bounds = pairwise([0, *stops.tolist()])
+        return Document(_Packed(tokens), ends.tolist(), [range(one, other) for one, other in bounds], self.max_length)
 
 
 class _Packed:
@@ -139,7 +134,6 @@ def read_corpus(
     cutter: Cutter,
     samples: Callable[[Document], int],
     advance: Callable[[int], object] = lambda _: None,
-    shard_tokens: int = SHARD_TOKENS,
 ) -> None:
     """Write a corpus to a folder, or the part that is missing there.
 
@@ -149,85 +143,42 @@ def read_corpus(
         cutter: Cuts them into documents.
         samples: Number of samples of a document.
         advance: Called with the number of documents that were just done.
-        shard_tokens: Approximate number of tokens per shard, which is held in memory.
     """
     folder.mkdir(exist_ok=True)
     if (folder / _COUNTS).exists():
         return
-    shards = number = 0
-    while _path(folder, "documents", shards).exists():
-        number += len(_open(folder, "documents", shards))
-        shards += 1
-    advance(number)
-    shard = _Shard()
-    for group in _groups(islice(corpus, number, None)):
-        for document in cutter.cut(number, group):
-            shard.add(document, samples(document))
-            if len(shard.tokens) >= shard_tokens:
-                shard.write(folder, shards)
-                shard, shards = _Shard(), shards + 1
-        number += len(group)
-        advance(len(group))
-    if shard.documents:
-        shard.write(folder, shards)
-        shards += 1
-    _finish(folder, shards)
-
-
-def _groups(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    """Passages that are tokenised together."""
-    group: list[Passage] = []
-    characters = 0
-    for passage in passages:
-        group.append(passage)
-        characters += len(passage.text)
-        if len(group) == _GROUP_PASSAGES or characters >= _GROUP_CHARACTERS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
-
-
-class _Shard:
-    """A shard in the making."""
-
-    def __init__(self) -> None:
-        self.tokens, self.sentences, self.spans = array("I"), array("I"), array("I")
-        self.documents: list[tuple[int, int, int, int]] = []
-
-    def add(self, document: Document, samples: int) -> None:
-        pieces = document.pieces[0 : len(document.pieces)]
-        self.tokens.extend(
-            token | _STARTS if starts else token for token, starts in zip(pieces.ids, pieces.starts, strict=True)
-        )
-        self.sentences.extend(document.ends)
-        self.spans.extend(span.stop for span in document.spans)
-        self.documents.append((len(self.tokens), len(self.sentences), len(self.spans), samples))
-
-    def write(self, folder: Path, number: int) -> None:
-        for kind in _KINDS:
-            _save(_path(folder, kind, number), np.asarray(getattr(self, kind), dtype=np.uint32))
-        _save(_path(folder, "documents", number), np.asarray(self.documents, dtype=np.int64))
-
-
-def _finish(folder: Path, shards: int) -> None:
-    documents = [_open(folder, "documents", number) for number in range(shards)]
-    taken = np.concatenate([[], *(one[:, 3] for one in documents)]).astype(np.int64)
-    _save(folder / _SAMPLES, np.cumsum(taken))
-    tokens = sum(int(one[-1, 0]) for one in documents)
-    counts = _Counts(len(taken), int((taken == 0).sum()), int(taken.sum()), shards, tokens)
-    write_json(folder / _COUNTS, asdict(counts), indent=None)
-
-
-def _path(folder: Path, kind: str, number: int) -> Path:
-    return folder / f"{kind}-{number:05d}.npy"
-
-
-def _save(path: Path, values: np.ndarray) -> None:
-    with write_file(path) as staging:
-        np.save(staging, values)
-
-
-def _open(folder: Path, kind: str, number: int) -> np.ndarray:
-    mapped: np.ndarray = np.load(_path(folder, kind, number), mmap_mode="r")
-    return mapped
+    with (folder / _TEXTS).open("ab") as texts, (folder / _DOCUMENTS).open("ab") as documents:
+        number = documents.tell() // 32
+        documents.truncate(32 * number)
+        done = np.fromfile(folder / _DOCUMENTS, np.int64).reshape(-1, 4)
+        stop, taken = done[-1, :2].tolist() if number else (0, 0)
+        texts.truncate(4 * stop)
+        dropped = int((np.diff(done[:, 1], prepend=0) == 0).sum())
+        tokens = stop - int(done[:, 2:].sum())
+        advance(number)
+        passages = islice(corpus, number, None)
+        while group := list(islice(passages, GROUP)):
+            rows = array("q")
+            for document in cutter.cut(number, group):
+                pieces = document.pieces[0 : len(document.pieces)]
+                packed = (
+                    token | _STARTS if start else token for token, start in zip(pieces.ids, pieces.starts, strict=True)
+                )
+                numbers = array("I", [*document.ends, *(span.stop for span in document.spans), *packed])
+                numbers.tofile(texts)
+                own = samples(document)
+                stop, taken, dropped, tokens = (
+                    stop + len(numbers),
+                    taken + own,
+                    dropped + (own == 0),
+                    tokens + len(pieces),
+                )
+                rows.extend((stop, taken, len(document.ends), len(document.spans)))
+            texts.flush()
+            os.fsync(texts.fileno())  # before the documents that end in it
+            rows.tofile(documents)
+            documents.flush()
+            number += len(group)
+            advance(len(group))
+        os.fsync(documents.fileno())
+    storage.write_json(folder / _COUNTS, asdict(_Counts(number, dropped, taken, tokens)), indent=None)

@@ -18,7 +18,7 @@ from retrievalkit.contracts.declarations import Flag, Named, Reads, command
 from retrievalkit.data import inputs
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage.folder import Folder
+from retrievalkit.storage import Folder
 from retrievalkit.training.options import RunOptions, TrainingOptions
 
 
@@ -76,10 +76,10 @@ def train(options: TrainOptions) -> Folder:
     Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit train ...
     """
     with large_imports():
-        from retrievalkit.training.retriever import prepare
+        from retrievalkit.training.retriever import RetrieverTraining
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: prepare(options), options)
+    manifest = run_training(lambda: RetrieverTraining(options), options)
     counts = manifest["counts"]
     pooling = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")

@@ -15,7 +15,7 @@ from retrievalkit.contracts.declarations import Flag, Reads, command
 from retrievalkit.data import inputs
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage.folder import Folder
+from retrievalkit.storage import Folder
 from retrievalkit.training.options import RerankerOptions, RunOptions
 
 
@@ -46,10 +46,10 @@ def train_reranker(options: TrainRerankerOptions) -> Folder:
     Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit rerank train ...
     """
     with large_imports():
-        from retrievalkit.training.reranker import prepare
+        from retrievalkit.training.reranker import RerankerTraining
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: prepare(options), options)
+    manifest = run_training(lambda: RerankerTraining(options), options)
     counts = manifest["counts"]
     dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")

@@ -10,7 +10,6 @@ import pytest
 
 import retrievalkit as rk
 from retrievalkit.errors import InputError
-from retrievalkit.search.hits import DescribedHit
 
 ATTACK = '</style></div><script>alert(1)</script><img src=x onerror="alert(1)">'
 VOID = ("br", "img", "meta")
@@ -56,8 +55,8 @@ def test_hits_have_their_words_marked(late):
 
 def test_texts_of_strangers_are_texts():
     """In titles, ids, snippets, names of runs and queries."""
-    hit = DescribedHit(1, 0.5, ATTACK, ATTACK, ATTACK, ((2, 5),), (), ATTACK)
-    shown = read(rk.Hits(ATTACK, [rk.Hit.of(hit)]))
+    hit = rk.Hit(1, 0.5, ATTACK, ATTACK, ATTACK, ((2, 5),), (), ATTACK)
+    shown = read(rk.Hits(ATTACK, [hit]))
     assert "img" not in shown.seen
     run = rk.Run({ATTACK: {ATTACK: 1.0}, "q": {"d": 1.0}}, ATTACK)
     assert "img" not in read(run).seen

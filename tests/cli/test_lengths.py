@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from click.testing import CliRunner
@@ -160,33 +158,3 @@ def test_a_length_without_effect_or_beyond_the_models_positions_is_refused(line,
     result = rkit(*line.format(**places).split(), code=2)
     assert REFUSED[line].format(**places) in result.output
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_steps_of_a_recipe_pass_the_lengths_on(checkpoint, tiny_model, tiny_collection, tmp_path):
-    steps = [
-        {
-            "name": "vectors",
-            "command": "encode",
-            "with": {
-                "model": "${model}",
-                "texts": "${corpus}",
-                "precision": "fp32",
-                "set": {"encoder.document_length": "${length}"},
-            },
-            "output": "vectors",
-        },
-        {"name": "index", "command": "index", "with": {"source": "${steps.vectors}"}, "output": "index"},
-        {
-            "name": "search",
-            "command": "search",
-            "with": {"indexes": "${steps.index}", "queries": "${queries}", "set": {"encoder.query_length": 30}},
-            "output": "run.trec",
-        },
-    ]
-    values = {"model": str(checkpoint), "length": 40, "corpus": str(tiny_collection.corpus)}
-    values["queries"] = str(tiny_collection.queries)
-    (tmp_path / "recipe.yaml").write_text(json.dumps({"name": "lengths", "values": values, "steps": steps}))
-    rkit("run", tmp_path / "recipe.yaml", "-o", tmp_path / "out")
-    assert firsts(tmp_path / "out" / "run.trec") == best(
-        tiny_model, tiny_collection, query_length=30, document_length=40
-    )

@@ -11,13 +11,16 @@ from click.testing import CliRunner
 
 import retrievalkit as rk
 from retrievalkit import hookspecs, registry
-from retrievalkit.cli import main
+from retrievalkit.cli.group import summary
+from retrievalkit.cli.main import main
+from retrievalkit.cli.plugins import group
 from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.errors import MissingDependencyError, OptionError
 
 COMMAND = """
-    import click
+    from dataclasses import dataclass
     from retrievalkit import hookimpl
+    from retrievalkit.contracts.commands import CommandOptions, command
 
     @hookimpl
     def register_commands(register):
@@ -27,10 +30,34 @@ COMMAND = """
         )
         register("{name}", "{module}:greet", help=text, group="judge")
 
+    @dataclass(frozen=True)
+    class GreetOptions(CommandOptions):
+        name: str
+        times: int = 1
+
+    class Greeting:
+        def __init__(self, options):
+            self.summary = " ".join([f"Hello {{options.name}}"] * options.times)
+        def as_json(self):
+            return {{"said": self.summary}}
+
+    @command("{name}", GreetOptions)
+    def greet(options):
+        return Greeting(options)
+"""
+GREET = COMMAND.format(name="greet-me", module="acme")
+CLICK_GREET = """
+    import click
+    from retrievalkit import hookimpl
+
+    @hookimpl
+    def register_commands(register):
+        register("greet-me", "acme:greet", help="Greet somebody.")
+
     @click.command()
     @click.argument("name")
     def greet(name):
-        click.echo(f"Hello {{name}}")
+        click.echo(f"Hello {name}")
 """
 CHECK = """
     from retrievalkit import hookimpl
@@ -69,54 +96,28 @@ def shown(text):
 # --- commands ------------------------------------------------------------------------------------------------------
 
 
-def test_a_plugins_command_runs_like_a_built_in(use):
-    use(acme=GREET)
-    assert rkit("greet-me", "Ada").output == "Hello Ada\n"
-    missing = rkit("greet-me")
-    assert missing.exit_code == 2
-    assert "Missing argument 'NAME'" in missing.stderr
-    assert rk.command("greet-me", name="Ada") is None
-    for given, message in (({}, "greet-me needs 'name'"), ({"nmae": "Ada"}, "did you mean 'name'")):
-        with pytest.raises(OptionError, match=message):
-            rk.command("greet-me", **given)
-
-
-DECLARED = """
-    from dataclasses import dataclass
-    from retrievalkit import hookimpl
-    from retrievalkit.contracts.commands import CommandOptions, command
-
-    @hookimpl
-    def register_commands(register):
-        register("greet-me", "acme:greet", help="Greet somebody.", group="judge")
-
-    @dataclass(frozen=True)
-    class GreetOptions(CommandOptions):
-        name: str
-        times: int = 1
-
-    class Greeting:
-        def __init__(self, options):
-            self.summary = " ".join([f"Hello {options.name}"] * options.times)
-        def as_json(self):
-            return {"said": self.summary}
-
-    @command("greet-me", GreetOptions)
-    def greet(options):
-        return Greeting(options)
-"""
-
-
-def test_a_plugin_declares_a_command_by_a_dataclass(use):
+def test_a_plugins_command_is_declared_by_a_dataclass(use):
     """Flags, --set, --json and the function follow, as of a built-in one."""
-    use(acme=DECLARED)
+    use(acme=GREET)
     assert rkit("greet-me", "--name", "Ada", "--times", "2").output == "Hello Ada Hello Ada\n"
     said = rkit("greet-me", "--name", "Ada", "--set", "times=2", "--json").output
     assert json.loads(said) == {"said": "Hello Ada Hello Ada"}
+    missing = rkit("greet-me")
+    assert missing.exit_code == 2
+    assert "Missing option '--name'" in missing.stderr
     assert rkit("greet-me", "--name", "Ada", "--times", "x").exit_code == 2
     assert rk.command("greet-me", name="Ada").summary == "Hello Ada"
     with pytest.raises(OptionError, match="did you mean 'times'"):
         rk.command("greet-me", name="Ada", tmies=2)
+
+
+def test_a_plugin_may_bring_a_click_command(use, tmp_path):
+    use(acme=CLICK_GREET)
+    assert rkit("greet-me", "Ada").output == "Hello Ada\n"
+    (tmp_path / "recipe.yaml").write_text(
+        "name: hello\nsteps:\n  - {name: hello, command: greet-me, with: {name: Ada}}\n"
+    )
+    assert rkit("run", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "out")).exit_code == 0
 
 
 def test_the_help_lists_the_command_in_its_section_without_importing_it(use):
@@ -134,8 +135,7 @@ def test_the_help_shows_whole_sentences_by_section():
     assert places == sorted(places)
 
 
-GREET = COMMAND.format(name="greet-me", module="acme")
-NO_COMMAND = GREET.replace("@click.command()", "").replace('@click.argument("name")', "")
+NO_COMMAND = GREET.replace('@command("greet-me", GreetOptions)', "")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ NO_COMMAND = GREET.replace("@click.command()", "").replace('@click.argument("nam
 )
 def test_a_command_that_cannot_be_used_says_why(use, source, message):
     use(acme=source)
-    result = rkit("greet-me", "Ada")
+    result = rkit("greet-me", "--name", "Ada")
     assert result.exit_code == 2
     assert message in shown(result.stderr)
 
@@ -160,6 +160,11 @@ def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, f
     result = rkit("analyse-views", "model")
     assert result.exit_code == 2
     assert "pip install retrievalkit-mvr" in result.stderr
+    for name in ("new", "package", "check"):
+        monkeypatch.delitem(group.commands, name)
+        missing = rkit("plugins", name, "peak")
+        assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
+        assert "pip install retrievalkit-testing" in missing.stderr
     for name in ("export", "serve"):
         with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{name}"):
             getattr(rk, name)("index")
@@ -187,7 +192,7 @@ def test_a_registration_that_is_refused_leaves_the_command_line_working(use, sou
 
 def test_a_name_that_two_plugins_register_is_marked_and_refused(use, tmp_path):
     use(acme=GREET, other=COMMAND.format(name="greet-me", module="other"))
-    result = rkit("greet-me", "Ada")
+    result = rkit("greet-me", "--name", "Ada")
     assert result.exit_code == 2
     one, other = (f"{tmp_path / name} local file" for name in ("acme.py", "other.py"))
     assert f"registered by both {one} and {other}" in result.stderr
@@ -206,9 +211,10 @@ def test_the_help_works_whatever_the_environment_names(monkeypatch, fresh_regist
     assert "unknown plugin 'no_such_plugin'" in shown(result.output)
 
 
-def test_the_reserved_names_are_the_built_in_commands():
-    assert set(main.commands) == hookspecs.BUILT_IN_COMMANDS
-    assert {name for names in main.sections.values() for name in names} == set(main.commands)
+def test_the_help_says_of_built_in_commands_what_their_own_help_says():
+    assert set(main.built_in) == hookspecs.BUILT_IN_COMMANDS
+    commands = main.with_all_commands().commands
+    assert {name: summary(commands[name]) for name in main.built_in} == {n: row[2] for n, row in main.built_in.items()}
 
 
 def test_a_recipe_may_run_a_plugins_command(use, tmp_path):
@@ -285,11 +291,3 @@ def test_the_list_has_the_first_sentence_of_each_component_without_importing_it(
     assert summaries == {"acme": "Adds e.g. noise, as in Foo et al. 2020.", "nowhere": "", "named": "Says it itself."}
     assert "acme_parts" not in sys.modules
     assert "Adds e.g. noise, as in Foo et al. 2020." in rkit("plugins", "list").output
-
-
-def test_every_built_in_component_has_a_sentence():
-    listed = json.loads(rkit("plugins", "list", "--json").output)
-    for plugin in listed:
-        if plugin["distribution"] == "retrievalkit":
-            for one in plugin["components"]:
-                assert one["summary"].endswith("."), one

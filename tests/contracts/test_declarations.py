@@ -46,17 +46,6 @@ class CountOptions(CommandOptions):
     least: Annotated[int, Ge(1)] = 1
 
 
-@dataclass(frozen=True)
-class JoinOptions(CommandOptions):
-    """Options of `watched`.
-
-    Args:
-        words: Texts.
-    """
-
-    words: Sequence[str]
-
-
 @dataclass
 class Counted:
     count: int
@@ -165,14 +154,6 @@ def test_settings_without_a_section_go_to_the_component_that_takes_them():
     }
 
 
-def test_an_option_that_takes_several_is_repeated():
-    """Its values may hold commas."""
-    seen = []
-    watched = command("watched", JoinOptions)(lambda options: seen.append(options.words) or Counted(0))
-    run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a,b", "--words", "c"])
-    assert (run.exit_code, [list(one) for one in seen]) == (0, [["a,b", "c"]])
-
-
 def test_a_method_has_the_fields_of_its_options_as_keywords():
     class Counter:
         scale = 10
@@ -198,7 +179,7 @@ def test_a_method_has_the_fields_of_its_options_as_keywords():
 def test_a_flag_wins_over_a_setting():
     seen = []
     watched = command("watched", CountOptions)(lambda options: seen.append(options.least) or Counted(0))
-    run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a", "--least", "3"])
+    run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a", "--least", "3", "--set", "least=5"])
     assert (run.exit_code, seen) == (0, [3])
 
 
@@ -228,20 +209,6 @@ def test_sections_without_a_field_numbers_with_commas_and_a_command_that_prints_
     assert (run.exit_code, run.output) == (0, "")
     assert seen == [FirstOptions(("a", "b"), weights="0.3,0.7", as_json=True, named_options={"b": {"k": 1}})]
     assert "PLACE..." in CliRunner().invoke(DerivedCommand(first), ["--help"]).output
-
-
-def test_a_method_takes_the_fields_of_a_dataclass():
-    class Counter:
-        @classmethod
-        @method(CountOptions)
-        def of(cls, options):
-            """Count words."""
-            return cls, options.least
-
-    assert Counter.of("a b", least=2) == (Counter, 2)
-    assert "least: Shortest word to count." in Counter.of.__doc__
-    with pytest.raises(OptionError, match="did you mean 'least'"):
-        Counter.of("a", leest=2)
 
 
 MISTYPED = """

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from retrievalkit.cli import main
 from retrievalkit.data.columns import Columns, open_own
-from retrievalkit.data.conversion import Contents, convert
+from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
 from retrievalkit.data.queries import read_queries
@@ -102,12 +102,7 @@ def test_fields_of_json_lines(tmp_path):
 def test_options_that_do_not_go_together(tmp_path, faq):
     file(tmp_path / "run.trec", "q Q0 d 1 1.0 t\n")
     with pytest.raises(OptionError, match=r"names a field of passages, and .* is read as run"):
-        convert(
-            tmp_path / "run.trec",
-            tmp_path / "out",
-            kind="run",
-            contents=Contents(Columns("a")),
-        )
+        convert(tmp_path / "run.trec", tmp_path / "out", kind="run", text_field="a")
     assert "stride is about passages of N" in run(faq, tmp_path / "o", "--stride", 3).stderr
     assert "stride is 4, and should be 1 to 3" in run(faq, tmp_path / "o", "--passages", 3, "--stride", 4).stderr
     assert "Give one of them" in run(faq, tmp_path / "o", "--passages", 3, "--parts", "sentences").stderr

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from retrievalkit import storage
-from retrievalkit.data.conversion import convert
+from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
 from retrievalkit.storage import read_manifest
 
 DPR = [
@@ -129,7 +129,7 @@ def test_a_part_of_a_collection(tmp_path, collection):
             OptionError,
             r"is a whole collection, and '.*a\.jsonl' one file\. Give a folder .*by its kind: corp",
         ),
-        ("a", "corpsu", UnknownNameError, r"unknown kind 'corpsu'; did you mean 'corpus'\?"),
+        ("a", "corpsu", OptionError, "corpsu"),
     ],
 )
 def test_wrong_usage(tmp_path, collection, output, kind, error, message):
@@ -169,16 +169,13 @@ def test_runs_and_qrels_in_every_form(tmp_path):
     (tmp_path / "queries.tsv").write_text("q\twho\n")
     with pytest.raises(OptionError, match=r"form is for runs and qrels, and '.*' is read as queries"):
         convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
-    with pytest.raises(OptionError, match="is a folder"):
+    with pytest.raises(ArtifactError, match="is a folder"):
         convert(tmp_path / "qrels", tmp_path, form="trec")
 
 
-@pytest.mark.parametrize(
-    ("kind", "command"),
-    [("checkpoint", "rkit encode"), ("vectors", "rkit index"), ("index", "rkit search"), ("reranker", "rerank apply")],
-)
-def test_a_folder_of_another_command_is_named(tmp_path, kind, command):
+@pytest.mark.parametrize("kind", ["checkpoint", "vectors", "index", "reranker"])
+def test_a_folder_of_another_command_holds_no_data(tmp_path, kind):
     storage.write_manifest(tmp_path, kind, command="some", options={})
     (tmp_path / "retrievalkit.json").write_text('{\n "a": 1\n}\n')
-    with pytest.raises(ArtifactError, match=rf"holds (an? )?{kind} .*{command}"):
+    with pytest.raises(DataError, match="and no data"):
         convert(tmp_path, tmp_path / "out.jsonl")

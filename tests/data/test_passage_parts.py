@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import check_examples, read_examples
-from retrievalkit.data.passage_parts import Windows, equal_parts, sentences
+from retrievalkit.data.passage_parts import equal_parts, windows
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
@@ -64,17 +64,17 @@ def texts(corpus):
 
 
 def test_sentences():
-    first, second, third = sentences(PASSAGES[0]["text"])
+    first, second, third = windows(PASSAGES[0]["text"], 1, by="sentences")
     assert (first, second) == ("Rome is old.", "Its river is the Tiber.")
     assert third == "Dr. Smith swam in the Tiber in 1903."
-    assert sentences(" \n ") == []
+    assert windows(" \n ", 1, by="sentences") == []
 
 
 @given(words=st.lists(st.text("ab,", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
 def test_windows(words, size, data):
     """Each word is in a passage, each passage begins `stride` words after the one before, and none is in another."""
     stride = data.draw(st.integers(1, size))
-    cut = [part.split() for part in Windows(size, stride).cut(" \n".join(words))]
+    cut = [part.split() for part in windows(" \n".join(words), size, stride)]
     assert cut == [words[first : first + size] for first in range(0, stride * len(cut), stride)]
     assert not words or cut[-1][-1] == words[-1]
     assert len(cut) < 2 or stride * (len(cut) - 2) + size < len(words)
@@ -83,7 +83,7 @@ def test_windows(words, size, data):
 
 def test_windows_of_sentences():
     text = PASSAGES[0]["text"]
-    assert Windows(2, 1, by="sentences").cut(text) == [
+    assert windows(text, 2, 1, by="sentences") == [
         "Rome is old. Its river is the Tiber.",
         "Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903.",
     ]
@@ -211,9 +211,9 @@ def test_a_run_of_something_else(tmp_path, part):
     [
         (["--parts", "1"], "parts is '1', and should be 'sentences' or the number"),
         (["--parts", "words"], "parts is 'words'"),
-        (["--parts", "2", "--merge-parts"], "Give one of them"),
-        (["--parts", "2", "--kind", "queries"], "is read as queries. Leave it out"),
-        (["--parts", "2", "--kind", "run"], "is read as run. For a run of parts there is merge_parts"),
+        (["--parts", "2", "--merge-parts"], "merge_parts is for runs"),
+        (["--parts", "2", "--kind", "queries"], "parts cuts passages, and .* is read as queries"),
+        (["--parts", "2", "--kind", "run"], "is read as run"),
         (["--merge-parts"], "merge_parts is for runs, and '.*' is read as collection"),
     ],
 )

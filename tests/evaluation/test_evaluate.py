@@ -303,7 +303,6 @@ def test_without_answers_judgements_alone_count():
         (InputError, "the run has 'q1', 'q2', 'q3', the qrels '1'", lambda: evaluate(RUN, qrels={"1": {"d1": 1}})),
         (InputError, "twice for query 'q'", lambda: per_query({"q": [("d", 2.0), ("d", 1.0)]}, {"q": {"d": 1}}, "RR")),
         (InputError, "not a number, for query 'q'", lambda: per_query({"q": [("d", math.nan)]}, {"q": {"d": 1}}, "RR")),
-        (UnknownNameError, "'rank'", lambda: per_query(RUN, QRELS, "RR", ties="rank")),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(error, message, call):

@@ -15,7 +15,7 @@ from forked_commands import content
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import storage
 from retrievalkit.cli import main
-from retrievalkit.data import conversion
+from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
 from retrievalkit.indexing import build
 from retrievalkit.mining.parts import MinedParts
@@ -164,7 +164,7 @@ RUN = "--run run.trec --queries data --corpus data"
             "train.jsonl",
         ),
         ("search index --queries data --k 5 --output {}", (Searcher, "search", 1), "data/queries.jsonl"),
-        ("convert data {} --kind collection", (conversion, "_write_folder", 1), "data/corpus.jsonl"),
+        ("convert data {} --kind collection", (convert, "_write_folder", 1), "data/corpus.jsonl"),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )

@@ -16,7 +16,7 @@ from killed_processes import forks
 from kills.commands import COMMANDS, SMALL
 from kills.starting import SIGNALS, preload
 from kills.trial import FAULTS, Bench
-from retrievalkit.data import conversion
+from retrievalkit.data.convert import convert
 
 pytestmark = [forks, pytest.mark.slow]
 
@@ -50,18 +50,18 @@ def test_a_fault_of_the_machine_is_a_message_and_loses_nothing(bench, name, kind
 
 
 def test_what_is_not_whole_and_what_stays_is_noticed(bench, monkeypatch):
-    def half(*arguments, original=conversion.convert, **options):
+    def half(*arguments, original=convert._program, **options):
         Path("out").mkdir()
         Path("out/corpus.jsonl").write_text("half")
         time.sleep(5)
 
-    def left(*arguments, original=conversion.convert, **options):
+    def left(*arguments, original=convert._program, **options):
         Path(".left").write_text("here")
         return original(*arguments, **options)
 
-    monkeypatch.setattr(conversion, "convert", half)
+    monkeypatch.setattr(convert, "_program", half)
     assert "left 'out/corpus.jsonl', which is not whole" in bench.kill("convert", signal.SIGKILL, 1.0).problems
-    monkeypatch.setattr(conversion, "convert", left)
+    monkeypatch.setattr(convert, "_program", left)
     made = bench.kill("convert", signal.SIGKILL, 2 * bench.seconds["convert"])
     assert made.code is None
     assert "left for good: ['.left']" in made.problems[0]

@@ -1,21 +1,31 @@
 """Running recipes: the command lines that are built, what is skipped, and what happens when a step fails."""
 
 import json
+import logging
 import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
 import click
 import pytest
 from filelock import FileLock
 
 from retrievalkit import storage
+from retrievalkit.cli import main
+from retrievalkit.cli.derived import DerivedCommand
+from retrievalkit.contracts.declarations import Argument, Flag, Rest, WritingOptions, command
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.recipes.job import StepError
+from retrievalkit.recipes.log import StepLog
 from retrievalkit.recipes.outcome import Outcome
-from retrievalkit.recipes.recipe import load_recipe
-from retrievalkit.recipes.run import preview, run
+from retrievalkit.recipes.recipe import Recipe, load_recipe
+from retrievalkit.recipes.run import plan, preview, run
 from retrievalkit.recipes.settings import parse_set
 from retrievalkit.recipes.state import STATE
+from retrievalkit.recipes.step import Step
 from retrievalkit.registry import trust
 
 COUNT = """\
@@ -35,7 +45,6 @@ steps:
     command: evaluate
     with: {run: "${steps.train}", json: true}
     output: figures.json
-    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}
 """
 FIGURES = 'evaluate\n    with: {run: "${steps.train}", json: true}\n    output: figures.json'
 
@@ -46,60 +55,81 @@ def calls():
     return []
 
 
+@dataclass(frozen=True)
+class BuildOptions(WritingOptions):
+    """Options of `build`."""
+
+    source: Annotated[str, Argument()]
+    _: KW_ONLY
+    name: Sequence[str] = ()
+    fast: bool = False
+    weight: float | None = None
+    fail: bool = False
+
+
+@dataclass(frozen=True)
+class TrainOptions(WritingOptions):
+    """Options of `train`."""
+
+    source: Annotated[str, Flag(("--from",))]
+    _: KW_ONLY
+    epochs: int | None = None
+    shared_tower: Annotated[bool, Flag(("--shared-tower/--separate-towers",))] = True
+    set: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Options of `evaluate`."""
+
+    run: Annotated[str, Argument()]
+    as_json: Annotated[bool, Flag(("--json",))] = False
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Options of `convert`."""
+
+    source: Annotated[str, Argument()]
+    output: Annotated[str, Argument()]
+
+
 @pytest.fixture
 def cli(calls):
     """A command line with a command that writes a folder, one that resumes, and one that only prints."""
     main = click.Group("rkit")
 
-    def write(output, text, overwrite):
-        with storage.write_folder(output, overwrite=overwrite) as staging:
+    def write(options, text):
+        with storage.write_folder(options.output, overwrite=options.overwrite) as staging:
             (staging / "content").write_text(text)
             storage.write_manifest(staging, "index", command="build", options={})
 
-    @main.command()
-    @click.argument("source")
-    @click.option("--name", multiple=True)
-    @click.option("--fast", is_flag=True)
-    @click.option("--weight", type=float)
-    @click.option("--fail", is_flag=True)
-    @click.option("--output", "-o", required=True, type=click.Path())
-    @click.option("--overwrite", is_flag=True)
-    def build(source, name, fast, weight, fail, output, overwrite):
-        calls.append(("build", source, name, fast, overwrite))
-        if fail:
+    def build(options) -> None:
+        calls.append(("build", options.source, tuple(options.name), options.fast, options.overwrite))
+        if options.fail:
             click.echo("\n".join(f"line {number}" for number in range(100)))
             msg = "the text is broken."
             raise InputError(msg)
-        write(output, Path(source).read_text(), overwrite)
+        write(options, Path(options.source).read_text())
 
-    @main.command()
-    @click.option("--from", "source", required=True)
-    @click.option("--epochs", type=int)
-    @click.option("--shared-tower/--separate-towers", default=True)
-    @click.option("--set", "settings", multiple=True)
-    @click.option("--resume", is_flag=True)
-    @click.option("--output", required=True)
-    @click.option("--overwrite", is_flag=True)
-    def train(source, epochs, shared_tower, settings, resume, output, overwrite):
-        calls.append(("train", epochs, shared_tower, settings, resume, overwrite))
-        if epochs == 13 and not resume:
+    def train(options) -> None:
+        calls.append(("train", options.epochs, options.shared_tower, options.set, options.resume, options.overwrite))
+        if options.epochs == 13 and not options.resume:
             raise KeyboardInterrupt
-        write(output, (Path(source) / "content").read_text() + str(epochs // 10), overwrite)
+        write(options, (Path(options.source) / "content").read_text() + str(options.epochs // 10))
 
-    @main.command()
-    @click.argument("run")
-    @click.option("--json", "as_json", is_flag=True)
-    def evaluate(run, as_json):
-        calls.append(("evaluate", as_json))
-        metrics = {"nDCG@10": len((Path(run) / "content").read_text()) / 10}
+    def evaluate(options) -> None:
+        calls.append(("evaluate", options.as_json))
+        metrics = {"nDCG@10": len((Path(options.run) / "content").read_text()) / 10}
         click.echo(json.dumps({"metrics": metrics, "queries": {"nDCG@10": 3}}))
 
-    @main.command()
-    @click.argument("source")
-    @click.argument("output")
-    def convert(source, output):
-        Path(output).write_text(Path(source).read_text().upper())
+    def convert(options) -> None:
+        Path(options.output).write_text(Path(options.source).read_text().upper())
 
+    declarations = {build: BuildOptions, train: TrainOptions, evaluate: EvaluateOptions, convert: ConvertOptions}
+    for program, options in declarations.items():
+        main.add_command(DerivedCommand(command(program.__name__, options)(program)))
     return main
 
 
@@ -126,7 +156,7 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
     ]
     assert calls == [
         ("build", "data.txt", ("one", "two"), True, False),
-        ("train", 1, False, ("pooler.layers=4,6",), False, False),
+        ("train", 1, False, {"pooler": {"layers": "4,6"}}, False, False),
         ("evaluate", True),
     ]
     assert not any(one.skipped for one in results)
@@ -233,7 +263,7 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
     shown = capsys.readouterr().err
     assert "[1/3] Unchanged, kept from the run before: index\n[2/3] train → model\n" in shown
     assert "Goes on where it was cut off after" in shown
-    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+    assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
     assert results[1].seconds > state["train"]["seconds"]
     with pytest.raises(KeyboardInterrupt):
         start("epochs=13", "train.set.pooler.layers=2")
@@ -243,13 +273,12 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
 
 
 def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
-    @cli.command(name="evaluate")
-    @click.argument("run")
-    @click.option("--json", is_flag=True)
-    def evaluate(run, json):
+    def evaluate(options) -> None:
         click.echo("{")
-        raise click.UsageError("no.")
+        msg = "no."
+        raise InputError(msg)
 
+    cli.add_command(DerivedCommand(command("evaluate", EvaluateOptions)(evaluate)))
     with pytest.raises(StepError, match=r"step 'figures' .*: no\.") as caught:
         start()
     assert caught.value.exit_code == 2
@@ -261,14 +290,14 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
     [
         ("command: train", "command: trian", 9, "unknown command 'trian'; did you mean 'train'"),
         ('epochs: "', 'epohcs: "', 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
-        ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': 'many' is not a valid integer"),
+        ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': .*epochs cannot be 'many'"),
         ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
         ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
         ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
         ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
         (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
-        ("name: [one, two]", "weight: heavy", 7, "'heavy' is not a valid float"),
+        ("name: [one, two]", "weight: heavy", 7, "weight cannot be 'heavy'"),
         # Nothing is written outside of the run's folder.
         ('"${source}"', '"--output=/tmp/elsewhere"', 7, "would read as an option"),
         ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
@@ -324,7 +353,7 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
 
 
 TABLE = (
-    COUNT.replace("    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}\n", "")
+    COUNT
     + """\
 table: [figures]
 variants:
@@ -354,10 +383,10 @@ def test_variants_share_steps_and_the_table_is_left_in_the_folder(start, calls, 
 
 def test_steps_are_shown_with_their_titles_and_times(start, capsys):
     text = COUNT.replace("- name: train\n", "- name: train\n    title: 'Train ${epochs} epoch: to see'\n")
-    outcome = Outcome(start(text=text, verbose=True))
+    outcome = Outcome(start(text=text))
     out, shown = capsys.readouterr()
     assert out == ""
-    assert "[2/3] Train 1 epoch: to see\n      rkit train --from out/index" in shown
+    assert "[2/3] Train 1 epoch: to see\n" in shown
     assert Path("out/logs/train.log").read_text().startswith("$ rkit train --from out/index")
     assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch$", outcome.summary, re.MULTILINE)
     start(text=text)
@@ -384,7 +413,7 @@ def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
     assert [row["variant"] for row in found["rows"]] == ["short"]
     calls.clear()
     start(text=TABLE.replace("epochs: 20", "epochs: 13"))
-    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+    assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +445,7 @@ def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_pat
         f"name: x\nsteps:\n  - {{name: train, command: {command}, output: model, with: {given}}}\n"
     )
     with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
-        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main)
+        run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main.with_all_commands())
     assert not (tmp_path / "out").exists()
 
 
@@ -443,3 +472,57 @@ def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
 def test_titles_of_a_recipe_cannot_control_the_terminal(start, capsys):
     start(text=COUNT.replace("command: build", 'command: build\n    title: "a\\e[2Jb"', 1))
     assert "a\\x1b[2Jb" in capsys.readouterr().err
+
+
+def test_all_that_is_missing_is_named_in_one_message():
+    step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
+    with pytest.raises(InputError) as caught:
+        plan(
+            Recipe("demo", "", {}, (step,), "", requires={"no-such-plugin": "a pooler", "click": "options"}), None, main
+        )
+    assert str(caught.value).splitlines() == [
+        "the recipe 'demo' needs packages that are not installed:",
+        "  no-such-plugin: a pooler",
+        "  no-such-model: the pretrained encoder",
+        "Install: pip install no-such-plugin no-such-model",
+    ]
+    assert plan(Recipe("demo", "", {}, (), "", requires={"click": "options"}), None, main) == []
+
+
+# --- logs ---
+
+
+def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys):
+    log = StepLog(tmp_path, "near/train")
+    with log.collecting("rkit train", resume=False):
+        print("step 1")
+        print("a note", file=sys.stderr)
+        print("trained")
+        print()
+    assert log.path.read_text() == "$ rkit train\nstep 1\na note\ntrained\n\n"
+    assert log.path == tmp_path / "logs/near/train.log"
+    assert log.result == "trained"
+    assert log.tail(2) == ["a note", "trained"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_keeps_standard_error(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
+        print("50 %", file=sys.stderr)
+    assert capsys.readouterr().err == "50 %\n"
+
+
+def test_a_resumed_step_adds_to_its_log(tmp_path):
+    log = StepLog(tmp_path, "train")
+    for resume, lines in ((False, 2), (True, 4), (False, 2)):
+        with log.collecting("rkit train", resume=resume):
+            print("trained")
+        assert len(log.path.read_text().splitlines()) == lines
+
+
+def test_a_logging_handler_made_during_a_step_can_be_used_after_it(tmp_path, capsys):
+    with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
+        handler = logging.StreamHandler()
+    handler.emit(logging.makeLogRecord({"msg": "afterwards"}))
+    assert capsys.readouterr().err == "afterwards\n"

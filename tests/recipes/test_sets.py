@@ -49,7 +49,7 @@ def test_a_recipe_is_run_with_each_set_and_averaged(tmp_path):
     two = collection(tmp_path / "data2", [(1, 1), (2, 2), (2, 1)])
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     overrides = {"one": {"data": one}, "two": {"data": two}}
-    outcome = run(load_recipe(tmp_path / "recipe.yaml", overrides), tmp_path / "out", cli=main)
+    outcome = run(load_recipe(tmp_path / "recipe.yaml", overrides), tmp_path / "out", cli=main.with_all_commands())
     rows = {row["variant"]: row for row in json.loads((tmp_path / "out/results.json").read_text())["rows"]}
     assert list(rows) == ["first-one", "first-two", "first-both", "second-one", "second-two", "second-both"]
     assert rows["first-both"]["figures"]["RR@10"]["ours"] == (0.5 + 2 / 3) / 2

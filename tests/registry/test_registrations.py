@@ -8,7 +8,6 @@ import re
 import shlex
 import textwrap
 
-import ir_measures
 import pytest
 import retrievalkit_testing as testing
 from click.testing import CliRunner
@@ -17,11 +16,11 @@ from places import ROOT
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Judged
-from retrievalkit.errors import OptionError, PluginError, UnknownNameError
+from retrievalkit.errors import OptionError, PluginError
 from retrievalkit.evaluation.measures import IrMeasure, open_metric
 from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.models.rerankers import open_reranker
-from retrievalkit.recipes.files import bundled_recipes, find_recipe
+from retrievalkit.recipes.files import find_recipe
 from retrievalkit.registry.component_options import read_call
 from retrievalkit.registry.registrations import METRICS
 from retrievalkit.search.fusion import Fusion
@@ -226,21 +225,6 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
         score_pairs(open_reranker("scores:1 inf"), ["a", "b"])
 
 
-def test_what_is_built_in_is_registered_too():
-    """By the same hooks, so that `rkit plugins list` shows it and no plugin takes its name."""
-    assert {"rrf", "sum", "linear"} <= set(registry.names("fusion"))
-    assert set(METRICS) <= set(registry.names("metric"))
-    assert set(METRICS) <= set(ir_measures.measures.registry)
-    assert "cross_encoder" in registry.names("reranker")
-    assert {"jsonl", "tsv", "hf"} <= set(registry.names("source"))
-    assert "retrievalkit" in registry.names("recipe")
-    for kind in ("filter", "fusion", "metric", "reranker", "source"):
-        for name in registry.names(kind):
-            assert registry.get(kind, name)
-    name = next(iter(bundled_recipes()))
-    assert find_recipe(f"retrievalkit/{name}") == find_recipe(name)
-
-
 @pytest.mark.parametrize("name", [*METRICS, "nDCG@10", "RR@1", "P(rel=2)@3", "infAP"])
 def test_a_metric_of_one_query_is_that_of_all(name):
     """`value` gives what the one pass over all queries gives."""
@@ -274,9 +258,3 @@ def test_what_is_no_name_with_options_is_refused(text):
     """Nothing is evaluated."""
     with pytest.raises(OptionError, match="is not written like NAME"):
         read_call(text)
-
-
-def test_an_unknown_prefix_of_a_reranker_is_told(tmp_path):
-    """A folder with a colon in its name, and `package:`, are models."""
-    with pytest.raises(UnknownNameError, match="unknown reranker 'cros_encoder'; did you mean 'cross_encoder'"):
-        open_reranker("cros_encoder:x")

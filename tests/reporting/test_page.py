@@ -125,13 +125,3 @@ def test_cells_are_shown_and_ordered():
 def test_a_vector_figure_is_put_in_as_it_is():
     html = page('{{ parts.figure(none, "A point", svg=svg) }}')
     assert f'<div role="img" aria-label="A point">{SVG}</div>' in html
-
-
-def test_equal_pages_have_equal_bytes():
-    assert full() == full()
-
-
-def test_a_picture_has_the_width_it_is_given():
-    html = page("{{ parts.figure(png, width=192) }}{{ parts.figure(png) }}")
-    assert html.count(' width="192"') == 1
-    assert html.count("<img ") == 2

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from retrievalkit.cli import main
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.errors import InputError
-from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.table import text_table
 from retrievalkit.reporting.terminal import holds_credentials, printable, printable_json
 from retrievalkit.search.interactive import converse
@@ -103,9 +102,3 @@ def test_an_unknown_command_of_a_session_is_shown_without_control_characters(mon
     converse(lambda query, k: None, 10)
     assert "unknown command" in (shown := capsys.readouterr().err)
     assert harmless(shown)
-
-
-def test_a_progress_bar_shows_its_label_without_control_characters():
-    bar = ProgressBar(HOSTILE)
-    bar.update(1, label=bar.label + HOSTILE)
-    assert harmless(bar.label)

@@ -180,7 +180,7 @@ def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, li
     weighting = torch.randn(4, 7, generator=generator)
     found = []
     for most in (1 << 26, limit):
-        monkeypatch.setattr(scoring.max_products, "LIMIT", most)
+        monkeypatch.setattr(scoring.rule, "LIMIT", most)
         again = torch.Generator().manual_seed(1)
         queries = torch.randn(4, 3, 6, generator=again, requires_grad=True)
         documents = torch.randn(7, 5, 6, generator=again, requires_grad=True)
@@ -196,7 +196,7 @@ def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, li
 @pytest.mark.parametrize("limit", [0, 100, 1 << 26])
 def test_of_equal_products_the_first_has_the_gradient_at_every_size(monkeypatch, limit, dtype):
     """Of a document's vectors that score equally, not all, nor one that depends on the size of the batch."""
-    monkeypatch.setattr(scoring.max_products, "LIMIT", limit)
+    monkeypatch.setattr(scoring.rule, "LIMIT", limit)
     generator = torch.Generator().manual_seed(0)
     # Whole numbers, whose sums are exact in bf16.
     queries = torch.randint(-1, 2, (3, 2, 4), generator=generator).to(dtype)

@@ -32,11 +32,7 @@ from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing import open_indexes
 from retrievalkit.indexing.build import build_index
 from retrievalkit.models import retriever
-from retrievalkit.reporting import notices
 from retrievalkit.search import searcher
-from retrievalkit.search.fusion import Fusion
-from retrievalkit.search.interactive import Reader
-from retrievalkit.search.options import HybridOptions
 
 TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
 
@@ -297,19 +293,10 @@ def test_mistakes_are_reported_before_anything_is_searched(tmp_path, stage1, wor
         search([tmp_path / one for one in indexes], queries=ask("number 3"), **options)
 
 
-def reader(*folders, **options):
-    opened = searcher.Searcher(folders, note=notices.note)
-    return Reader(opened, HybridOptions().fused(len(folders)), **options)
-
-
-def test_hits_are_printed_with_their_texts(tmp_path, words, capsys):
+def test_hits_are_printed_with_their_texts(tmp_path, words):
     """The corpus is found by the index's manifest, and by --corpus once it was moved; --json is one object."""
-    reader(words)("number 3", 2)
-    printed = capsys.readouterr().out
-    assert "t3" in printed
-    assert "text number 3" in printed
-    reader(words, as_json=True)("number 3", 2)
-    result = json.loads(capsys.readouterr().out)
+    assert "text number 3" in rkit(words, "--query", "number 3").stdout
+    result = json.loads(rkit(words, "--query", "number 3", "--json").stdout)
     assert (result["query"], result["hits"][0]) == (
         "number 3",
         {
@@ -323,16 +310,13 @@ def test_hits_are_printed_with_their_texts(tmp_path, words, capsys):
         },
     )
     shutil.move(tmp_path / "corpus.jsonl", tmp_path / "elsewhere.jsonl")
-    reader(words)("number 3", 1)
-    printed = capsys.readouterr()
-    assert ("t3" in printed.out, "--corpus" in printed.err) == (True, True)
-    reader(words, corpus=tmp_path / "elsewhere.jsonl")("number 3", 1)
-    assert "text number 3" in capsys.readouterr().out
-    reader(words, corpus=tmp_path / "elsewhere.jsonl")("nothing of that", 1)
-    assert "nothing found" in capsys.readouterr().out
+    gone = rkit(words, "--query", "number 3")
+    assert ("t3" in gone.stdout, "--corpus" in gone.stderr) == (True, True)
+    assert "text number 3" in rkit(words, "--query", "number 3", "--corpus", tmp_path / "elsewhere.jsonl").stdout
+    assert "nothing found" in rkit(words, "--query", "nothing of that").stdout
 
 
-def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, words, monkeypatch, capsys):
+def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, words, monkeypatch):
     """The manifest may be a stranger's; what the user names by --corpus is read with the token."""
     asked = []
     monkeypatch.setattr("datasets.load_dataset", lambda *names, **how: asked.append((names, how.get("token"))) or [][0])
@@ -340,22 +324,19 @@ def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, wor
     manifest = json.loads((words / "manifest.json").read_text())
     manifest["corpus"] = {"source": "hf:stranger/texts", "fingerprint": "x"}
     (words / "manifest.json").write_text(json.dumps(manifest))
-    reader(words)("number 3", 1)
-    assert "hf:stranger/texts" in capsys.readouterr().err
-    with pytest.raises(InputError):
-        reader(words, corpus="hf:mine/texts")("number 3", 1)
+    assert "hf:stranger/texts" in rkit(words, "--query", "number 3").stderr
+    assert rkit(words, "--query", "number 3", "--corpus", "hf:mine/texts").exit_code == 2
     assert asked[0] == (("stranger/texts", None), False)
     assert asked[-1] == (("mine/texts", None), None)
 
 
-def test_the_texts_are_found_when_all_was_moved_together(tmp_path, capsys):
+def test_the_texts_are_found_when_all_was_moved_together(tmp_path):
     """By the place relative to the index."""
     (tmp_path / "old").mkdir()
     collection = testing.tiny_collection(tmp_path / "old" / "data")
     build_index(collection.corpus, indexer="overlap", output=tmp_path / "old" / "words")
     shutil.move(tmp_path / "old", tmp_path / "new")
-    reader(tmp_path / "new" / "words")("kathmandu.", 1)
-    assert "Nepal" in capsys.readouterr().out
+    assert "Nepal" in rkit(tmp_path / "new" / "words", "--query", "kathmandu.").stdout
 
 
 def brute(text, salt):
@@ -508,12 +489,11 @@ def test_the_command_answers_line_by_line(words):
     assert [len(json.loads(line)["hits"]) for line in asked.stdout.splitlines()] == [10, 1]
 
 
-def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
+def test_several_indexes_tell_what_each_of_them_found(words, stage1):
     """Rank and score; a score that was computed has no rank."""
     _, index = stage1
-    opened = searcher.Searcher([index, words], note=lambda _: None)
-    Reader(opened, Fusion("sum"), depth=3, as_json=True)("number 3", 9)
-    hits = json.loads(capsys.readouterr().out)["hits"]
+    asked = rkit(index, words, "--fusion", "sum", "--depth", 3, "--query", "number 3", "--k", 9, "--json")
+    hits = json.loads(asked.stdout)["hits"]
     assert all([one["index"] for one in hit["found"]] == ["dense", "words"] for hit in hits)
     told = {hit["id"]: hit["found"] for hit in hits}
     assert told["t3"][1] == {"index": "words", "rank": 1, "score": 2.0}

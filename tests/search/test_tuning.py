@@ -15,9 +15,9 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun
 from retrievalkit.indexing.query_encoders import Encoders
-from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.fusion import Fusion, read_choice
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.tuning import read_choice, tune, write_choice
+from retrievalkit.search.tuning import tune
 
 
 def tuned(runs, qrels, method="linear", **options):
@@ -132,7 +132,7 @@ def test_the_choice_can_be_written_and_read(noisy, tmp_path):
     runs, qrels = noisy
     found = tuned(runs[:2], qrels)
     first, second = found.identities
-    write_choice(tmp_path / "choice.json", found)
+    (tmp_path / "choice.json").write_text(json.dumps(found.to_json()))
     assert read_choice(tmp_path / "choice.json", [first, second]) == found.best.fusion
     assert read_choice(tmp_path / "choice.json", ["other0", "other1"]) == found.best.fusion
     for identities in ([second, first], [first], [first, second, "other"]):

@@ -30,8 +30,10 @@ def folder(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """The names of the files whose bytes were all read, in order."""
-    names, digest = [], integrity._digest
-    monkeypatch.setattr(integrity, "_digest", lambda path, stop: (names.append(path.name), digest(path, stop))[1])
+    names, digest = [], integrity.fingerprint_file
+    monkeypatch.setattr(
+        integrity, "fingerprint_file", lambda path, stop: (names.append(path.name), digest(path, stop))[1]
+    )
     return names
 
 
@@ -122,13 +124,13 @@ def test_bytes_are_read_of_what_may_have_changed(folder, read):
 
 def test_a_long_check_shows_how_far_it_has_come(folder, monkeypatch, capsys):
     """What is checked, and of how much; A short one is silent."""
-    files, digest = storage.describe_files(folder), integrity._digest
+    files, digest = storage.describe_files(folder), integrity.fingerprint_file
     monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
     storage.check_files(folder, files, remedy=REMEDY)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(integrity, "_SILENT_SECONDS", 0.0)
     monkeypatch.setattr(integrity, "_MEGABYTE", 100_000)
-    monkeypatch.setattr(integrity, "_digest", lambda path, one: (digest(path, one), time.sleep(0.5))[0])
+    monkeypatch.setattr(integrity, "fingerprint_file", lambda path, one: (digest(path, one), time.sleep(0.5))[0])
     storage.check_files(folder, files, remedy=REMEDY)
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith(f"check '{folder}' 6/6 MB (100 %)")

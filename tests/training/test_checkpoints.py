@@ -60,20 +60,14 @@ def files_of(state):
     return sorted(path for path in state.rglob("*") if path.is_file())
 
 
-def cut(path):
-    data = path.read_bytes()
-    path.unlink()  # it may be linked
-    path.write_bytes(data[: len(data) // 2])
-
-
-def alter(path):
+def damage(path, how):
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.unlink()
-    path.write_bytes(data)
-
-
-DAMAGES = {"missing": lambda path: path.unlink(), "truncated": cut, "altered": alter}
+    path.unlink()  # it may be linked
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "altered":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
 
 
 # --- going on ------------------------------------------------------------------------------------------------------
@@ -95,29 +89,19 @@ def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, 
 
 
 @forks
-def test_without_any_state_a_training_starts_from_its_beginning(cut_off, resume, whole, tmp_path):
-    """As the message on a damaged state advises; the best state of before has no part in it."""
-    shutil.rmtree(cut_off)
-    selection = tmp_path / ".out.partial" / "selection.json"
-    selection.write_text(json.dumps(json.loads(selection.read_text()) | {"value": float("-inf")}))
-    resume(tmp_path / "out")
-    assert bytes_of(tmp_path / "out") == whole
-
-
-@forks
-def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, tmp_path, monkeypatch):
+def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, tmp_path):
     """It was killed while its states were removed: half of one is still there."""
 
     def killed():
-        kill_at_call(session, "_tidy", 1)
+        kill_at_call(session, "_resumed_from", 2)
         resume(tmp_path / "out")
 
     assert in_another_process(killed) == -signal.SIGKILL
-    partial = storage.partial_folder(tmp_path / "out")
-    (partial / "options.json").unlink()
-    (partial / "states" / "step-12" / "optimizer.pt").unlink()
-    monkeypatch.setattr(session, "_train", None)
-    assert resume(tmp_path / "out")["counts"]["steps"] == 12
+    for name in ("options.json", "states/step-12/optimizer.pt"):
+        (storage.partial_folder(tmp_path / "out") / name).unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "Loop", None)
+        assert resume(tmp_path / "out")["counts"]["steps"] == 12
     assert bytes_of(tmp_path / "out") == whole
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -126,36 +110,17 @@ def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, t
 
 
 @forks
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_state_with_any_file_damaged_is_refused_by_name(killed, tmp_path, damage):
+@pytest.mark.parametrize("how", ["missing", "truncated", "altered"])
+def test_a_state_with_any_file_damaged_is_refused_by_name(killed, tmp_path, how):
     whole = killed / "states" / "step-8"
     for number, path in enumerate(files_of(whole)):
         folder = tmp_path / str(number)
         state = shutil.copytree(whole, folder / "step-8")
-        DAMAGES[damage](state / path.relative_to(whole))
+        damage(state / path.relative_to(whole), how)
         # The description, altered, may name another file.
         named = state if path.name == checkpoints.STATE else state / path.relative_to(whole)
         with pytest.raises(ArtifactError, match=rf"^'{named}.*delete the state's folder"):
             checkpoints.choose(folder, processes=1)
-
-
-@forks
-def test_an_older_state_that_is_whole_is_used_with_a_note(cut_off, resume, whole, tmp_path, capfd):
-    """It is there if the training was killed before it was removed."""
-    newer = shutil.copytree(cut_off, cut_off.with_name("step-9"))
-    (newer / "random-0.pt").unlink()
-    resume(tmp_path / "out")
-    said = capfd.readouterr().err
-    assert f"random-0.pt' is missing: '{newer}' is damaged; going on from the state before it\n" in said
-    assert "resuming after step 8 of 12\n" in said
-    assert bytes_of(tmp_path / "out") == whole
-
-
-@forks
-def test_a_state_of_two_processes_is_not_resumed_by_another_number(cut_off):
-    """Each process has a random state of its own."""
-    with pytest.raises(ArtifactError, match=r"had 1 process, and this one has 2 processes.*random state of its own"):
-        checkpoints.choose(cut_off.parent, processes=2)
 
 
 # --- what a stranger put there --------------------------------------------------------------------------------------
@@ -193,12 +158,10 @@ def test_no_pickle_runs(cut_off, resume, tmp_path, name, old):
 
 
 @forks
-@pytest.mark.parametrize("name", ["scaler.pt", "optimizer.bin", "pytorch_model.bin", "training_args.bin"])
-def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off, tmp_path, name):
-    torch.save(Runs(tmp_path / "ran"), cut_off / name)
-    with pytest.raises(ArtifactError, match=f"{name}' is no file of"):
+def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
+    (cut_off / "scaler.pt").write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"scaler\.pt' is no file of"):
         checkpoints.choose(cut_off.parent, processes=1)
-    assert not (tmp_path / "ran").exists()
 
 
 @forks

@@ -75,8 +75,9 @@ def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monk
     cut_off(programs["train"], tmp_path / "out")
     as_by_torchrun(monkeypatch, run=then)
     found = []
-    monkeypatch.setattr(session, "_train", lambda *given: found.append(given[3]) or 0)
-    programs["train"](tmp_path / "out")
+    monkeypatch.setattr(session, "Loop", lambda *given: found.append(given[3]))
+    with pytest.raises(AttributeError):
+        programs["train"](tmp_path / "out")
     assert [last is not None for last in found] == [goes_on]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.examples import Example
+from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.models.pretrained import load_weights, save_weights
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.loop import batches, steps_per_epoch
 from retrievalkit.training.objective import Objective
-from retrievalkit.training.retriever import StepCollator
-from retrievalkit.training.sampling import ExampleSampler, StepAssembler
+from retrievalkit.training.retriever import RetrieverTraining
+from retrievalkit.training.sampling import ExampleSampler
+from retrievalkit.training.train import TrainOptions
 
 EXAMPLES = [
     Example(str(row), "what is the capital of peru " * (row % 3 + 1), (f"p{row}",), (f"n{row}",)) for row in range(9)
@@ -53,20 +56,25 @@ def test_each_epoch_has_every_example_once_in_its_own_order():
 
 
 @pytest.fixture(scope="module")
-def retriever(tiny_model):
-    return Retriever.create(tiny_model)
+def collated(tiny_model, tmp_path_factory):
+    """The inputs of a step of all examples, and the training."""
+    folder = tmp_path_factory.mktemp("loop")
+    names = [f"{kind}{row}" for kind in "pn" for row in range(9)]
+    rows = ({"_id": name, "text": passage(name).text} for name in names)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
+    def collated(examples=EXAMPLES, **options):
+        write_examples(folder / "train.jsonl", examples)
+        places = {"corpus": str(folder / "corpus.jsonl"), "output": "never"}
+        training = RetrieverTraining(TrainOptions(tiny_model, str(folder / "train.jsonl"), **places, **options))
+        return training.collate([(0, position) for position in range(len(examples))]), training.retriever
 
-def collated(retriever, examples=EXAMPLES, **options):
-    sampler = ExampleSampler(examples)
-    assembler = StepAssembler(passage, examples)
-    options = {"batch_tokens": 1000, "micro_batch_size": None} | options
-    return StepCollator(sampler, assembler, retriever, **options)([(0, position) for position in range(len(examples))])
+    return collated
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 40}, {"micro_batch_size": 2}], ids=str)
-def test_chunks_hold_every_text_once(retriever, options):
-    inputs = collated(retriever, **options)
+def test_chunks_hold_every_text_once(collated, options):
+    inputs, _ = collated(**options)
     for side, texts in (("query", 9), ("document", 18)):
         rows = [row for chunk in inputs.chunks if chunk.side == side for row in chunk.rows]
         assert sorted(rows) == list(range(texts))
@@ -74,32 +82,33 @@ def test_chunks_hold_every_text_once(retriever, options):
     assert inputs.positives.tolist() == list(range(0, 18, 2))
 
 
-def test_a_chunk_stays_within_its_budget(retriever):
-    sizes = [chunk.batch.input_ids.numel() for chunk in collated(retriever, batch_tokens=60).chunks]
+def test_a_chunk_stays_within_its_budget(collated):
+    sizes = [chunk.batch.input_ids.numel() for chunk in collated(batch_tokens=60)[0].chunks]
     assert max(sizes) <= 60
     assert len(sizes) > 4
-    counts = [len(chunk.rows) for chunk in collated(retriever, micro_batch_size=4).chunks]
+    counts = [len(chunk.rows) for chunk in collated(micro_batch_size=4)[0].chunks]
     assert counts == [4, 4, 1, 4, 4, 4, 4, 2]
 
 
-def test_a_chunk_holds_the_texts_of_its_rows(retriever):
+def test_a_chunk_holds_the_texts_of_its_rows(collated):
+    inputs, retriever = collated(micro_batch_size=4)
     tower = retriever.tower("document")
-    for chunk in collated(retriever, micro_batch_size=4).chunks:
+    for chunk in inputs.chunks:
         if chunk.side == "document":
             texts = [("", passage(f"{'pn'[row % 2]}{row // 2}").text) for row in chunk.rows]
             expected = tower.collate(tower.tokenize(texts, "document"), "document")
             assert torch.equal(chunk.batch.input_ids, expected.input_ids)
 
 
-def test_masks_and_teacher_scores_come_along(retriever):
-    inputs = collated(retriever, EXAMPLES[:3])
+def test_masks_and_teacher_scores_come_along(collated):
+    inputs, _ = collated(EXAMPLES[:3])
     assert inputs.ignore is None
     assert inputs.teacher is None
     same = [
         Example("1", "a", ("p1",), ("n1",), teacher={"p1": 2.0}),
         Example("2", "b", ("p1",), ("n2",)),
     ]
-    inputs = collated(retriever, same)
+    inputs, _ = collated(same)
     assert inputs.ignore.tolist() == [[False, False, True, False], [True, False, False, False]]
     assert inputs.teacher[0, 0] == 2.0
     assert inputs.teacher.isnan().sum() == 7

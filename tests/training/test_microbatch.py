@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from killed_processes import forks
-from retrievalkit import registry, storage
+from retrievalkit import storage
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.training import processes
 from retrievalkit.training.microbatch import slices
-from retrievalkit.training.options import PretrainingOptions
-from retrievalkit.training.pretrain import pretrain
-from retrievalkit.training.pretraining import PretrainingStep
+from retrievalkit.training.pretrain import PretrainOptions, pretrain
+from retrievalkit.training.pretraining import Pretraining
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import log_of
 
@@ -30,12 +29,18 @@ def step_of(tiny_model, tiny_collection, tmp_path_factory):
     """Makes a pre-training step in float64 and without dropout."""
 
     def step_of(name="mlm", micro_batch_size=None, **own):
-        encoder = registry.create("encoder", "transformer", tiny_model, document_length=20)
-        encoder.prepare(registry.get("pretrainer", name).needs)
-        torch.manual_seed(0)
-        pretrainer = registry.create("pretrainer", name, encoder, 20, **own).double().eval()
-        options = PretrainingOptions(max_length=20, micro_batch_size=micro_batch_size, precision="fp32")
-        step = PretrainingStep(pretrainer, open_corpus(tiny_collection.corpus), options)
+        options = PretrainOptions(
+            tiny_model,
+            str(tiny_collection.corpus),
+            pretrainer=name,
+            pretrainer_options=own,
+            max_length=20,
+            micro_batch_size=micro_batch_size,
+            precision="fp32",
+            output="never",
+        )
+        step = Pretraining(options)
+        step.module.double().eval()
         step.open(tmp_path_factory.mktemp("step"))
         return step
 

@@ -323,7 +323,7 @@ def one_step(quick, output, **changes):
     class Watching(loop.Loop):
         def __post_init__(self):
             # So that rounding does not hide a mistake.
-            self.step.module.double()
+            self.training.module.double()
             super().__post_init__()
             clip = self.accelerator.clip_grad_norm_
 

@@ -214,7 +214,7 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tog
             return mine(*arguments)
 
         def stepped(self, *arguments):
-            calls.append([row.negatives for row in self.step.samples.examples])
+            calls.append([row.negatives for row in self.training.samples.examples])
             return step(self, *arguments)
 
         refresh.NegativeRefresh.mine, loop.Loop.compute_step = mined, stepped

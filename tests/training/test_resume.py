@@ -67,8 +67,8 @@ MOMENTS = {
     },
     "pretrain": ALWAYS
     | {
-        "while the corpus is read": lambda: kill_at_call(token_store, "_save", 3),
-        "before the corpus is whole": lambda: kill_at_call(token_store, "_finish", 1),
+        "while the corpus is read": lambda: kill_at_call(token_store.Cutter, "cut", 2),
+        "before the corpus is whole": lambda: kill_at_call(storage, "write_json", 1),
         "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
     },
 }
@@ -136,7 +136,7 @@ def test_only_resume_goes_on_and_says_so(programs, tmp_path, monkeypatch, capfd,
     assert len(calls) == 12
     calls[:] = [1] * 6
     with monkeypatch.context() as patch:
-        patch.setattr(token_store, "_save", None)  # the corpus is not read again
+        patch.setattr(token_store, "array", None)  # the corpus is not read again
         programs[name](tmp_path / "resumed", resume=True)
     assert "resuming after step 4 of 6\n" in capfd.readouterr().err
     assert len(calls) == 8, "six steps, of which four were saved, and the last two again"

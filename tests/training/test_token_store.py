@@ -51,18 +51,46 @@ def parts_of(document):
     return list(whole.ids), list(whole.starts), list(document.ends), list(document.spans), document.max_length
 
 
-def bytes_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=40), max_size=9), st.sampled_from([1, 3, 256]))
+def test_every_document_is_what_it_was_and_every_sample_is_found(tmp_path_factory, texts, group):
+    passages = [*corpus_of(20), *(Passage(str(number), "", text) for number, text in enumerate(texts))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokens, "GROUP", group)
+        store = read(tmp_path_factory.mktemp("any"), passages)
+    documents = [store.document(number) for number in range(len(store))]
+    assert list(map(parts_of, documents)) == [parts_of(one) for one in CUTTER.cut(0, passages)]
+    taken = list(map(samples, documents))
+    expected = [(number, place) for number, count in enumerate(taken) for place in range(count)]
+    assert [store.find(sample) for sample in range(sum(taken))] == expected
+    counts = {"documents": len(passages), "dropped": taken.count(0), "samples": sum(taken)}
+    assert store.counts == counts | {"tokens": sum(len(one.pieces) for one in documents)}
 
 
-@pytest.mark.parametrize("shard_tokens", [1, 50, 10_000])
-def test_every_document_is_what_it_was(tmp_path, monkeypatch, shard_tokens):
-    monkeypatch.setattr(tokens, "_GROUP_PASSAGES", 7)
+@pytest.mark.parametrize("count", [1, 2, 5, 9])
+@pytest.mark.parametrize("lost", [0, 7])
+def test_a_killed_reading_goes_on_after_its_last_document(tmp_path, monkeypatch, count, lost):
+    """Of the last group some bytes may be there, and of its documents a part of a row."""
+    monkeypatch.setattr(tokens, "GROUP", 4)
     passages = corpus_of(40)
-    store = read(tmp_path / "tokens", passages, shard_tokens=shard_tokens)
-    expected = [parts_of(document) for document in CUTTER.cut(0, passages)]
-    assert [parts_of(store.document(number)) for number in range(len(store))] == expected
-    assert (len(list((tmp_path / "tokens").glob("tokens-*.npy"))) == 1) == (shard_tokens == 10_000)
+
+    def stop(done, calls=[]):  # noqa: B006
+        calls.append(done)
+        if len(calls) == count:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read(tmp_path / "killed", passages, advance=stop)
+    for path in (tmp_path / "killed").iterdir():
+        with path.open("ab") as stream:
+            stream.write(b"x" * lost)
+    advanced = []
+    store = read(tmp_path / "killed", passages, advance=advanced.append)
+    assert store.counts == read(tmp_path / "whole", passages).counts
+    folders = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("killed", "whole")]
+    assert folders[0] == folders[1]
+    assert (advanced[0], sum(advanced)) == (4 * (count - 1), 40)
+    assert len(read(tmp_path / "whole", iter([]))) == 40, "what is whole is not read again"
 
 
 def test_a_document_is_its_sentences_with_the_title_in_front():
@@ -84,72 +112,7 @@ def test_spans_differ_between_equal_documents_and_seeds_and_not_between_readings
     assert other.spans != two
 
 
-def test_each_sample_is_found_and_documents_without_one_are_counted(tmp_path):
-    store = read(tmp_path / "tokens", corpus_of(40), shard_tokens=60)
-    taken = [samples(store.document(number)) for number in range(len(store))]
-    expected = [(number, place) for number, count in enumerate(taken) for place in range(count)]
-    assert [store.find(sample) for sample in range(store.counts["samples"])] == expected
-    lengths = [len(store.document(number).pieces) for number in range(len(store))]
-    assert store.counts == {
-        "documents": 40,
-        "dropped": taken.count(0),
-        "samples": sum(taken),
-        "tokens": sum(lengths),
-    }
-    assert 0 < taken.count(0) < 40
-
-
-@settings(max_examples=30)
-@given(st.lists(st.text(max_size=40), max_size=5), st.integers(1, 60))
-def test_any_text_can_be_read(tmp_path_factory, texts, shard_tokens):
-    passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
-    store = read(tmp_path_factory.mktemp("any"), passages, shard_tokens=shard_tokens)
-    for number, text in enumerate(texts):
-        document = store.document(number)
-        assert "".join(map(chr, document.text(range(len(document.ends))).ids)) == "".join(text.split())
-
-
 # --- killed and read again -----------------------------------------------------------------------------------------
-
-
-class Killed(Exception):  # noqa: N818
-    """Stands for a SIGKILL: nothing is tidied up."""
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder of a corpus that was read whole."""
-    folder = tmp_path_factory.mktemp("whole") / "tokens"
-    read(folder, corpus_of(40), shard_tokens=60)
-    return folder
-
-
-@pytest.mark.parametrize("count", range(1, 30, 4))
-def test_a_killed_reading_goes_on_at_the_first_shard_that_is_not_whole(whole, tmp_path, monkeypatch, count):
-    passages = corpus_of(40)
-    written = []
-
-    def save(*arguments, original=tokens._save):
-        written.append(arguments)
-        if len(written) == count:
-            raise Killed
-        original(*arguments)
-
-    monkeypatch.setattr(tokens, "_save", save)
-    with pytest.raises(Killed):
-        read(tmp_path / "killed", passages, shard_tokens=60)
-    monkeypatch.undo()
-    advanced = []
-    store = read(tmp_path / "killed", passages, shard_tokens=60, advance=advanced.append)
-    assert store.counts == TokenStore(whole, CUTTER.max_length).counts
-    assert bytes_of(tmp_path / "killed") == bytes_of(whole)
-    assert sum(advanced) == 40
-    assert (advanced[0] > 0) == (count > 4), "what is on the disk is not read again"
-
-
-def test_what_is_whole_is_not_read_again(tmp_path):
-    read(tmp_path / "tokens", corpus_of(5))
-    assert len(read(tmp_path / "tokens", iter([]))) == 5
 
 
 def test_a_duplicate_id_is_found_though_the_corpus_is_read_as_a_stream(tmp_path):

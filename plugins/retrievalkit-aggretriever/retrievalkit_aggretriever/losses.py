@@ -10,16 +10,13 @@ relies on the other. With a single part this is the plain contrastive loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
-from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import scores
+from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Aggretriever(Loss):
@@ -48,38 +45,24 @@ class Aggretriever(Loss):
         teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 even under autocast."""
-        parts = _checked_parts(queries, documents)
+        parts = queries.parts
+        if queries.vectors is None or not parts or parts != documents.parts:
+            msg = (
+                "loss 'aggretriever' weighs the parts of a vector, and this pooler's vectors have none. "
+                "Choose --pooler aggretriever, or --loss contrastive."
+            )
+            raise UnsupportedError(msg)
         with torch.autocast(queries.device.type, enabled=False):
-            queries, documents = queries.float(), documents.as_indexed().float()
-            total = self._cross_entropy(queries, documents, positives, ignore)
+            both = queries.float(), documents.as_indexed().float()
+            total = cross_entropy_in_batch(scores(*both) / self.temperature, positives, ignore)
             terms = {"contrastive": total.detach()}
             for name, columns in parts.items() if len(parts) > 1 else ():
-                of_part = self._cross_entropy(_part(queries, columns), _part(documents, columns), positives, ignore)
+                cut = [
+                    Representation(one.vectors[:, :, columns], one.vector_mask)
+                    for one in both
+                    if one.vectors is not None
+                ]
+                of_part = cross_entropy_in_batch(scores(*cut) / self.temperature, positives, ignore)
                 total = total + self.part_weight * of_part
                 terms[name] = of_part.detach()
         return LossValue(total, terms)
-
-    def _cross_entropy(
-        self, queries: Representation, documents: Representation, positives: Tensor, ignore: Tensor | None
-    ) -> Tensor:
-        logits = scores(queries, documents) / self.temperature  # (Q, D)
-        if ignore is not None:
-            logits = logits.masked_fill(ignore, float("-inf"))
-        return functional.cross_entropy(logits, positives)
-
-
-def _part(representation: Representation, columns: slice) -> Representation:
-    """A representation by some columns of the vectors."""
-    assert representation.vectors is not None
-    return Representation(representation.vectors[:, :, columns], representation.vector_mask)
-
-
-def _checked_parts(queries: Representation, documents: Representation) -> Mapping[str, slice]:
-    """The parts of the vectors; an error if they have none."""
-    if queries.vectors is None or not queries.parts or queries.parts != documents.parts:
-        msg = (
-            "loss 'aggretriever' weighs the parts of a vector, and this pooler's vectors have none. "
-            "Choose --pooler aggretriever, or --loss contrastive."
-        )
-        raise UnsupportedError(msg)
-    return queries.parts

@@ -29,13 +29,13 @@ from retrievalkit.contracts import (
     TokenStates,
     absolute_layer,
     absolute_layers,
+    masked_mean,
+    refuse_idle,
 )
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring.lexical import linear_head, max_weighted_softmax, text_mask
-from retrievalkit_aggretriever.choices import check
 from retrievalkit_aggretriever.published import load_projections
-from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling, SliceRule, check_fits
-from retrievalkit_aggretriever.terms import first_position, mean_state, own_terms, without_first
+from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling, SliceRule, check_fits, drops
 
 
 class Aggretriever(Pooler):
@@ -91,34 +91,50 @@ class Aggretriever(Pooler):
         layers: tuple[int, ...] = (-1,),
         keep: Literal["all", "last"] = "all",
     ) -> None:
+        terms = agg_dim != 0 and aggregation != "average"
+        sliced = terms and agg_dim != "vocabulary" and aggregation in ("full", "semi")
+        # The released code's padding changes a vector only where weights may be below 0, or where [SEP] counts too.
+        padded = terms and (term_weight == "signed" if vocabulary_head else pooled_tokens == "all")
+        made_by, of_head = "agg_dim aggregation", "agg_dim aggregation vocabulary_head"
+        refuse_idle(
+            locals(),
+            {
+                "aggregation": (agg_dim not in (0, "vocabulary"), "agg_dim"),
+                "term_weight": (terms, made_by),
+                "vocabulary_head": (terms, made_by),
+                "head": (terms and vocabulary_head, of_head),
+                "pooled_tokens": (agg_dim != 0, "agg_dim"),
+                # full is agg*, so same_as_star is what it does anyway.
+                "slices": (sliced and (slices, aggregation) != ("same_as_star", "full"), made_by),
+                "slice_seed": (slices == "seeded", "slices"),
+                "remainder": (sliced, made_by),
+                "drop_limit": (sliced and drops(info.vocabulary_size, remainder), f"{made_by} remainder"),
+                "padding": (padded, f"{of_head} term_weight pooled_tokens"),
+            },
+        )
+        if cls_dim == 0 and agg_dim == 0:
+            msg = "cls_dim and agg_dim are both 0, so that nothing is left of a text. Set one of them."
+            raise OptionError(msg)
+        if (cls_dim, term_weight, vocabulary_head) == (0, "none", False):
+            msg = (
+                "term_weight=none and vocabulary_head=false reduce a text to the set of its words, which no training "
+                "changes, and cls_dim=0 leaves nothing else. Set cls_dim, or another term_weight."
+            )
+            raise OptionError(msg)
         super().__init__()
-        options = {
-            "cls_dim": cls_dim,
-            "agg_dim": agg_dim,
-            "aggregation": aggregation,
-            "term_weight": term_weight,
-            "vocabulary_head": vocabulary_head,
-            "head": head,
-            "pooled_tokens": pooled_tokens,
-            "slices": slices,
-            "slice_seed": slice_seed,
-            "remainder": remainder,
-            "drop_limit": drop_limit,
-            "padding": padding,
-        }
-        check(options, type(self).__init__.__kwdefaults__ or {}, info.vocabulary_size)
         self.info = info
         self.layers = absolute_layers(layers, info, keep=keep)
         self.keep = keep
         self.projections = projections
         self.signed = term_weight == "signed"
         self.released_padding = padding == "released"
-        self.has_terms = agg_dim != 0 and aggregation != "average"
+        self.has_terms = terms
         self.has_head = self.has_terms and vocabulary_head
         self.head = head
         self.text_only = pooled_tokens == "text"
         size = info.vocabulary_size if agg_dim == "vocabulary" else agg_dim
-        self.parts = _parts(cls_dim, size)
+        sizes = {"cls": slice(0, cls_dim), "agg": slice(cls_dim, cls_dim + size)}
+        self.parts = {name: columns for name, columns in sizes.items() if columns.stop > columns.start}
         self.cls_projection = nn.Linear(info.width, cls_dim) if cls_dim else None
         self.term_projection = nn.Linear(info.width, 1) if self.has_terms and term_weight != "none" else None
         self.aggregate: nn.Module = nn.Identity()
@@ -172,7 +188,16 @@ class Aggretriever(Pooler):
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """(batch, 1, cls_dim + agg_dim), or for documents a vector from each layer, the highest first."""
-        vectors = [self._vector(states, layer) for layer in self._layers_of(side)]
+        vectors = []
+        for layer in self._layers_of(side):
+            columns = []
+            if self.cls_projection is not None:
+                columns.append(self.cls_projection(states.first_states(layer)))
+            if self.has_terms:
+                columns.append(self.aggregate(self.terms(states, layer)))
+            elif "agg" in self.parts:
+                columns.append(self.aggregate(masked_mean(states.layers[layer], self._pooled(states))))
+            vectors.append(torch.cat(columns, dim=1))
         kept = 0 if self.keep == "last" and side == "document" else None
         return Representation(torch.stack(vectors, dim=1), kept=kept, parts=self.parts)
 
@@ -187,8 +212,11 @@ class Aggretriever(Pooler):
         if not self.has_head:
             mask = self._pooled(states)
             if self.released_padding:
-                mask = without_first(torch.ones_like(states.attention_mask), states.attention_mask)
-            return own_terms(states.input_ids, self._weights(hidden), mask, self.info.vocabulary_size)
+                mask = _without_first(states, torch.ones_like(states.attention_mask))
+            # The greatest weight of each term among its occurrences in a text, at least 0.
+            weights = self._weights(hidden).to(torch.promote_types(hidden.dtype, torch.float32)).masked_fill(~mask, 0.0)
+            zeros = weights.new_zeros(len(weights), self.info.vocabulary_size)
+            return zeros.scatter_reduce(1, states.input_ids, weights, "amax", include_self=True)
         head = states.head
         if self.head == "projection":
             head = linear_head(head, self.info.width, "pooler.head=complete")
@@ -202,22 +230,9 @@ class Aggretriever(Pooler):
         padded = ~states.attention_mask.bool().all(dim=1, keepdim=True)  # (batch, 1)
         return torch.where(padded, floored, values)
 
-    def _vector(self, states: TokenStates, layer: int) -> Tensor:
-        """(batch, cls_dim + agg_dim): one vector per text, from one layer."""
-        hidden = states.layers[layer]  # (batch, tokens, width)
-        columns = []
-        if self.cls_projection is not None:
-            rows = torch.arange(hidden.shape[0], device=hidden.device)
-            columns.append(self.cls_projection(hidden[rows, first_position(states.attention_mask)]))
-        if self.has_terms:
-            columns.append(self.aggregate(self.terms(states, layer)))
-        elif "agg" in self.parts:
-            columns.append(self.aggregate(mean_state(hidden, self._pooled(states))))
-        return torch.cat(columns, dim=1)
-
     def _pooled(self, states: TokenStates) -> Tensor:
         """(batch, tokens) bool, True at the real tokens that the part "agg" is made of."""
-        return text_mask(states) if self.text_only else without_first(states.attention_mask, states.attention_mask)
+        return text_mask(states) if self.text_only else _without_first(states, states.attention_mask)
 
     def _weights(self, hidden: Tensor) -> Tensor:
         """(batch, tokens): the weight of each token."""
@@ -233,7 +248,6 @@ class Aggretriever(Pooler):
         return self.layers
 
 
-def _parts(cls_dim: int, agg_dim: int) -> dict[str, slice]:
-    """The columns of each part that is not empty."""
-    sizes = {"cls": slice(0, cls_dim), "agg": slice(cls_dim, cls_dim + agg_dim)}
-    return {name: columns for name, columns in sizes.items() if columns.stop > columns.start}
+def _without_first(states: TokenStates, mask: Tensor) -> Tensor:
+    """The mask (batch, tokens) without each text's first real token, [CLS]."""
+    return mask.bool().scatter(1, states.first[:, None], value=False)

@@ -85,37 +85,6 @@ def drops(vocabulary: int, remainder: Remainder) -> bool:
     return remainder == "drop" or (remainder == "auto" and vocabulary == BERT_VOCABULARY)
 
 
-def column_maxima(values: Tensor, table: Table, order: Tensor | None = None) -> Tensor:
-    """The maximum of each column.
-
-    Args:
-        values: (batch, vocabulary), one value per term.
-        table: The layout of the terms.
-        order: (vocabulary - dropped,) a permutation of the terms that are not dropped; None = by their ids.
-
-    Returns:
-        (batch, columns); the gradient of each goes to one of the terms that are its maximum.
-    """
-    kept = values[:, table.dropped :]
-    if order is not None:
-        kept = kept[:, order]
-    kept = nn.functional.pad(kept, (0, table.padded))
-    maxima: Tensor = kept.view(kept.shape[0], table.rows, table.columns).max(dim=1).values
-    return maxima
-
-
-def signed_maxima(columns: Tensor) -> Tensor:
-    """agg*: of each pair of columns (batch, 2d), the greater of the first or minus that of the second (batch, d)."""
-    first, second = columns[:, 0::2], columns[:, 1::2]
-    return torch.where(first > second, first, -second)
-
-
-def paired_maxima(columns: Tensor) -> Tensor:
-    """agg+ as the paper defines it, |agg*|: the greater of each pair of columns (batch, 2d) -> (batch, d)."""
-    first, second = columns[:, 0::2], columns[:, 1::2]
-    return torch.where(first > second, first, second)
-
-
 class SlicePooling(nn.Module):
     """Slice max pooling of one vocabulary into a number of dimensions.
 
@@ -163,19 +132,12 @@ class SlicePooling(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Pool values (batch, vocabulary) into (batch, dimensions)."""
-        columns = column_maxima(values, self.table, self.order)
+        kept = values[:, self.table.dropped :]
+        if self.order is not None:
+            kept = kept[:, self.order]
+        kept = nn.functional.pad(kept, (0, self.table.padded))
+        columns: Tensor = kept.view(len(kept), self.table.rows, self.table.columns).max(dim=1).values
         if not self.paired:
             return columns
-        return signed_maxima(columns) if self.signed else paired_maxima(columns)
-
-    def place(self, term: int) -> tuple[int, int] | None:
-        """The dimension that a term is pooled into and its sign there (1 or -1); None if it is dropped."""
-        position = term - self.table.dropped
-        if position < 0:
-            return None
-        if self.order is not None:
-            position = int((self.order == position).nonzero())
-        column = position % self.table.columns
-        if not self.paired:
-            return column, 1
-        return column // 2, -1 if self.signed and column % 2 else 1
+        first, second = columns[:, 0::2], columns[:, 1::2]
+        return torch.where(first > second, first, -second if self.signed else second)

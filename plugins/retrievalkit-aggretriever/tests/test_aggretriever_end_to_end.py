@@ -29,15 +29,11 @@ CASES = [
 ]
 
 
-def ids_of(options):
-    return ",".join(f"{name}={value}" for name, value in options.items()) or "default"
-
-
 QUICK = ({}, {"agg_dim": "vocabulary"}, {"layers": (1, 2), "keep": "last"})
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in CASES], ids=ids_of
+    "options", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in CASES], ids=str
 )
 def test_the_contract_is_kept(options, tiny_model):
     """Padding, order and batch size change nothing; saving and loading give equal vectors; gradients arrive."""

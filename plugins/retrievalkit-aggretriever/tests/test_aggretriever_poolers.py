@@ -1,4 +1,4 @@
-"""The pooler on token states made by hand: the equations, every option, padding, order, gradients and saving."""
+"""The pooler on token states made by hand: the equations, every option, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, TokenStates, VocabularyHead
+from retrievalkit.errors import OptionError, UnsupportedError
 
 SMALL = {"cls_dim": 3, "agg_dim": 4}
+PAPER_SIZES = [(768, 0), (640, 128), (128, 640), (0, 768), (768, 768), (128, 128)]
+PAPER_VARIANTS = [("term_weight", "none"), ("vocabulary_head", False)] + [
+    ("aggregation", how) for how in ("semi", "linear", "average")
+]
 
 
 def create(info, **options):
@@ -51,111 +56,56 @@ class TestGolden:
         assert representation.vectors.shape[1] == 1
         return representation.vectors[0, 0].tolist()
 
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
-            (
-                {"agg_dim": "vocabulary"},
-                [
-                    0.3797911309,
-                    0.139717349,
-                    0.0513991403,
-                    0.1508192612,
-                    0.0554833055,
-                    0.139717349,
-                    0.2036189424,
-                    0.1508192612,
-                    0.0513991403,
-                    1.0323793296,
-                ],
-            ),
-            ({"agg_dim": 5}, [0.3797911309, -0.1508192612, -0.139717349, 0.2036189424, -1.0323793296]),
-            (
-                {"agg_dim": 5, "aggregation": "semi"},
-                [0.3797911309, 0.2036189424, 0.1508192612, 0.1508192612, 1.0323793296],
-            ),
-            (
-                {"agg_dim": 5, "aggregation": "semi", "slices": "same_as_star"},
-                [0.3797911309, 0.1508192612, 0.139717349, 0.2036189424, 1.0323793296],
-            ),
-            ({"agg_dim": 2, "remainder": "drop"}, [0.2036189424, -1.0323793296]),
-            ({"agg_dim": 2, "aggregation": "semi"}, [0.3797911309, 1.0323793296]),
-        ],
-    )
-    def test_abs(self, options, expected):
-        """The paper's |w|."""
-        assert self.pooled(**options) == pytest.approx(expected, abs=1e-6)
+    ABSOLUTE = (
+        0.3797911309, 0.139717349, 0.0513991403, 0.1508192612, 0.0554833055, 0.139717349, 0.2036189424, 0.1508192612,
+        0.0513991403, 1.0323793296,
+    )  # fmt: skip
+    SIGNED = (
+        0.3797911309, 0.139717349, 0.0513991403, 0.0513991403, 0.0513991403, 0.139717349, 0.2036189424, 0.0513991403,
+        0.0513991403, 1.0323793296,
+    )  # fmt: skip
+    OF_NEGATIVE = (
+        0.1898955654, 0.0698586745, 0.0256995701, 0.1508192612, 0.0554833055, 0.0698586745, 0.2036189424, 0.1508192612,
+        0.0256995701, 0.5161896648,
+    )  # fmt: skip
+    RAW = (
+        -0.003729411, -0.0101375902, -0.003729411, -0.003729411, -0.003729411, -0.003729411, -0.0204111674,
+        -0.003729411, -0.0101375902, -0.003729411,
+    )  # fmt: skip
 
     @pytest.mark.parametrize(
-        ("options", "expected"),
+        ("weighing", "vocabulary", "middle"),
         [
-            (
-                {"agg_dim": "vocabulary"},
-                [
-                    0.3797911309,
-                    0.139717349,
-                    0.0513991403,
-                    0.0513991403,
-                    0.0513991403,
-                    0.139717349,
-                    0.2036189424,
-                    0.0513991403,
-                    0.0513991403,
-                    1.0323793296,
-                ],
-            ),
-            ({"agg_dim": 5}, [0.3797911309, -0.0513991403, -0.139717349, 0.2036189424, -1.0323793296]),
-            (
-                {"agg_dim": 5, "aggregation": "semi"},
-                [0.3797911309, 0.2036189424, 0.0513991403, 0.0513991403, 1.0323793296],
-            ),
+            ({}, ABSOLUTE, 0.1508192612),
+            ({"term_weight": "signed"}, SIGNED, 0.0513991403),
+            ({"term_weight": "signed", "padding": "released"}, SIGNED, 0.0513991403),
+        ],
+        ids=str,
+    )
+    def test_weights_without_and_with_their_sign(self, weighing, vocabulary, middle):
+        """The paper's |w|, and the released code's w."""
+        for options, expected in (
+            ({"agg_dim": "vocabulary"}, vocabulary),
+            ({"agg_dim": 5}, [0.3797911309, -middle, -0.139717349, 0.2036189424, -1.0323793296]),
+            ({"agg_dim": 5, "aggregation": "semi"}, [0.3797911309, 0.2036189424, middle, middle, 1.0323793296]),
             (
                 {"agg_dim": 5, "aggregation": "semi", "slices": "same_as_star"},
-                [0.3797911309, 0.0513991403, 0.139717349, 0.2036189424, 1.0323793296],
+                [0.3797911309, middle, 0.139717349, 0.2036189424, 1.0323793296],
             ),
             ({"agg_dim": 2, "remainder": "drop"}, [0.2036189424, -1.0323793296]),
             ({"agg_dim": 2, "aggregation": "semi"}, [0.3797911309, 1.0323793296]),
-        ],
-    )
-    @pytest.mark.parametrize("padding", ["masked", "released"])
-    def test_signed(self, padding, options, expected):
-        """The released code's w as it is."""
-        assert self.pooled(term_weight="signed", padding=padding, **options) == pytest.approx(expected, abs=1e-6)
+        ):
+            assert self.pooled(**weighing, **options) == pytest.approx(expected, abs=1e-6), options
 
     def test_negative_weights(self):
         """Signed: cut off at 0, in the released code only where the batch pads the text; abs: padding or not."""
         signed = {"weights": self.NEGATIVE, "agg_dim": "vocabulary", "term_weight": "signed"}
-        assert self.pooled(**signed) == [0.0] * 10
-        assert self.pooled(**signed, tokens=4) == [0.0] * 10
+        assert self.pooled(**signed) == self.pooled(**signed, tokens=4) == [0.0] * 10
         assert self.pooled(**signed, padding="released") == [0.0] * 10
-        raw = [
-            -0.003729411,
-            -0.0101375902,
-            -0.003729411,
-            -0.003729411,
-            -0.003729411,
-            -0.003729411,
-            -0.0204111674,
-            -0.003729411,
-            -0.0101375902,
-            -0.003729411,
-        ]
-        assert self.pooled(**signed, padding="released", tokens=4) == pytest.approx(raw, abs=1e-6)
-        absolute = [
-            0.1898955654,
-            0.0698586745,
-            0.0256995701,
-            0.1508192612,
-            0.0554833055,
-            0.0698586745,
-            0.2036189424,
-            0.1508192612,
-            0.0256995701,
-            0.5161896648,
-        ]
+        assert self.pooled(**signed, padding="released", tokens=4) == pytest.approx(self.RAW, abs=1e-6)
         for tokens in (4, 5):
             made = self.pooled(weights=self.NEGATIVE, agg_dim="vocabulary", tokens=tokens)
-            assert made == pytest.approx(absolute, abs=1e-6)
+            assert made == pytest.approx(self.OF_NEGATIVE, abs=1e-6)
 
     @pytest.mark.parametrize(
         ("options", "expected"),
@@ -267,13 +217,6 @@ VARIANTS = [
 ]
 
 
-def ids_of(options):
-    return ",".join(f"{name}={value}" for name, value in options.items()) or "default"
-
-
-every_variant = pytest.mark.parametrize("options", VARIANTS, ids=ids_of)
-
-
 def test_a_new_linear_map_keeps_inner_products():
     """Johnson and Lindenstrauss: they differ by about their size over the root of the dimensions."""
     pooler = create(EncoderInfo(width=8, layers=1, vocabulary_size=3000), agg_dim=1000, aggregation="linear")
@@ -282,13 +225,12 @@ def test_a_new_linear_map_keeps_inner_products():
     assert (mapped[0] @ mapped[1]).item() == pytest.approx((first @ second).item(), rel=0.15)
 
 
-@every_variant
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("left", [False, True])
 def test_equals_plain_loops(options, left, info, make_states):
     """An independent reference of every variant on random states, with padding on either side."""
     states = make_states([2, 7, 5], padded_to=8, left=left)
     pooler = create(info, **options)
-    # Some weights of either sign, so that abs and signed differ.
     for side in ("query", "document"):
         made = pooler(states, side).vectors
         assert made.shape[1] == 1
@@ -297,51 +239,78 @@ def test_equals_plain_loops(options, left, info, make_states):
             np.testing.assert_allclose(made[row, 0].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_terms_are_the_vector_before_pooling(info, make_states):
-    """`terms` shows what a text says of each term, of any layer."""
-    states, pooler = make_states([7, 5]), create(info)
-    for layer in (1, 3, -1):
-        made = pooler.terms(states, layer).detach().numpy()
-        for row in range(2):
-            expected = reference_terms(pooler, states, row, layer % 4, {})
-            np.testing.assert_allclose(made[row], expected, rtol=1e-4, atol=1e-6)
+def test_defaults_are_the_papers():
+    """[CLS] in 128 dimensions and agg* in 640, of BERT's vocabulary."""
+    pooler = registry.create("pooler", "aggretriever", EncoderInfo(768, 12, 30_522))
+    assert pooler.parts == {"cls": slice(0, 128), "agg": slice(128, 768)}
+    assert (pooler.aggregate.table.columns, pooler.aggregate.table.padded) == (1280, 198)
+    assert pooler.default_loss == "aggretriever"
 
 
-class TestParts:
-    """The columns of [CLS] and of the terms."""
+@pytest.mark.parametrize("keep", ["all", "last"])
+def test_a_vector_from_each_of_several_layers(keep, info, make_states):
+    """The highest first; queries have the last; with keep=last that one is marked while training, and indexed alone."""
+    states, pooler = make_states([4, 6]), create(info, layers=(1, 3, 0), keep=keep)
+    made = pooler(states, "document")
+    for index, layer in enumerate((3, 1, 0)):
+        alone = create(info, layers=(layer,))(states, "document").vectors[:, 0]
+        assert torch.equal(made.vectors[:, index], alone)
+    query, indexed = pooler(states, "query"), pooler.eval()(states, "document")
+    assert torch.equal(query.vectors, made.vectors[:, :1])
+    assert torch.equal(indexed.vectors, made.vectors[:, :1] if keep == "last" else made.vectors)
+    assert (made.kept, indexed.kept, query.kept) == ((0, 0, None) if keep == "last" else (None, None, None))
+    assert pooler.default_loss == ("self_contrastive" if keep == "last" else "aggretriever")
 
-    def test_defaults_are_the_papers(self):
-        """[CLS] in 128 dimensions and agg* in 640, of BERT's vocabulary."""
-        pooler = registry.create("pooler", "aggretriever", EncoderInfo(768, 12, 30_522))
-        assert pooler.parts == {"cls": slice(0, 128), "agg": slice(128, 768)}
-        assert (pooler.aggregate.table.columns, pooler.aggregate.table.padded) == (1280, 198)
-        assert pooler.needs.vocabulary_head
-        assert pooler.default_loss == "aggretriever"
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"agg_dim": 21}, OptionError, r"agg_dim is 21: .* has 40\. Set agg_dim to 20 or less"),
+        ({"agg_dim": 41, "aggregation": "semi"}, OptionError, r"agg_dim is 41: .* has 40\. Set agg_dim to 40 or less"),
+        ({"agg_dim": 41, "aggregation": "linear"}, OptionError, "agg_dim is 41: .* Set agg_dim to 40 or less"),
+        ({"cls_dim": 0, "agg_dim": 0}, OptionError, "cls_dim and agg_dim are both 0"),
+        ({"cls_dim": 0, "term_weight": "none", "vocabulary_head": False}, OptionError, "to the set of its words"),
+        ({"layers": "9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 3"),
+        ({"layers": "1,2", "keep": "last"}, UnsupportedError, r"keep=last needs the last layer \(3\).*1,2,-1"),
+        *(
+            (options, OptionError, rf"{idle} has no effect with .*{because}")
+            for options, idle, because in (
+                ({"agg_dim": "vocabulary", "aggregation": "linear"}, "aggregation=linear", "agg_dim=vocabulary"),
+                ({"agg_dim": "vocabulary", "slices": "seeded"}, "slices=seeded", "agg_dim=vocabulary"),
+                ({"agg_dim": 0, "term_weight": "none"}, "term_weight=none", "agg_dim=0"),
+                ({"agg_dim": 0, "pooled_tokens": "text"}, "pooled_tokens=text", "agg_dim=0"),
+                ({"aggregation": "average", "vocabulary_head": False}, "vocabulary_head=false", "aggregation=average"),
+                ({"aggregation": "linear", "slices": "seeded"}, "slices=seeded", "aggregation=linear"),
+                ({"slices": "same_as_star"}, "slices=same_as_star", "aggregation=full"),
+                ({"slice_seed": 1}, "slice_seed=1", "slices=strided"),
+                ({"aggregation": "linear", "remainder": "pad"}, "remainder=pad", "aggregation=linear"),
+                ({"drop_limit": 3}, "drop_limit=3", "remainder=auto"),
+                ({"padding": "released"}, "padding=released", "term_weight=abs"),
+                (
+                    {"vocabulary_head": False, "pooled_tokens": "text", "padding": "released"},
+                    "padding=released",
+                    "pooled_tokens=text",
+                ),
+                ({"vocabulary_head": False, "head": "projection"}, "head=projection", "vocabulary_head=false"),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_options(options, error, message, info):
+    with pytest.raises(error, match=message):
+        create(info, **options)
 
 
-class TestLayers:
-    """A vector from each of several layers."""
-
-    def test_highest_first(self, info, make_states):
-        states = make_states([4, 6])
-        made = create(info, layers=(1, 3, 0))(states, "document")
-        for index, layer in enumerate((3, 1, 0)):
-            alone = create(info, layers=(layer,))(states, "document").vectors[:, 0]
-            assert torch.equal(made.vectors[:, index], alone)
-        assert made.kept is None
-
-    def test_queries_have_the_last(self, info, make_states):
-        states = make_states([4, 6])
-        made = create(info, layers=(1, 2))(states, "query")
-        assert torch.equal(made.vectors, create(info)(states, "document").vectors)
-        assert made.kept is None
-
-    def test_keep_last(self, info, make_states):
-        """All while training, with the kept one marked; that one alone is indexed."""
-        states, pooler = make_states([4, 6]), create(info, layers=(1, 3), keep="last")
-        training = pooler(states, "document")
-        indexed = pooler.eval()(states, "document")
-        assert (training.kept, indexed.kept) == (0, 0)
-        assert training.vectors.shape[1] == 2
-        assert torch.equal(indexed.vectors, training.vectors[:, :1])
-        assert pooler.default_loss == "self_contrastive"
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        *(({"cls_dim": cls, "agg_dim": agg}, cls + agg) for cls, agg in PAPER_SIZES),
+        ({"cls_dim": 0, "agg_dim": "vocabulary"}, 30_522),
+        *(({name: value}, 768) for name, value in PAPER_VARIANTS),
+    ],
+)
+def test_every_row_of_the_papers_tables_is_a_setting(options, size):
+    """Tables 7 and 8, for BERT base."""
+    pooler = registry.create("pooler", "aggretriever", EncoderInfo(768, 12, 30_522), **options)
+    assert max(part.stop for part in pooler.parts.values()) == size

@@ -1,4 +1,4 @@
-"""Slice max pooling: numbers worked out apart from this code, an independent reference, and where the gradient goes."""
+"""Slice max pooling: numbers worked out apart from this code, and an independent reference."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrievalkit_aggretriever.slices import SlicePooling, Table, signed_maxima, table
+from retrievalkit_aggretriever.slices import SlicePooling, Table, table
 
 BERT = 30_522
+# The dimension and the sign of a term in agg*, and the dimension in agg+.
+BY_640 = {0: (0, 1), 101: (50, -1), 102: (51, 1), 1037: (518, -1), 2003: (361, -1), 30521: (540, -1)}
+BY_128 = {0: None, 57: None, 58: (0, 1), 101: (21, -1), 102: (22, 1), 103: (22, -1), 2003: (76, -1)}
+UNSIGNED = {441: None, 1037: 595, 2003: 281, 30521: 639}
 
 
 def pooled(values, dimensions, **options):
@@ -42,39 +46,21 @@ class TestGolden:
         assert made.rows == rows
 
     @pytest.mark.parametrize(
-        ("dimensions", "term", "place"),
+        ("dimensions", "signed", "term", "place"),
         [
-            (640, 0, (0, 1)),
-            (640, 101, (50, -1)),
-            (640, 102, (51, 1)),
-            (640, 1037, (518, -1)),
-            (640, 2003, (361, -1)),
-            (640, 30521, (540, -1)),
-            (128, 0, None),
-            (128, 57, None),
-            (128, 58, (0, 1)),
-            (128, 101, (21, -1)),
-            (128, 102, (22, 1)),
-            (128, 103, (22, -1)),
-            (128, 2003, (76, -1)),
+            *((640, True, term, place) for term, place in BY_640.items()),
+            *((128, True, term, place) for term, place in BY_128.items()),
+            *((640, False, term, place and (place, 1)) for term, place in UNSIGNED.items()),
         ],
     )
-    def test_place_of_a_term(self, dimensions, term, place):
-        """Dimension and sign of a term in agg*."""
-        pooling = SlicePooling(BERT, dimensions)
-        assert pooling.place(term) == place
+    def test_place_of_a_term(self, dimensions, signed, term, place):
+        """Dimension and sign of a term with the only value there is; none for a term that is dropped."""
         alone = torch.zeros(1, BERT)
         alone[0, term] = 0.5
         expected = torch.zeros(dimensions)
         if place:
             expected[place[0]] = 0.5 * place[1]
-        assert torch.equal(pooling(alone)[0], expected)
-
-    @pytest.mark.parametrize(("term", "dimension"), [(441, None), (442, 0), (1037, 595), (2003, 281), (30521, 639)])
-    def test_place_of_a_term_without_sign(self, term, dimension):
-        """agg+ of 640 dimensions."""
-        place = SlicePooling(BERT, 640, signed=False).place(term)
-        assert place == (None if dimension is None else (dimension, 1))
+        assert torch.equal(SlicePooling(BERT, dimensions, signed=signed)(alone)[0], expected)
 
     def test_zeros_are_appended_where_too_many_ids_would_go(self):
         values = [0.1, 0.9, 0.3, 0.2, 0.5, 0.4, 0.8, 0.7, 0.6, 0.05]
@@ -135,47 +121,6 @@ def test_equals_plain_loops(seed, vocabulary, share, signed, rule, remainder, dr
     for row in range(3):
         expected = reference(values[row], dimensions, signed, rule == "same_as_star", dropped, order)
         assert made[row].tolist() == expected
-
-
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("rule", ["strided", "seeded", "same_as_star"])
-def test_every_term_is_where_place_says(signed, rule):
-    """A term with the only value there is moves the dimension and sign that `place` names, and no other."""
-    pooling = SlicePooling(45, 7, signed=signed, rule=rule, seed=3, remainder="drop", drop_limit=3)
-    for term in range(45):
-        alone = torch.zeros(1, 45)
-        alone[0, term] = 2.0
-        place = pooling.place(term)
-        expected = torch.zeros(7)
-        if place:
-            expected[place[0]] = 2.0 * place[1]
-        assert torch.equal(pooling(alone)[0], expected), term
-    assert [pooling.place(term) is None for term in range(45)] == [term < pooling.table.dropped for term in range(45)]
-
-
-class TestSeeded:
-    """A random order of the vocabulary."""
-
-    def test_dropped_ids_are_the_first_still(self):
-        """Not random ones: what is dropped are the unused ids of BERT's vocabulary."""
-        pooling = SlicePooling(45, 7, rule="seeded", remainder="drop")
-        assert pooling.table.dropped == 3
-        assert [term for term in range(45) if pooling.place(term) is None] == [0, 1, 2]
-
-
-def test_same_as_star_is_the_size_of_agg_star():
-    """The paper's definition, |agg*| = agg+, which the released slices of agg+ do not keep."""
-    values = torch.rand(4, 50, generator=torch.Generator().manual_seed(0))
-    star = SlicePooling(50, 5)(values).abs()
-    assert torch.equal(SlicePooling(50, 5, signed=False, rule="same_as_star")(values), star)
-    assert not torch.equal(SlicePooling(50, 5, signed=False)(values), star)
-
-
-def test_negative_values_keep_the_rule():
-    """The sign of a pair is that of its slice, also where values are below 0 (the released code's raw mode)."""
-    assert signed_maxima(torch.tensor([[-0.1, -0.2, -0.4, -0.3]])).tolist() == [
-        [pytest.approx(-0.1), pytest.approx(0.3)]
-    ]
 
 
 def test_auto_drops_of_berts_vocabulary_alone():

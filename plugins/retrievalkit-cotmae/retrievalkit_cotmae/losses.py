@@ -16,11 +16,10 @@ from typing import Literal
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
-from torch.nn import functional
 
-from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation, refuse_idle
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import scores
+from retrievalkit.scoring import cross_entropy_in_batch, scores
 from retrievalkit_cotmae.regularizers import STEPS, Norm, Schedule, Sparsity
 
 
@@ -52,12 +51,11 @@ class DenseSparse(Loss):
         schedule: Schedule = "constant",
         schedule_steps: PositiveInt = STEPS,
     ) -> None:
+        refuse_idle(locals(), {"schedule_steps": (schedule == "quadratic", "schedule")})
         super().__init__()
         self.views = views
         self.temperature = temperature
-        self.sparsity = Sparsity(
-            "dense_sparse", flops_query, flops_document, query_regularizer, schedule, schedule_steps
-        )
+        self.sparsity = Sparsity(flops_query, flops_document, query_regularizer, schedule, schedule_steps)
 
     def forward(
         self,
@@ -71,26 +69,17 @@ class DenseSparse(Loss):
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.as_indexed().float()
+            logits = {"contrastive": scores(queries, documents)}
+            if self.views == "separate":
+                # Both sides have the same views: `scores` above rejects a mismatch.
+                of_queries, of_documents = _views(queries), _views(documents)
+                logits = {name: scores(view, of_documents[name]) for name, view in of_queries.items()}
             entropies = {
-                name: functional.cross_entropy(self._masked(logits, ignore), positives)
-                for name, logits in self._scores(queries, documents).items()
+                name: cross_entropy_in_batch(one / self.temperature, positives, ignore) for name, one in logits.items()
             }
             norms = self.sparsity.terms(queries, documents)
             total = torch.stack(list(entropies.values())).sum() + self.sparsity.total(norms, progress.step)
         return LossValue(total, {name: term.detach() for name, term in (entropies | norms).items()})
-
-    def _scores(self, queries: Representation, documents: Representation) -> dict[str, Tensor]:
-        """The (Q, D) scores of each cross entropy, by the name of its term."""
-        summed = {"contrastive": scores(queries, documents)}
-        if self.views == "summed":
-            return summed
-        # Both sides have the same views: `scores` above rejects a mismatch.
-        of_queries, of_documents = _views(queries), _views(documents)
-        return {name: scores(view, of_documents[name]) for name, view in of_queries.items()}
-
-    def _masked(self, logits: Tensor, ignore: Tensor | None) -> Tensor:
-        logits = logits / self.temperature
-        return logits if ignore is None else logits.masked_fill(ignore, float("-inf"))
 
 
 class Flops(Loss):
@@ -116,8 +105,9 @@ class Flops(Loss):
         schedule: Schedule = "constant",
         schedule_steps: PositiveInt = STEPS,
     ) -> None:
+        refuse_idle(locals(), {"schedule_steps": (schedule == "quadratic", "schedule")})
         super().__init__()
-        self.sparsity = Sparsity("flops", flops_query, flops_document, query_regularizer, schedule, schedule_steps)
+        self.sparsity = Sparsity(flops_query, flops_document, query_regularizer, schedule, schedule_steps)
 
     def forward(
         self,

@@ -12,14 +12,22 @@ SPR by itself, over all tokens and without top_k, is SPLADE-max (Formal et al. 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import nn
 
-from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layers
+from retrievalkit.contracts import (
+    EncoderInfo,
+    Needs,
+    Pooler,
+    Representation,
+    Side,
+    TokenStates,
+    absolute_layers,
+    refuse_idle,
+)
 from retrievalkit.errors import OptionError
 from retrievalkit.scoring import lexical
 
@@ -65,22 +73,23 @@ class DenseSparse(Pooler):
                 training by the loss self_contrastive.
             normalize: Whether to L2-normalise dense vectors. The paper does not.
         """
+        dense, sparse = (views != "sparse", "views"), (views != "dense", "views")
+        refuse_idle(
+            locals(),
+            dict.fromkeys(("dimension", "layers", "keep", "normalize"), dense)
+            | dict.fromkeys(("pooled_tokens", "sparse_head"), sparse),
+        )
         super().__init__()
-        if views == "sparse":
-            given = {"dimension": dimension, "layers": layers, "keep": None if keep == "all" else keep}
-            _check_idle(given | {"normalize": normalize or None}, "dense")
-        if views == "dense":
-            of_sparse: dict[str, object] = {
-                "pooled_tokens": None if pooled_tokens == "text" else pooled_tokens,
-                "sparse_head": None if sparse_head == "complete" else sparse_head,
-            }
-            _check_idle(of_sparse, "sparse")
         self.info = info
         self.dense = views != "sparse"
         self.sparse = views != "dense"
         self.top_k = top_k
-        if self.sparse:
-            _check_top_k(top_k, info)
+        if self.sparse and top_k is not None and top_k > info.vocabulary_size:
+            msg = (
+                f"pooler 'dense_sparse': top_k is {top_k}, and the encoder's vocabulary has {info.vocabulary_size} "
+                f"terms. Set top_k={info.vocabulary_size} or less, or null to keep all weights."
+            )
+            raise OptionError(msg)
         self.pooled_tokens = pooled_tokens
         self.sparse_head = sparse_head
         self.layers = absolute_layers((-1,) if layers is None else layers, info, keep=keep)
@@ -100,53 +109,24 @@ class DenseSparse(Pooler):
         return [f"layer {layer}" for layer in self.layers[:count]]
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """Vectors (batch, m, dimension), m = 1 for queries, and weights (batch, vocabulary)."""
-        return Representation(
-            vectors=self._vectors(states, side) if self.dense else None,
-            weights=self._weights(states) if self.sparse else None,
-            kept=0 if self.keep == "last" and side == "document" else None,
-        )
+        """Vectors (batch, m, dimension), m = 1 for queries, and float32 weights (batch, vocabulary)."""
+        vectors = weights = None
+        if self.dense:
+            # (batch, m, dimension): the first real token's state in each layer, the highest layer first.
+            vectors = torch.stack([states.first_states(layer) for layer in self._dense_layers(side)], dim=1)
+            vectors = vectors if self.projection is None else self.projection(vectors)
+            vectors = nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+        if self.sparse:
+            head = states.head
+            if self.sparse_head == "projection":
+                head = lexical.linear_head(head, self.info.width, "pooler.sparse_head=complete")
+            assert head is not None, "`needs` requests the vocabulary head"
+            mask = lexical.text_mask(states) if self.pooled_tokens == "text" else states.attention_mask.bool()
+            weights = lexical.max_saturated(states.layers[self.info.layers], head, mask)
+            weights = weights if self.top_k is None else lexical.keep_top_k(weights, self.top_k)
+        return Representation(vectors, None, weights, kept=0 if self.keep == "last" and side == "document" else None)
 
     def _dense_layers(self, side: Side) -> tuple[int, ...]:
         if side == "query":
             return (self.info.layers,)
         return self.layers if self.training or self.keep == "all" else self.layers[:1]
-
-    def _vectors(self, states: TokenStates, side: Side) -> Tensor:
-        """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
-        rows = torch.arange(states.first.shape[0], device=states.first.device)
-        vectors = torch.stack([states.layers[layer][rows, states.first] for layer in self._dense_layers(side)], dim=1)
-        if self.projection is not None:
-            vectors = self.projection(vectors)
-        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
-
-    def _weights(self, states: TokenStates) -> Tensor:
-        """(batch, vocabulary) float32: the pooled weights, at most `top_k` per text above 0."""
-        head = states.head
-        if self.sparse_head == "projection":
-            head = lexical.linear_head(head, self.info.width, "pooler.sparse_head=complete")
-        assert head is not None, "`needs` requests the vocabulary head"
-        mask = lexical.text_mask(states) if self.pooled_tokens == "text" else states.attention_mask.bool()
-        weights = lexical.max_saturated(states.layers[self.info.layers], head, mask)
-        return weights if self.top_k is None else lexical.keep_top_k(weights, self.top_k)
-
-
-def _check_idle(options: Mapping[str, object], view: str) -> None:
-    """Reject options that belong to a disabled view; None marks an option left at its default."""
-    idle = [f"{name}={value}" for name, value in options.items() if value is not None]
-    if idle:
-        other = "sparse" if view == "dense" else "dense"
-        msg = (
-            f"pooler 'dense_sparse': {', '.join(idle)} would have no effect with views={other}: it applies to the "
-            f"{view} view. Drop it, or set views to {view} or both."
-        )
-        raise OptionError(msg)
-
-
-def _check_top_k(top_k: int | None, info: EncoderInfo) -> None:
-    if top_k is not None and top_k > info.vocabulary_size:
-        msg = (
-            f"pooler 'dense_sparse': top_k is {top_k}, and the encoder's vocabulary has {info.vocabulary_size} terms. "
-            f"Set top_k={info.vocabulary_size} or less, or null to keep all weights."
-        )
-        raise OptionError(msg)

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates
+from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates, refuse_idle
 from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
 from retrievalkit.data.spans import PARTNERS, Document
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
@@ -35,7 +35,6 @@ Partner = Literal["nearby", "random_sampled", "overlap"]
 Normalization = Literal["none", "l1"]
 Row = TypeVar("Row")
 _MIXED: tuple[Partner, ...] = ("nearby", "random_sampled", "overlap")
-_MASK_RATIO, _DECODER_MASK_RATIO = 0.30, 0.45
 _LEAST_SUM = 1e-4
 
 
@@ -61,8 +60,8 @@ class CoTMAEv2(Pretrainer):
         ar_sparse: NonNegativeFloat = 1.0,
         partners: tuple[Partner, ...] = _MIXED,
         directions: Literal["both", "one"] = "both",
-        mask_ratio: Ratio = _MASK_RATIO,
-        decoder_mask_ratio: Ratio = _DECODER_MASK_RATIO,
+        mask_ratio: Ratio = 0.30,
+        decoder_mask_ratio: Ratio = 0.45,
         whole_words: bool = True,
         decoder_layers: PositiveInt = 1,
         sparse_head: Literal["complete", "projection"] = "complete",
@@ -91,6 +90,17 @@ class CoTMAEv2(Pretrainer):
             sparse_normalization: Pass the weights of a text to the decoders unchanged ("none"), or divided by their
                 sum ("l1").
         """
+        ae, sparse = bool(ae_dense or ae_sparse), bool(ae_sparse or ar_sparse)
+        of_sparse = sparse, "ae_sparse ar_sparse"
+        refuse_idle(
+            locals(),
+            {
+                "decoder_mask_ratio": (ae, "ae_dense ae_sparse"),
+                "decoder_layers": (ae or bool(ar_dense or ar_sparse), "ae_dense ae_sparse ar_dense ar_sparse"),
+                "sparse_head": of_sparse,
+                "sparse_normalization": of_sparse,
+            },
+        )
         super().__init__(encoder, max_length)
         self.weights = {
             "encoder_mlm": encoder_mlm,
@@ -103,7 +113,7 @@ class CoTMAEv2(Pretrainer):
         self.both = directions == "both"
         self.sparse_head = sparse_head
         self.normalization: Normalization = sparse_normalization
-        self._check(decoder_mask_ratio, decoder_layers)
+        self._check()
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_masker = Masker(self.vocabulary, decoder_mask_ratio, whole_words)
         shape, width = encoder.layer_shape(), encoder.info.width
@@ -195,8 +205,8 @@ class CoTMAEv2(Pretrainer):
         """The views for which a decoder has a term."""
         return [view for view in ("dense", "sparse") if self.weights[f"{decoder}_{view}"]]
 
-    def _check(self, decoder_mask_ratio: float, decoder_layers: int) -> None:
-        """Reject unsupported encoders, an objective without terms, and options that would have no effect."""
+    def _check(self) -> None:
+        """Refuse encoders without [CLS] or word embeddings, and an objective without terms or partners."""
         if not self.vocabulary.before:
             msg = (
                 "cot_mae_v2 needs a [CLS]-like token at the start of a text, but this tokenizer adds none. Choose "
@@ -209,18 +219,7 @@ class CoTMAEv2(Pretrainer):
         if not self.partners:
             msg = f"option 'partners' is empty. Name at least one of {', '.join(_MIXED)}."
             raise OptionError(msg)
-        sparse = self.weights["ae_sparse"] or self.weights["ar_sparse"]
-        idle = {
-            "decoder_mask_ratio": decoder_mask_ratio != _DECODER_MASK_RATIO and not self._views("ae"),
-            "decoder_layers": decoder_layers != 1 and not (self._views("ae") or self._views("ar")),
-            "sparse_head": self.sparse_head != "complete" and not sparse,
-            "sparse_normalization": self.normalization != "none" and not sparse,
-        }
-        for name, has_no_effect in idle.items():
-            if has_no_effect:
-                msg = f"{name} would have no effect: the terms it applies to have weight 0. Drop it."
-                raise OptionError(msg)
-        if sparse:
+        if self.weights["ae_sparse"] or self.weights["ar_sparse"]:
             self.encoder.word_embeddings()
 
 

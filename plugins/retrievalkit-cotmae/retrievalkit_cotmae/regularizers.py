@@ -19,7 +19,6 @@ from typing import Literal
 from torch import Tensor
 
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import OptionError
 
 Schedule = Literal["constant", "quadratic"]
 Norm = Literal["flops", "l1"]
@@ -45,7 +44,6 @@ class Sparsity:
     """The regulariser of both sides, as configured by a loss's options.
 
     Attributes:
-        owner: Name of the loss, for messages.
         query: Lambda of the queries.
         document: Lambda of the documents.
         query_norm: Norm of the queries' weights; documents always use FLOPS.
@@ -53,21 +51,11 @@ class Sparsity:
         steps: T of the quadratic schedule.
     """
 
-    owner: str
     query: float
     document: float
     query_norm: Norm
     schedule: Schedule
     steps: int
-
-    def __post_init__(self) -> None:
-        """Reject a number of steps that would have no effect."""
-        if self.schedule == "constant" and self.steps != STEPS:
-            msg = (
-                f"loss '{self.owner}': schedule_steps={self.steps} would have no effect with schedule=constant. "
-                f"Set schedule=quadratic too, or drop it."
-            )
-            raise OptionError(msg)
 
     def rise(self, step: int) -> float:
         """The fraction of the lambdas in effect at a step, counted from 0."""

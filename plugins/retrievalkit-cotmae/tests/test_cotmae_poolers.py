@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, TokenStates
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring import scores
 
 TEXTS = [2, 6, 4, 3]
@@ -128,99 +129,78 @@ class TestDense:
     """The first token's state."""
 
     @pytest.mark.parametrize("side", ["query", "document"])
-    @pytest.mark.parametrize("left", [False, True])
-    def test_first_real_token(self, side, left, info, make_states):
-        states = make_states(TEXTS, padded_to=8, left=left)
-        made = make(info, views="dense")(states, side).vectors
+    @pytest.mark.parametrize(("left", "size"), [(False, None), (True, None), (False, 4), (False, 7)])
+    @pytest.mark.parametrize("normalize", [False, True])
+    def test_of_each_layer(self, side, left, size, normalize, info, make_states):
+        """The highest first, projected by one linear map for all, also where it keeps the size; queries have the last.
+
+        The weights are those of the last layer in any case.
+        """
+        states, pooler = (
+            make_states(TEXTS, padded_to=8, left=left),
+            make(info, layers="2,-1,1", dimension=size, normalize=normalize),
+        )
+        made = pooler(states, side)
         starts = [8 - length if left else 0 for length in TEXTS]
-        assert torch.equal(made[:, 0], states.layers[3][range(len(TEXTS)), starts])
-
-    @pytest.mark.parametrize("size", [2, 4, 7])
-    def test_projection_is_shared_by_both_sides(self, size, info, make_states):
-        """One linear map with bias; also where it keeps the size."""
-        states = make_states(TEXTS)
-        pooler = make(info, dimension=size)
-        assert {name: tuple(one.shape) for name, one in pooler.named_parameters()} == {
-            "projection.weight": (size, 4),
-            "projection.bias": (size,),
-        }
-        weight, bias = pooler.projection.weight.detach().numpy(), pooler.projection.bias.detach().numpy()
-        expected = states.layers[3][:, 0].numpy() @ weight.T + bias
-        for side in ("query", "document"):
-            np.testing.assert_allclose(
-                pooler(states, side).vectors[:, 0].detach().numpy(), expected, rtol=1e-5, atol=1e-6
-            )
-
-    def test_normalized(self, info, make_states):
-        """Vectors of length 1 after the projection, and the same weights."""
-        states, pooler = make_states(TEXTS), make(info, dimension=3)
-        plain = pooler(states, "document")
-        pooler.normalize = True
-        made = pooler(states, "document")
-        torch.testing.assert_close(made.vectors, plain.vectors / plain.vectors.square().sum(-1, keepdim=True).sqrt())
-        assert torch.equal(made.weights, plain.weights)
-
-
-class TestLayers:
-    """Several dense vectors of a document."""
-
-    def test_highest_first(self, info, make_states):
-        states = make_states(TEXTS)
-        for layers in [(1, 3, 2), "2,3,1", (-1, 1, 2)]:
-            made = make(info, layers=layers)(states, "document")
-            assert torch.equal(made.vectors, torch.stack([states.layers[one][:, 0] for one in (3, 2, 1)], dim=1))
-            assert made.kept is None
-
-    def test_their_names(self, info):
-        assert make(info, layers=(1, 3, 2)).view_names(3) == ["layer 3", "layer 2", "layer 1"]
-        assert make(info, layers=(1, 3), keep="last").view_names(1) == ["layer 3"]
-
-    def test_queries_and_weights_are_of_the_last(self, info, make_states):
-        states = make_states(TEXTS)
-        plain, made = make(info), make(info, layers=(1, 2))
-        assert torch.equal(made(states, "query").vectors, plain(states, "query").vectors)
-        for side in ("query", "document"):
-            assert torch.equal(made(states, side).weights, plain(states, side).weights)
-
-    def test_projection_of_each(self, info, make_states):
-        states, pooler = make_states(TEXTS), make(info, layers=(1, 3), dimension=2)
-        made = pooler(states, "document").vectors
-        torch.testing.assert_close(made[:, 1], pooler.projection(states.layers[1][:, 0]))
+        layers = (3, 2, 1) if side == "document" else (3,)
+        expected = torch.stack([states.layers[layer][range(len(TEXTS)), starts] for layer in layers], dim=1)
+        if size is not None:
+            assert pooler.projection.weight.shape == (size, 4)
+            expected = expected @ pooler.projection.weight.T + pooler.projection.bias
+        if normalize:
+            expected = expected / expected.square().sum(-1, keepdim=True).sqrt()
+        torch.testing.assert_close(made.vectors, expected)
+        assert made.kept is None
+        assert torch.equal(made.weights, make(info, views="sparse")(states, side).weights)
+        assert pooler.view_names(3) == ["layer 3", "layer 2", "layer 1"]
 
     def test_keep_last(self, info, make_states):
         """All in training, the last layer's when indexing, and marked as the one kept; queries have nothing to keep."""
-        states = make_states(TEXTS)
-        training = make(info, layers=(1, 3), keep="last")(states, "document")
-        indexed = make(info, training=False, layers=(1, 3), keep="last")(states, "document")
+        states, pooler = make_states(TEXTS), make(info, layers=(1, 3), keep="last")
+        training, query = pooler(states, "document"), pooler(states, "query")
+        assert pooler.needs.layers_of("document", info) == (1, 3)
+        indexed = pooler.eval()(states, "document")
+        assert pooler.needs.layers_of("document", info) == (3,)
         assert training.vectors.shape == (4, 2, 4)
         assert torch.equal(indexed.vectors, training.vectors[:, :1])
-        assert torch.equal(indexed.weights, training.weights)
-        assert (training.kept, indexed.kept) == (0, 0)
-        assert make(info, layers=(1, 3), keep="last")(states, "query").kept is None
+        assert (training.kept, indexed.kept, query.kept) == (0, 0, None)
 
 
-class TestViews:
-    """Dense, sparse or both."""
+@pytest.mark.parametrize("views", ["dense", "sparse"])
+def test_each_view_alone_is_what_it_is_with_the_other(views, info, make_states):
+    """And needs no more of the encoder."""
+    states, pooler = make_states(TEXTS), make(info, views=views)
+    alone, both = pooler(states, "document"), make(info)(states, "document")
+    for name in ("vectors", "weights"):
+        one, other = getattr(alone, name), getattr(both, name)
+        assert one is None or torch.equal(one, other)
+    assert (alone.vectors is None, alone.weights is None) == (views == "sparse", views == "dense")
+    assert pooler.needs.vocabulary_head == (views == "sparse")
+    last = make(info, **({"layers": (1, 2), "views": views} if views == "dense" else {"views": views})).needs
+    assert last.layers_of("document", info) == ((1, 2) if views == "dense" else (3,))
+    assert last.layers_of("query", info) == (3,)
 
-    def test_parts_of_both(self, info, make_states):
-        """Each view alone is what it is beside the other."""
-        states = make_states(TEXTS)
-        dense, sparse, both = (make(info, views=one)(states, "document") for one in ("dense", "sparse", "both"))
-        assert dense.weights is None
-        assert sparse.vectors is None
-        assert torch.equal(dense.vectors, both.vectors)
-        assert torch.equal(sparse.weights, both.weights)
 
-    def test_needs(self, info):
-        """The head only for the sparse view, and only the layers that are used."""
-        assert make(info, views="dense").needs.vocabulary_head is False
-        assert make(info, views="sparse").needs.vocabulary_head is True
-        assert make(info, views="both").needs.vocabulary_head is True
-        for views, layers in [("dense", (1, 2)), ("both", (1, 2, 3))]:
-            needs = make(info, views=views, layers=(1, 2)).needs
-            assert needs.layers_of("document", info) == layers
-            assert needs.layers_of("query", info) == (3,)
-        assert make(info, views="sparse").needs.layers_of("document", info) == (3,)
-        kept = make(info, layers=(1, 3), keep="last")
-        assert kept.needs.layers_of("document", info) == (1, 3)
-        assert kept.eval().needs.layers_of("document", info) == (3,)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"top_k": 0}, OptionError, "option 'top_k' of pooler 'dense_sparse' cannot be 0"),
+        ({"top_k": 12}, OptionError, "top_k is 12.*vocabulary has 11 terms.*top_k=11 or less"),
+        ({"layers": "2,9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 3"),
+        ({"layers": "2,1", "keep": "last"}, UnsupportedError, r"last layer \(3\).*layers=2,1,-1"),
+        ({"views": "sparse", "dimension": 2}, OptionError, "dimension=2 has no effect with views=sparse"),
+        ({"views": "sparse", "layers": (1, 3)}, OptionError, "layers=1,3 has no effect with views=sparse"),
+        ({"views": "sparse", "keep": "last"}, OptionError, "keep=last has no effect with views=sparse"),
+        ({"views": "sparse", "normalize": True}, OptionError, "normalize=true has no effect with views=sparse"),
+        ({"views": "dense", "pooled_tokens": "all"}, OptionError, "pooled_tokens=all has no effect with views=dense"),
+        ({"views": "dense", "sparse_head": "projection"}, OptionError, "sparse_head=projection has no effect"),
+    ],
+)
+def test_wrong_options(options, error, message, info):
+    with pytest.raises(error, match=message):
+        make(info, **options)
+
+
+def test_top_k_does_not_matter_without_weights():
+    """It always has a value, so with views=dense it stands idle, also for a model without a vocabulary."""
+    make(EncoderInfo(4, 2, 0), views="dense", top_k=768)

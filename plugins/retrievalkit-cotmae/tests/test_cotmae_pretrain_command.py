@@ -95,15 +95,6 @@ def test_the_decoders_are_not_in_the_model(pretrained, tiny_model):
         assert type(transformers.AutoModelForMaskedLM.from_pretrained(pretrained)) is transformers.BertForMaskedLM
 
 
-def test_what_it_leaves_is_trained_with_both_views(pretrained, tiny_collection, tmp_path):
-    """The vocabulary head included, without which the sparse view would be refused."""
-    given = ("--model", pretrained, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
-    how = ("--pooler", "dense_sparse", "--set", "pooler.top_k=24", "--epochs", 1, "--batch-size", 28)
-    rkit("train", *given, *how, "--output", tmp_path / "trained")
-    rkit("encode", tmp_path / "trained", tiny_collection.corpus, "--output", tmp_path / "vectors")
-    assert (tmp_path / "vectors" / "lexical-00000.npz").exists()
-
-
 def test_documents_of_one_span_are_dropped_and_counted(pretrain, tmp_path):
     """Said at the end, and kept in the manifest."""
     texts = ["The city of Lima. People pay with the sol. It is in Peru."] * 6

@@ -7,15 +7,14 @@ import random
 import pytest
 import retrievalkit_testing as testing
 import torch
-from retrievalkit_cotmae.pretraining import next_tokens, project
+from retrievalkit_cotmae.pretraining import project
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
 from retrievalkit import registry
-from retrievalkit.contracts import Batch, Progress
+from retrievalkit.contracts import Progress
 from retrievalkit.data.spans import Document
 from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.scoring.lexical import token_loss
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 PAIRS = (
@@ -65,46 +64,16 @@ def shaken(pretrainer):
     return pretrainer
 
 
-# --- worked numbers ------------------------------------------------------------------------------------------------
-
-
-class TestBottleneck:
-    WEIGHTS = torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64)
-    WORDS = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64)
-
-    def test_weights_become_a_sum_of_words(self):
-        assert project(self.WEIGHTS, self.WORDS).tolist() == [[-1.5, 2.0]]
-
-    def test_divided_by_their_sum(self):
-        made = project(self.WEIGHTS, self.WORDS, "l1")
-        expected = torch.tensor([[-0.599976001, 0.7999680013]], dtype=torch.float64)
-        torch.testing.assert_close(made, expected, rtol=0, atol=1e-9)
-
-    def test_the_gradient_reaches_the_weights_alone(self):
-        weights, words = self.WEIGHTS.clone().requires_grad_(), self.WORDS.clone().requires_grad_()
-        project(weights, words).sum().backward()
-        assert weights.grad.tolist() == [[1.0, 2.0, 0.0]]
-        assert words.grad is None
-
-
-class TestDecoderLosses:
-    LOGITS = torch.tensor([[[0.1, 0.2, 0.7], [1.0, 0.0, -1.0], [0.0, 2.0, 0.0], [0.5, 0.5, 0.5]]], dtype=torch.float64)
-
-    def loss(self, labels):
-        return token_loss(self.LOGITS, lambda hidden: hidden, labels).item()
-
-    @pytest.mark.parametrize(("mask", "expected"), [([1, 1, 1, 1], 1.6717000932), ([1, 1, 1, 0], 1.3877777567)])
-    def test_ar_predicts_what_follows(self, mask, expected):
-        """The first place predicts the second token; the last token is predicted, padding is not."""
-        mask = torch.tensor([mask])
-        texts = Batch(torch.tensor([[2, 0, 1, 2]]), mask, torch.zeros(1, 4, dtype=torch.bool))
-        assert self.loss(next_tokens(texts)) == pytest.approx(expected, abs=1e-9)
-
-    def test_ae_predicts_what_is_masked(self):
-        assert self.loss(torch.tensor([[-100, 0, -100, 2]])) == pytest.approx(0.7531091266, abs=1e-9)
-
-
-# --- the whole loss, a second time ---------------------------------------------------------------------------------
+def test_weights_become_a_sum_of_words():
+    """Divided by their sum on request; the gradient reaches the weights alone."""
+    weights = torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    words = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    made = project(weights, words)
+    assert made.tolist() == [[-1.5, 2.0]]
+    expected = torch.tensor([[-0.599976001, 0.7999680013]], dtype=torch.float64)
+    torch.testing.assert_close(project(weights, words, "l1"), expected, rtol=0, atol=1e-9)
+    made.sum().backward()
+    assert (weights.grad.tolist(), words.grad) == ([[1.0, 2.0, 0.0]], None)
 
 
 def linear(part, states):
@@ -200,9 +169,6 @@ def test_the_loss_is_the_equations(pretrainer_of, options, changed):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, msg=f"gradient of {name}")
 
 
-# --- the batch -----------------------------------------------------------------------------------------------------
-
-
 def restored(batch, name):
     """The texts without their masks."""
     ids, labels = batch[f"{name}_texts"].input_ids, batch[f"{name}_labels"]
@@ -257,19 +223,6 @@ def test_a_document_is_one_sample_if_it_has_two_spans(pretrainer_of):
     assert [pretrainer.samples(document(*lengths)) for lengths in ([3], [3, 3], [3] * 9)] == [0, 1, 1]
 
 
-def test_spans_and_partners_are_drawn_anew(pretrainer_of):
-    """All spans are anchors, and all kinds of partner come, as the generator draws them."""
-    pretrainer, text = pretrainer_of(), document(4, 4, 4, 4)
-    drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(200)]
-    again = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(200)]
-    assert drawn == again
-    anchors = [pieces.ids for pieces, _ in drawn]
-    assert set(anchors) == {range(4), range(4, 8), range(8, 12), range(12, 16)}
-    overlaps = [set(one.ids) & set(other.ids) != set() for one, other in drawn]
-    assert 40 < sum(overlaps) < 95, "one in three"
-    assert all(len(other) for _, other in drawn)
-
-
 @pytest.mark.parametrize(
     ("partners", "gaps"),
     [("nearby", {-1, 1}), (["random_sampled"], {-3, -2, -1, 1, 2, 3}), ("overlap,nearby", {-1, 0, 1})],
@@ -278,14 +231,7 @@ def test_partners_are_of_the_kinds_that_are_wanted(pretrainer_of, partners, gaps
     pretrainer, text = pretrainer_of(partners=partners), document(4, 4, 4, 4)
     drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(100)]
     assert {(other.ids[0] - one.ids[0]) // 4 for one, other in drawn} == gaps
-
-
-def test_overlapping_partners_share_sentences_with_the_span(pretrainer_of):
-    pretrainer, text = pretrainer_of(partners="overlap"), document(4, 4, 4)
-    for seed in range(50):
-        one, other = pretrainer.sample(text, 0, random.Random(seed))
-        assert set(one.ids) & set(other.ids)
-        assert one.ids != other.ids
+    assert {one.ids for one, _ in drawn} == {range(4), range(4, 8), range(8, 12), range(12, 16)}, "all are anchors"
 
 
 def test_long_spans_are_cut_to_the_room(pretrainer_of):
@@ -294,17 +240,11 @@ def test_long_spans_are_cut_to_the_room(pretrainer_of):
     assert (len(one), len(other)) == (22, 22)
 
 
-# --- where gradients go --------------------------------------------------------------------------------------------
-
-
 def reached(pretrainer, value):
     """The names of the parameters that get a gradient."""
     pretrainer.zero_grad()
     value.total.backward()
     return {name for name, one in pretrainer.named_parameters() if one.grad is not None and one.grad.any()}
-
-
-# --- options -------------------------------------------------------------------------------------------------------
 
 
 def test_a_term_of_weight_nought_is_not_computed(pretrainer_of, monkeypatch):
@@ -322,22 +262,15 @@ def test_a_term_of_weight_nought_is_not_computed(pretrainer_of, monkeypatch):
     [
         (only(), "all terms .encoder_mlm, ae_dense.* have weight 0"),
         ({"partners": ""}, "option .partners. is empty. Name at least one of nearby, random_sampled, overlap"),
-        ({"partners": "far"}, "'partners' of pretrainer 'cot_mae_v2'"),
-        ({"ae_dense": -1.0}, "'ae_dense' of pretrainer 'cot_mae_v2' cannot be -1.0"),
-        ({"decoder_layers": 0}, "'decoder_layers' .* cannot be 0"),
-        ({"mask_ratio": 1.0}, "'mask_ratio' .* cannot be 1.0"),
-        (only("ar_dense") | {"decoder_mask_ratio": 0.3}, "decoder_mask_ratio would have no effect"),
-        (only("encoder_mlm") | {"decoder_layers": 2}, "decoder_layers would have no effect"),
-        (only("ae_dense") | {"sparse_head": "projection"}, "sparse_head would have no effect"),
-        (only("ar_dense") | {"sparse_normalization": "l1"}, "sparse_normalization would have no effect"),
+        (only("ar_dense") | {"decoder_mask_ratio": 0.3}, "decoder_mask_ratio=0.3 has no effect"),
+        (only("encoder_mlm") | {"decoder_layers": 2}, "decoder_layers=2 has no effect"),
+        (only("ae_dense") | {"sparse_head": "projection"}, "sparse_head=projection has no effect"),
+        (only("ar_dense") | {"sparse_normalization": "l1"}, "sparse_normalization=l1 has no effect"),
     ],
 )
 def test_wrong_options(pretrainer_of, options, message):
     with pytest.raises(OptionError, match=message):
         pretrainer_of(**options)
-
-
-# --- architectures -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
@@ -361,9 +294,6 @@ def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_p
         pretrainer_of(str(tmp_path))
     pretrainer = pretrainer_of(str(tmp_path), **only("ae_dense", "ar_dense"))
     assert loss_of(pretrainer).total.isfinite()
-
-
-# --- a step in parts -----------------------------------------------------------------------------------------------
 
 
 def test_the_contract_is_kept(tiny_model):

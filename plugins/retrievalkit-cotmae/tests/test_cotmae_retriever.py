@@ -6,20 +6,14 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 
 from retrievalkit.cli import main
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.queries import read_queries
-from retrievalkit.data.runs import read_run
-from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError
 from retrievalkit.models.retriever import Retriever
-from retrievalkit.scoring import scores
 
 CASES = [
     {"views": "dense"},
@@ -66,78 +60,39 @@ def test_weights_are_of_the_models_own_head(tiny_model):
     torch.testing.assert_close(made.encode([("", text)], "query", precision="fp32").weights[0], expected)
 
 
-def invoke(*words):
-    """Run a command in this process."""
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 def rkit(*words):
     """Run a command that succeeds; returns what it prints."""
-    result = invoke(*words)
+    result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
     return result.stdout
 
 
 def searched(folder: Path, model, tiny_collection, *settings):
-    """Encode, index and search; returns the run and nDCG@10."""
+    """Encode, index and search; returns nDCG@10."""
     folder.mkdir(exist_ok=True)
     vectors, index, run = folder / "vectors", folder / "index", folder / "run.trec"
     rkit("encode", model, tiny_collection.corpus, "--output", vectors, "--precision", "fp32", *settings)
     rkit("index", vectors, "--indexer", "flat", "--output", index)
     rkit("search", index, "--queries", tiny_collection.folder, "--split", "test", "--k", 42, "--output", run)
     printed = rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--json")
-    return read_run(run), json.loads(printed)["metrics"]["nDCG@10"]
-
-
-def assert_exact(run, retriever, tiny_collection):
-    """The run is the brute force ranking of all documents by the scoring rule."""
-    passages = list(open_corpus(tiny_collection.corpus))
-    queries = [one for one in read_queries(tiny_collection.folder) if one.id in run]
-    assert len(queries) == 42
-    encoded = retriever.encode([("", one.text) for one in queries], "query")
-    documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision="fp32")
-    expected = scores(encoded, documents)
-    for row, query in enumerate(queries):
-        ids, found = zip(*run[query.id], strict=True)
-        positions = [[passage.id for passage in passages].index(one) for one in ids]
-        np.testing.assert_allclose(found, expected[row, positions].numpy(), rtol=1e-4, atol=1e-4)
-        best = expected[row].sort(descending=True).values[: len(found)]
-        np.testing.assert_allclose(found, best.numpy(), rtol=1e-4, atol=1e-4)
-        left_out = set(range(len(passages))) - set(positions)
-        # With weights alone, a document that shares no term with the query is not found.
-        assert all(expected[row, position] <= 0 for position in left_out)
+    return json.loads(printed)["metrics"]["nDCG@10"]
 
 
 def settings_of(views):
     return ("--pooler", "dense_sparse", "--set", f"pooler.views={views}", "--set", "pooler.top_k=24")
 
 
-@pytest.mark.parametrize("views", ["dense", "sparse", "both"])
-def test_search_is_exact_for_every_view(views, tiny_model, tiny_collection, tmp_path):
-    """An untrained model is encoded with its pooler named; the index finds what brute force finds."""
-    run, _ = searched(tmp_path, tiny_model, tiny_collection, *settings_of(views))
-    options = {"views": views, "top_k": 24}
-    retriever = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options=options).to("cpu")
-    assert_exact(run, retriever, tiny_collection)
-    store = VectorStore(tmp_path / "vectors")
-    assert (store.dim, store.vocabulary > 0) == (0 if views == "sparse" else 32, views != "dense")
-    if views != "dense":
-        weights = np.concatenate([part.toarray() for _, part in store.lexical()])
-        assert (np.count_nonzero(weights, axis=1) == 24).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("views", ["sparse", "both"])
 def test_training_to_search_on_the_command_line(views, tiny_model, tiny_collection, tmp_path):
     """Trained is better than untrained, and a checkpoint is encoded and searched without naming its parts again."""
-    _, before = searched(tmp_path / "untrained", tiny_model, tiny_collection, *settings_of(views))
+    before = searched(tmp_path / "untrained", tiny_model, tiny_collection, *settings_of(views))
     train = ("--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
     how = ("--epochs", 10, "--batch-size", 16, "--learning-rate", 3e-3, "--set", "encoder.dropout=0")
     how += ("--set", "loss.flops_query=0.001", "--micro-batch-size", 16)
     rkit("train", *train, *how, *settings_of(views), "--output", tmp_path / "trained")
-    run, after = searched(tmp_path, tmp_path / "trained", tiny_collection)
+    after = searched(tmp_path, tmp_path / "trained", tiny_collection)
     assert after > before + 0.1
-    assert_exact(run, Retriever.load(tmp_path / "trained"), tiny_collection)
     log = [json.loads(line) for line in (tmp_path / "trained" / "training.jsonl").read_text().splitlines()]
     assert {"contrastive", "flops_query", "flops_document"} <= log[0].keys()
 
@@ -160,5 +115,5 @@ def test_flops_is_added_to_a_loss_by_name(tiny_model, tiny_collection, tmp_path)
 def test_a_published_splade_model_needs_no_training(settings, tiny_collection, tmp_path):
     """Its own head finds the country that a question names, with the paper's pooling and with few weights too."""
     chosen = [word for one in ("views=sparse", *settings) for word in ("--set", f"pooler.{one}")]
-    _, found = searched(tmp_path, "package:cognition/model", tiny_collection, "--pooler", "dense_sparse", *chosen)
+    found = searched(tmp_path, "package:cognition/model", tiny_collection, "--pooler", "dense_sparse", *chosen)
     assert found > 0.9

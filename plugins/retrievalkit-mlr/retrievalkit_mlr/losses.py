@@ -15,7 +15,6 @@ are therefore also scored by their best vector.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,7 +24,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import scores
+from retrievalkit.scoring import cross_entropy_in_batch, own_scores, scores
 
 
 class SelfContrastive(Loss):
@@ -64,75 +63,28 @@ class SelfContrastive(Loss):
         teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
-        kept = _checked_kept(queries, documents)
+        problem = ""
+        if queries.vectors is None or documents.vectors is None:
+            problem = "needs dense vectors, but this pooler makes none"
+        elif queries.vectors.shape[1] != 1:
+            problem = f"needs one vector per query, but this pooler makes {queries.vectors.shape[1]}"
+        elif documents.kept is None:
+            problem = "needs a pooler that keeps one vector per document (Representation.kept), but this one keeps all"
+        if problem:
+            msg = f"loss 'self_contrastive' {problem}. Choose --pooler self_contrastive, or --loss contrastive."
+            raise UnsupportedError(msg)
+        assert documents.kept is not None
+        kept = documents.kept
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
-            own = _own_scores(queries, documents, positives)
-            targets = torch.full_like(positives, kept)
-            contrastive = functional.cross_entropy(
-                self._logits(queries, documents, positives, own, kept, ignore) / self.temperature, positives
-            )
-            regularizer = functional.cross_entropy(own.dense / self.temperature, targets)
+            own = own_scores(queries, documents, positives)  # (Q, m)
+            positive = own[:, kept]
+            if queries.weights is not None and documents.weights is not None:
+                positive = positive + (queries.weights * documents.weights[positives]).sum(dim=1)
+            # Each query's own positive is scored by its kept vector, all others according to `negatives`.
+            logits = scores(queries, documents if self.negatives == "max" else documents.as_indexed())  # (Q, D)
+            logits = logits.scatter(1, positives[:, None], positive[:, None]) / self.temperature
+            contrastive = cross_entropy_in_batch(logits, positives, ignore)
+            regularizer = functional.cross_entropy(own / self.temperature, torch.full_like(positives, kept))
             total = contrastive + self.regularization * regularizer
         return LossValue(total, {"contrastive": contrastive.detach(), "regularizer": regularizer.detach()})
-
-    def _logits(
-        self,
-        queries: Representation,
-        documents: Representation,
-        positives: Tensor,
-        own: OwnScores,
-        kept: int,
-        ignore: Tensor | None,
-    ) -> Tensor:
-        """(Q, D): each query's own positive scored by its kept vector, all others according to `negatives`."""
-        logits = scores(queries, documents if self.negatives == "max" else _only(documents, kept))
-        positive = own.dense[:, kept] + own.lexical  # (Q,)
-        logits = logits.scatter(1, positives[:, None], positive[:, None])
-        return logits if ignore is None else logits.masked_fill(ignore, float("-inf"))
-
-
-@dataclass(frozen=True)
-class OwnScores:
-    """The scores of each query with its own positive.
-
-    Attributes:
-        dense: (Q, m), the score of each vector of the positive, -inf for masked vectors.
-        lexical: (Q,), or 0.0 without weights.
-    """
-
-    dense: Tensor
-    lexical: Tensor | float
-
-
-def _own_scores(queries: Representation, documents: Representation, positives: Tensor) -> OwnScores:
-    assert queries.vectors is not None
-    assert documents.vectors is not None
-    dense = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]  # (Q, m)
-    if documents.vector_mask is not None:
-        dense = dense.masked_fill(~documents.vector_mask[positives], float("-inf"))
-    if queries.weights is None or documents.weights is None:
-        return OwnScores(dense, 0.0)
-    return OwnScores(dense, (queries.weights * documents.weights[positives]).sum(dim=1))
-
-
-def _checked_kept(queries: Representation, documents: Representation) -> int:
-    """The index of the kept vector; raises UnsupportedError if the loss does not support these representations."""
-    problem = ""
-    if queries.vectors is None or documents.vectors is None:
-        problem = "needs dense vectors, but this pooler makes none"
-    elif queries.vectors.shape[1] != 1:
-        problem = f"needs one vector per query, but this pooler makes {queries.vectors.shape[1]}"
-    elif documents.kept is None:
-        problem = "needs a pooler that keeps one vector per document (Representation.kept), but this one keeps all"
-    if problem:
-        msg = f"loss 'self_contrastive' {problem}. Choose --pooler self_contrastive, or --loss contrastive."
-        raise UnsupportedError(msg)
-    assert documents.kept is not None
-    return documents.kept
-
-
-def _only(documents: Representation, kept: int) -> Representation:
-    """The documents, reduced to their kept vectors."""
-    assert documents.vectors is not None
-    return replace(documents, vectors=documents.vectors[:, kept : kept + 1], vector_mask=None, kept=0)

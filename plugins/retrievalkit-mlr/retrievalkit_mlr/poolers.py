@@ -1,7 +1,7 @@
 """Poolers over several vectors of a document.
 
 After "Investigating Multi-layer Representations for Dense Passage Retrieval". A document has m vectors d_1 ... d_m, d_1
-from the last layer (see `retrievalkit_mlr.sources`); a query has one, from the last layer. The document is indexed as
+from the last layer; a query has one, from the last layer: an ordinary dual encoder's vector. The document is indexed as
 
     multi_layer        all m: the score is the largest of the m inner products
     self_contrastive   d_1 only; the others exist only in training, where the loss contrasts them with d_1
@@ -17,9 +17,21 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
+from retrievalkit.contracts import (
+    EncoderInfo,
+    Needs,
+    Pooler,
+    Representation,
+    Side,
+    TokenStates,
+    absolute_layers,
+    masked_mean,
+)
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit_mlr.sources import TokenRule, choose_source, masked_mean, text_vector
+
+TokenRule = Literal["auto", "first", "mean"]
+DEFAULT_LAYERS = (-3, -1)
+"""Layers 10 and 12 of 12, the paper's best combination."""
 
 
 class MultiVector(Pooler):
@@ -48,19 +60,28 @@ class MultiVector(Pooler):
                 trained with cosine similarity need it, with a temperature of about 0.05 in the loss.
         """
         super().__init__()
+        if tokens is not None and layers is not None:
+            listed = ",".join(map(str, layers))
+            msg = f"layers={listed} and tokens={tokens} are both set, but exclude each other. Drop one."
+            raise OptionError(msg)
+        if tokens not in (None, "all") and tokens < 1:
+            msg = f"tokens is {tokens}, and must be 1 or more (the number of leading tokens), or 'all'."
+            raise OptionError(msg)
         self.info = info
+        self.tokens = tokens
         self.token: TokenRule = token
         self.normalize = normalize
-        self.source = choose_source(info, layers, tokens, token)
+        chosen = DEFAULT_LAYERS if layers is None else layers
+        self.layers = absolute_layers(chosen, info) if tokens is None else (info.layers,)
         self.setup()
 
     def setup(self) -> None:
-        """Check the source and create parameters; overridden instead of `__init__`, which declares the options once."""
+        """Check the layers and create parameters; overridden instead of `__init__`, which declares the options once."""
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """The last layer for queries, the source's layers for documents."""
-        return Needs(layers={"query": (self.info.layers,), "document": self.source.layers})
+        """The last layer for queries, the chosen layers for documents."""
+        return Needs(layers={"query": (self.info.layers,), "document": self.layers})
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The vectors of queries (batch, 1, width), or the pooled vectors of documents."""
@@ -72,12 +93,41 @@ class MultiVector(Pooler):
     def represent(self, states: TokenStates, side: Side) -> Representation:
         """The representation that `forward` returns, before normalisation."""
         if side == "query":
-            return self.text_vector(states)
-        return self.combine(*self.source(states))
+            return Representation(self.text_vector(states, self.info.layers)[:, None])
+        if self.tokens is None:
+            return self.combine(torch.stack([self.text_vector(states, layer) for layer in self.layers], dim=1), None)
+        return self.combine(*self._token_vectors(states, self.tokens))
 
-    def text_vector(self, states: TokenStates) -> Representation:
-        """The last layer's vector of each text, as in a plain dual encoder."""
-        return Representation(vectors=text_vector(states, self.info.layers, self.token)[:, None])
+    def text_vector(self, states: TokenStates, layer: int) -> Tensor:
+        """(batch, width): a text's ordinary vector in a layer, the state of its first token or the mean over all."""
+        first, has_first = states.first_states(layer), self._has_first(states)
+        # A shortcut, which a traced graph cannot have.
+        if not torch.compiler.is_exporting() and bool(has_first.all()):
+            return first
+        mean = masked_mean(states.layers[layer], states.attention_mask)
+        return torch.where(has_first[:, None], first.to(mean.dtype), mean)
+
+    def _has_first(self, states: TokenStates) -> Tensor:
+        """(batch,): True if the text's vector is the state of its first token."""
+        starts_special = states.special_mask.bool().gather(1, states.first[:, None])[:, 0]
+        return starts_special if self.token == "auto" else torch.full_like(starts_special, self.token == "first")
+
+    def _token_vectors(self, states: TokenStates, tokens: int | Literal["all"]) -> tuple[Tensor, Tensor]:
+        """The vectors (batch, m, width) of the leading tokens and a mask (batch, m), False past the end of a text.
+
+        If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, and the tokens follow.
+        """
+        hidden = states.layers[self.info.layers]  # (batch, tokens, width)
+        has_first = self._has_first(states)
+        n_tokens, width = hidden.shape[1:]
+        rest = n_tokens - int(bool(has_first.all())) if tokens == "all" else tokens - 1
+        # If the first token leads, start at the second so as not to repeat it.
+        positions = (states.first + has_first.long())[:, None] + torch.arange(rest, device=hidden.device)
+        inside = positions.clamp(max=n_tokens - 1)
+        valid = (positions < n_tokens) & states.attention_mask.bool().gather(1, inside)  # (batch, m - 1)
+        others = hidden.gather(1, inside[:, :, None].expand(-1, -1, width))  # (batch, m - 1, width)
+        vectors = torch.cat([self.text_vector(states, self.info.layers)[:, None], others], dim=1)
+        return vectors, torch.cat([torch.ones_like(has_first)[:, None], valid], dim=1)
 
     @abstractmethod
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
@@ -88,8 +138,10 @@ class MultiLayer(MultiVector):
     """All m vectors of a document, in training and in the index; the best-scoring vector determines the score."""
 
     def view_names(self, count: int) -> list[str]:
-        """Name vectors after their layers or tokens."""
-        return self.source.names(count)
+        """Name vectors after their layers; or the ordinary vector "lead", and number the tokens after it."""
+        if self.tokens is None:
+            return [f"layer {layer}" for layer in self.layers[:count]]
+        return ["lead", *(f"token {number}" for number in range(1, count))]
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
         """All m vectors, unchanged."""
@@ -106,8 +158,8 @@ class SelfContrastive(MultiVector):
 
     def setup(self) -> None:
         """Check that the kept vector is one of the m."""
-        if self.source.layers[0] != self.info.layers:
-            listed = ",".join(str(layer) for layer in sorted(self.source.layers))
+        if self.layers[0] != self.info.layers:
+            listed = ",".join(str(layer) for layer in sorted(self.layers))
             msg = (
                 f"pooler 'self_contrastive' keeps the vector of the last layer ({self.info.layers}), which "
                 f"layers={listed} leaves out. Add it: layers={listed},-1"
@@ -116,16 +168,14 @@ class SelfContrastive(MultiVector):
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """The source's layers for documents while training, otherwise the last layer."""
-        document = self.source.layers if self.training else (self.info.layers,)
+        """The chosen layers for documents while training, otherwise the last layer."""
+        document = self.layers if self.training else (self.info.layers,)
         return Needs(layers={"query": (self.info.layers,), "document": document})
 
     def represent(self, states: TokenStates, side: Side) -> Representation:
         """(batch, m, width) for documents in training, otherwise (batch, 1, width); the first vector is kept."""
         if side == "document" and not self.training:
-            kept = self.text_vector(states)
-            kept.kept = 0
-            return kept
+            return Representation(self.text_vector(states, self.info.layers)[:, None], kept=0)
         return super().represent(states, side)
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
@@ -152,13 +202,13 @@ class ScalarMix(MultiVector):
 
     def setup(self) -> None:
         """Create one alpha per vector."""
-        if self.source.size is None:
+        if self.tokens == "all":
             msg = (
                 "pooler 'scalar_mix' learns one weight per vector, but with tokens=all the number of vectors varies "
                 "with the text. Set a number, such as tokens=8, or layers."
             )
             raise OptionError(msg)
-        self.alpha = nn.Parameter(torch.zeros(self.source.size))
+        self.alpha = nn.Parameter(torch.zeros(self.tokens or len(self.layers)))
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
         """The weighted sum (batch, 1, width) of the unmasked vectors."""

@@ -18,32 +18,18 @@ def info() -> EncoderInfo:
 
 @pytest.fixture
 def make_states() -> Callable[..., TokenStates]:
-    """Random token states (layers 0 to 4, width 3) for texts of given lengths.
+    """Random token states (layers 0 to 4, width 3) for texts of given lengths; `special`: which begin with [CLS]."""
 
-    `special` says which texts begin with a [CLS]-like token: all, none, or one flag each.
-    """
-
-    def make(
-        lengths: Sequence[int],
-        *,
-        special: bool | Sequence[bool] = True,
-        padded_to: int | None = None,
-        left: bool = False,
-    ) -> TokenStates:
-        n_tokens = padded_to or max(lengths)
-        flags = [special] * len(lengths) if isinstance(special, bool) else list(special)
+    def make(lengths: Sequence[int], *, special: Sequence[bool] = (True, True), padded_to: int = 6) -> TokenStates:
+        mask = (torch.arange(padded_to) < torch.tensor(lengths)[:, None]).long()
+        generator = torch.Generator().manual_seed(0)
         # What stands at padding must not matter, so it is large.
-        layers = {layer: torch.full((len(lengths), n_tokens, 3), 1e4) for layer in range(5)}
-        mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
-        special_mask = torch.zeros(len(lengths), n_tokens, dtype=torch.bool)
-        for row, length in enumerate(lengths):
-            start = n_tokens - length if left else 0
-            mask[row, start : start + length] = 1
-            special_mask[row, start] = flags[row]
-            special_mask[row, start + length - 1] = True
-            generator = torch.Generator().manual_seed(length)
-            for layer in layers.values():
-                layer[row, start : start + length] = torch.randn(length, 3, generator=generator)
+        layers = {
+            layer: torch.randn(len(lengths), padded_to, 3, generator=generator).masked_fill(mask[:, :, None] == 0, 1e4)
+            for layer in range(5)
+        }
+        special_mask = torch.zeros_like(mask, dtype=torch.bool)
+        special_mask[:, 0] = torch.tensor(special)
         return TokenStates(layers, mask, torch.zeros_like(mask), special_mask)
 
     return make

@@ -22,11 +22,10 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, autocast
 from torch.nn import functional
 
-from retrievalkit.contracts import Loss, LossValue, Progress, Representation
-from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.scoring import scores
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation, refuse_idle
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.scoring import cross_entropy_in_batch, own_scores, scores
 
-ANNEALING, FLOOR = 0.1, 0.3
 # Progress accumulates fractions of an epoch, so rounding can leave it this far below a whole number.
 ROUNDING = 1e-6
 
@@ -49,17 +48,13 @@ class GlobalLocal(Loss):
         self,
         *,
         local_weight: NonNegativeFloat = 0.01,
-        annealing: NonNegativeFloat = ANNEALING,
-        floor: Annotated[float, Field(gt=0, le=1)] = FLOOR,
+        annealing: NonNegativeFloat = 0.1,
+        floor: Annotated[float, Field(gt=0, le=1)] = 0.3,
         temperature: PositiveFloat | None = None,
     ) -> None:
+        anneals = temperature is None, "temperature"
+        refuse_idle(locals(), {"annealing": anneals, "floor": anneals})
         super().__init__()
-        if temperature is not None and (annealing, floor) != (ANNEALING, FLOOR):
-            msg = (
-                f"loss 'global_local': temperature={temperature} applies to all epochs, so annealing={annealing} "
-                f"and floor={floor} would have no effect. Set either temperature, or annealing and floor."
-            )
-            raise OptionError(msg)
         self.local_weight = local_weight
         self.annealing = annealing
         self.floor = floor
@@ -82,43 +77,25 @@ class GlobalLocal(Loss):
         teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
-        _check_comparable(queries, documents)
+        problem = ""
+        if queries.vectors is None or documents.vectors is None:
+            problem = "needs dense vectors, but this pooler makes none. Choose --loss contrastive"
+        elif (several := queries.vectors.shape[1]) != 1:
+            problem = f"needs one vector per query, but this pooler makes {several}. Choose --loss contrastive"
+        elif documents.kept is not None and documents.vectors.shape[1] > 1:
+            problem = (
+                "scores a document by its best vector, but this pooler indexes only one of them. Choose --loss "
+                "self_contrastive, or a pooler that keeps all vectors"
+            )
+        if problem:
+            msg = f"loss 'global_local' {problem}."
+            raise UnsupportedError(msg)
         temperature = self.temperature(progress)
         with autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
-            logits = scores(queries, documents) / temperature  # (Q, D)
-            if ignore is not None:
-                logits = logits.masked_fill(ignore, float("-inf"))
-            global_part = functional.cross_entropy(logits, positives)
-            own = _own_scores(queries, documents, positives) / temperature  # (Q, m)
+            global_part = cross_entropy_in_batch(scores(queries, documents) / temperature, positives, ignore)
+            own = own_scores(queries, documents, positives) / temperature  # (Q, m)
             local_part = functional.cross_entropy(own, own.argmax(dim=1))
             total = global_part + self.local_weight * local_part
         terms = {"global": global_part, "local": local_part, "temperature": total.new_tensor(temperature)}
         return LossValue(total, {name: term.detach() for name, term in terms.items()})
-
-
-def _own_scores(queries: Representation, documents: Representation, positives: Tensor) -> Tensor:
-    """(Q, m): each query's scores with the vectors of its own positive, -inf for masked vectors."""
-    assert queries.vectors is not None
-    assert documents.vectors is not None
-    own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
-    return own if documents.vector_mask is None else own.masked_fill(~documents.vector_mask[positives], float("-inf"))
-
-
-def _check_comparable(queries: Representation, documents: Representation) -> None:
-    """Raise UnsupportedError if the loss does not support these representations."""
-    problem = ""
-    if queries.vectors is None or documents.vectors is None:
-        problem = "needs dense vectors, but this pooler makes none. Choose --loss contrastive"
-    elif queries.vectors.shape[1] != 1:
-        problem = (
-            f"needs one vector per query, but this pooler makes {queries.vectors.shape[1]}. Choose --loss contrastive"
-        )
-    elif documents.kept is not None and documents.vectors.shape[1] > 1:
-        problem = (
-            "scores a document by its best vector, but this pooler indexes only one of them. "
-            "Choose --loss self_contrastive, or a pooler that keeps all vectors"
-        )
-    if problem:
-        msg = f"loss 'global_local' {problem}."
-        raise UnsupportedError(msg)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
-from torch import Tensor, nn
+from torch import nn
 
 from retrievalkit.contracts import (
     Encoder,
@@ -26,10 +26,9 @@ from retrievalkit.contracts import (
     Side,
     TokenStates,
     absolute_layers,
+    refuse_idle,
 )
 from retrievalkit.errors import OptionError, UnsupportedError
-
-STANDARD_DEVIATION = 0.02
 
 
 class Viewers(Pooler):
@@ -55,7 +54,7 @@ class Viewers(Pooler):
         *,
         viewers: PositiveInt = 8,
         source: Literal["new", "unused"] = "new",
-        standard_deviation: PositiveFloat = STANDARD_DEVIATION,
+        standard_deviation: PositiveFloat = 0.02,
         position: NonNegativeInt | None = 0,
         replace_first: bool = True,
         query_viewer: bool = True,
@@ -63,13 +62,8 @@ class Viewers(Pooler):
         keep: Literal["all", "last"] = "all",
         normalize: bool = False,
     ) -> None:
+        refuse_idle(locals(), {"standard_deviation": (source == "new", "source")})
         super().__init__()
-        if source == "unused" and standard_deviation != STANDARD_DEVIATION:
-            msg = (
-                f"pooler 'viewers': source=unused reuses existing rows, so standard_deviation={standard_deviation} "
-                f"would have no effect. Drop one of them."
-            )
-            raise OptionError(msg)
         self.info = info
         self.viewers = viewers
         self.query_viewer = query_viewer
@@ -115,10 +109,16 @@ class Viewers(Pooler):
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """(batch, layers x viewers, width) for documents, layer by layer; (batch, 1, width) for queries."""
         if side == "query":
-            positions = states.extra if self.query_viewer else states.first[:, None]
-            return Representation(self._finish(_gather(states.layers[self.info.layers], positions)))
-        vectors = [_gather(states.layers[layer], states.extra) for layer in self._document_layers()]
-        return Representation(self._finish(torch.cat(vectors, dim=1)), kept=0 if self.keep == "last" else None)
+            positions, layers, kept = states.extra, (self.info.layers,), None
+            if not self.query_viewer:
+                positions = states.first[:, None]
+        else:
+            positions, layers, kept = states.extra, self._document_layers(), 0 if self.keep == "last" else None
+        assert positions is not None, "the encoder inserted no extra tokens"
+        hidden = torch.stack([states.layers[layer] for layer in layers], dim=1)  # (batch, layers, tokens, width)
+        rows = positions[:, None, :, None].expand(-1, len(layers), -1, hidden.shape[3])
+        vectors = hidden.gather(2, rows).flatten(1, 2)  # (batch, layers x viewers, width)
+        return Representation(nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors, kept=kept)
 
     def view_names(self, count: int) -> list[str]:
         """Name vectors after their viewers, after their layers if there is one viewer, or after both."""
@@ -130,12 +130,3 @@ class Viewers(Pooler):
 
     def _document_layers(self) -> tuple[int, ...]:
         return self.layers[:1] if self.keep == "last" and not self.training else self.layers
-
-    def _finish(self, vectors: Tensor) -> Tensor:
-        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
-
-
-def _gather(hidden: Tensor, positions: Tensor | None) -> Tensor:
-    """(batch, n, width): the states (batch, tokens, width) at the positions (batch, n)."""
-    assert positions is not None, "the encoder inserted no extra tokens"
-    return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))

@@ -53,14 +53,3 @@ def test_from_training_to_evaluation(bert, tiny_collection, tmp_path):
     options = ("--pooler", "viewers", "--set", "pooler.viewers=3")
     untrained, _ = measure(bert, tiny_collection, tmp_path / "untrained", *options)
     assert trained > untrained + 0.2
-
-
-def test_layers_of_one_viewer_self_contrastive(bert, tiny_collection, tmp_path):
-    """keep=last trains all layers with the loss of retrievalkit-mlr, and indexes one vector a document."""
-    pytest.importorskip("retrievalkit_mlr")
-    settings = {"pooler.viewers": 1, "pooler.layers": "1,2", "pooler.keep": "last", "logging_steps": 1}
-    manifest, log = train(bert, tiny_collection, tmp_path / "model", epochs=0.5, **settings)
-    assert manifest["options"]["loss"]["name"] == "self_contrastive"
-    assert all(line["regularizer"] > 0 for line in log)
-    _, vectors = measure(tmp_path / "model", tiny_collection, tmp_path / "found")
-    assert vectors["counts"]["vectors"] == 42

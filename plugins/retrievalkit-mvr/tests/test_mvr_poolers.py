@@ -1,99 +1,184 @@
-"""The pooler on states made by hand: which states become vectors, and that padding and order change nothing."""
+"""The pooler: which states become vectors, and viewers in real architectures."""
 
 from __future__ import annotations
 
 import pytest
+import retrievalkit_testing as testing
 import torch
+from transformers import AutoModel
 
 from retrievalkit import registry
-from retrievalkit.contracts import ExtraTokens
+from retrievalkit.contracts import EncoderInfo, ExtraTokens, TokenStates
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.models.retriever import Retriever
+
+INFO = EncoderInfo(width=3, layers=4, vocabulary_size=50)
+QUERY = [("", "what is")]
 
 
-def made(info, **options):
-    return registry.create("pooler", "viewers", info, **options)
+def made(**options):
+    return registry.create("pooler", "viewers", INFO, **options)
 
 
-class TestNeeds:
-    """What the encoder is asked for."""
-
-    def test_the_papers_tokens_by_default(self, info):
-        """Eight for a document, one for a query: new, of BERT's scale, in the place of [CLS], at position 0."""
-        needs = made(info).needs
-        expected = {"source": "new", "standard_deviation": 0.02, "replace_first": True, "position": 0}
-        assert needs.extra_tokens == {"document": ExtraTokens(8, **expected), "query": ExtraTokens(1, **expected)}
-        assert needs.layers_of("document", info) == needs.layers_of("query", info) == (4,)
-        assert not needs.vocabulary_head
-
-    def test_options_of_the_tokens_reach_the_encoder(self, info):
-        tokens = made(info, viewers=3, source="unused", position=None, replace_first=False).needs.extra_tokens
-        assert tokens["document"] == ExtraTokens(3, source="unused", position=None, replace_first=False)
-        assert tokens["query"] == ExtraTokens(1, source="unused", position=None, replace_first=False)
-        assert made(info, standard_deviation=1.0).needs.extra_tokens["query"].standard_deviation == 1.0
-
-    def test_layers_are_for_documents(self, info):
-        """Queries need the last layer alone; with keep=last so do documents, once it is an index that they go to."""
-        pooler = made(info, layers="1,3,-1", viewers=1, keep="last")
-        assert pooler.needs.layers_of("document", info) == (1, 3, 4)
-        assert pooler.needs.layers_of("query", info) == (4,)
-        assert pooler.eval().needs.layers_of("document", info) == (4,)
-        assert made(info, layers="1,3").eval().needs.layers_of("document", info) == (1, 3)
+def states_of(*, extra=2, first=0):
+    """Token states of two texts, `extra` viewers among them, of which the first stands at `first`."""
+    generator, mask = torch.Generator().manual_seed(0), torch.tensor([[1] * 5 + [0] * 2, [1] * 7])
+    layers = {layer: torch.randn(2, 7, 3, generator=generator) for layer in range(5)}
+    positions = torch.arange(first, first + extra).repeat(2, 1)
+    return TokenStates(layers, mask, torch.zeros_like(mask), torch.zeros_like(mask).bool(), positions)
 
 
-class TestVectors:
-    """The states at the viewers' positions."""
+def test_the_papers_tokens_by_default():
+    """Eight for a document, one for a query: new, of BERT's scale, in the place of [CLS], at position 0."""
+    expected = {"source": "new", "standard_deviation": 0.02, "replace_first": True, "position": 0}
+    assert made().needs.extra_tokens == {
+        "document": ExtraTokens(8, **expected),
+        "query": ExtraTokens(1, **expected),
+    }
+    options = {"source": "unused", "position": None, "replace_first": False}
+    assert made(viewers=3, **options).needs.extra_tokens["document"] == ExtraTokens(3, **options)
+    assert made(query_viewer=False, standard_deviation=1.0).needs.extra_tokens == {
+        "document": ExtraTokens(8, standard_deviation=1.0)
+    }
 
-    @pytest.mark.parametrize("training", [True, False])
-    def test_one_vector_a_viewer(self, training, info, make_states):
-        states = make_states([5, 7], extra=3)
-        found = made(info, viewers=3).train(training)(states, "document")
-        assert torch.equal(found.vectors, states.layers[4][:, :3])
-        assert found.vector_mask is None
-        assert found.kept is None
 
-    def test_positions_are_the_encoders(self, info, make_states):
-        """Viewers behind [CLS]: their place is what the encoder says."""
-        states = make_states([5, 7], extra=2, first=1)
-        assert torch.equal(made(info, viewers=2)(states, "document").vectors, states.layers[4][:, 1:3])
+@pytest.mark.parametrize("layers", ["1,3,-1", "-1,1,3"])
+@pytest.mark.parametrize(("viewers", "first"), [(1, 0), (2, 1)])
+def test_a_vector_of_each_viewer_in_each_layer(layers, viewers, first):
+    """The highest layer first, each with all viewers, at the places that the encoder reports."""
+    states, pooler = states_of(extra=viewers, first=first), made(viewers=viewers, layers=layers)
+    found = pooler(states, "document")
+    places = slice(first, first + viewers)
+    assert torch.equal(found.vectors, torch.cat([states.layers[layer][:, places] for layer in (4, 3, 1)], dim=1))
+    assert (found.vector_mask, found.kept) == (None, None)
+    one = [f"layer {layer}" for layer in (4, 3, 1)]
+    names = one if viewers == 1 else [f"{layer}, viewer {viewer}" for layer in one for viewer in range(viewers)]
+    assert pooler.view_names(3 * viewers) == names
 
-    def test_a_query_has_one(self, info, make_states):
-        states = make_states([5, 7], extra=1)
-        assert torch.equal(made(info, layers="1,2")(states, "query").vectors, states.layers[4][:, :1])
 
-    def test_layers_of_viewers(self, info, make_states):
-        """Layer by layer, the highest first, each with all viewers; in whatever order the layers are named."""
-        states = make_states([5, 7], extra=2)
-        for layers in ("1,3,-1", "-1,1,3"):
-            found = made(info, viewers=2, layers=layers)(states, "document")
-            expected = torch.cat([states.layers[layer][:, :2] for layer in (4, 3, 1)], dim=1)
-            assert torch.equal(found.vectors, expected)
+@pytest.mark.parametrize("query_viewer", [True, False])
+def test_a_query_has_one_of_the_last_layer(query_viewer):
+    states = states_of(extra=1, first=2)
+    found = made(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
+    assert torch.equal(found[:, 0], states.layers[4][:, 2 if query_viewer else 0])
 
-    def test_keep_last(self, info, make_states):
-        """All layers in training, the last alone in the index: what training has marked as kept."""
-        states = make_states([5, 7], extra=1)
-        pooler = made(info, viewers=1, layers="2,4", keep="last")
-        training, indexed = pooler(states, "document"), pooler.eval()(states, "document")
-        assert training.vectors.shape == (2, 2, 3)
-        assert training.kept == indexed.kept == 0
-        assert torch.equal(indexed.vectors, training.vectors[:, :1])
 
-    @pytest.mark.parametrize("side", ["query", "document"])
-    def test_normalized(self, side, info, make_states):
-        states = make_states([5, 7], extra=1)
-        plain = made(info, viewers=1, layers="2,4")(states, side).vectors
-        unit = made(info, viewers=1, layers="2,4", normalize=True)(states, side).vectors
-        torch.testing.assert_close(unit, plain / plain.square().sum(-1, keepdim=True).sqrt())
+def test_keep_last():
+    """All layers in training, the last alone in the index: what training has marked as kept; queries need the last."""
+    states, pooler = states_of(extra=1), made(viewers=1, layers="1,3,-1", keep="last")
+    training = pooler(states, "document")
+    assert pooler.needs.layers_of("document", INFO) == (1, 3, 4)
+    indexed = pooler.eval()(states, "document")
+    assert (training.kept, indexed.kept, pooler(states, "query").kept) == (0, 0, None)
+    assert torch.equal(indexed.vectors, training.vectors[:, :1])
+    assert pooler.needs.layers_of("document", INFO) == pooler.needs.layers_of("query", INFO) == (4,)
+    assert pooler.default_loss == "self_contrastive"
+    assert made(layers="1,3").eval().needs.layers_of("document", INFO) == (1, 3)
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_normalized(side):
+    plain, unit = (made(viewers=1, layers="2,4", normalize=one)(states_of(extra=1), side).vectors for one in (0, 1))
+    torch.testing.assert_close(unit, plain / plain.square().sum(-1, keepdim=True).sqrt())
 
 
 @pytest.mark.parametrize(
-    ("options", "names"),
+    ("options", "error", "message"),
     [
-        ({"viewers": 3}, ["viewer 0", "viewer 1", "viewer 2"]),
-        ({"viewers": 1, "layers": "1,4"}, ["layer 4", "layer 1"]),
-        ({"viewers": 2, "layers": "1,4"}, [f"layer {layer}, viewer {viewer}" for layer in (4, 1) for viewer in (0, 1)]),
+        (
+            {"standard_deviation": 1, "source": "unused"},
+            OptionError,
+            "standard_deviation=1.0 has no effect with source",
+        ),
+        ({"position": -1}, OptionError, "'position' .* cannot be -1"),
+        ({"layers": "4,-1"}, OptionError, "layers=4,-1 names one layer twice"),
+        ({"layers": "2,4", "keep": "last"}, OptionError, "viewers=8 .* Set viewers=1, or keep=all"),
+        ({"layers": "2,1", "keep": "last", "viewers": 1}, UnsupportedError, r"last layer \(4\)"),
     ],
 )
-def test_names_of_views(options, names, info, make_states):
-    """One name for each vector, in their order."""
-    pooler = made(info, **options)
-    states = make_states([5], extra=options["viewers"])
-    assert pooler.view_names(pooler(states, "document").vectors.shape[1]) == names
+def test_wrong_options(options, error, message):
+    with pytest.raises(error, match=message):
+        made(**options)
+
+
+@pytest.fixture(params=["bert", "roberta"])
+def model(request):
+    """A model of each architecture; RoBERTa numbers positions from behind its padding id."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"source": "unused"},
+        {"query_viewer": False, "position": None, "replace_first": False},
+        {"viewers": 1, "layers": "1,2", "keep": "last"},
+        {"viewers": 2, "layers": "1,2", "normalize": True},
+    ],
+    ids=str,
+)
+def test_the_contract_is_kept(options, model):
+    testing.check_pooler("viewers", model=model, **{"viewers": 3} | options)
+
+
+def retriever(model, **options):
+    return Retriever.create(model, pooler="viewers", pooler_options=options).to("cpu").eval()
+
+
+def encoded(made, texts, side):
+    return made.encode(texts, side, precision="fp32").vectors
+
+
+def seen_by_model(made, texts, side):
+    """What the transformer is called with for these texts."""
+    found = {}
+    tower = made.tower(side)
+    handle = tower.model.register_forward_pre_hook(lambda _, __, inputs: found.update(inputs), with_kwargs=True)
+    with torch.no_grad():
+        made(tower.collate(tower.tokenize(texts, side), side), side)
+    handle.remove()
+    return found
+
+
+def test_positions(model):
+    """Golden: 3 viewers and 4 tokens are at 0, 0, 0, 1, 2, 3, 4; a query's viewer and 3 tokens at 0, 1, 2, 3."""
+    made = retriever(model, viewers=3)
+    first = made.tower("query").config.pad_token_id + 1 if "roberta" in made.tower("query").config.model_type else 0
+    inputs = seen_by_model(made, [("", "a b c")], "document")
+    assert (inputs["position_ids"] - first).tolist() == [[0, 0, 0, 1, 2, 3, 4]]
+    assert inputs["attention_mask"].tolist() == [[1] * 7]
+    assert not inputs.get("token_type_ids", torch.zeros(1)).any()
+    inputs = seen_by_model(made, [("", "a b")], "query")
+    assert (inputs["position_ids"] - first).tolist() == [[0, 1, 2, 3]]
+    assert inputs["attention_mask"].tolist() == [[1] * 4]
+
+
+def test_a_query_without_a_viewer_is_as_it_always_was(model):
+    """query_viewer=false: the plain dual encoder's query."""
+    made = retriever(model, viewers=2, query_viewer=False)
+    plain = Retriever.create(model, pooler="cls").to("cpu").eval()
+    torch.testing.assert_close(encoded(made, QUERY, "query"), encoded(plain, QUERY, "query"))
+
+
+def test_viewers_equal_to_cls_are_cls(model):
+    """A viewer with [CLS]'s own embedding gives what [CLS] gives: positions, types, normalisation are the same."""
+    made = retriever(model, viewers=1)
+    tower = made.tower("document")
+    cls_row = AutoModel.from_pretrained(model).get_input_embeddings().weight[tower.tokenizer.cls_token_id]
+    with torch.no_grad():
+        tower.extra.new.copy_(cls_row.expand_as(tower.extra.new))
+    plain = Retriever.create(model, pooler="cls").to("cpu").eval()
+    texts = [("peru", "lima is a city"), ("", "what is spoken most")]
+    for side in ("document", "query"):
+        torch.testing.assert_close(encoded(made, texts, side), encoded(plain, texts, side))
+
+
+def test_an_architecture_without_positions(tmp_path):
+    """T5 has relative positions only, so that position=0 has no meaning; position=null works."""
+    model = testing.tiny_model(tmp_path / "t5", architecture="t5")
+    with pytest.raises(UnsupportedError, match="takes no position numbers"):
+        retriever(model)
+    assert encoded(retriever(model, viewers=3, position=None), QUERY, "document").shape == (1, 3, 32)
+    with pytest.raises(UnsupportedError, match=r"query_viewer=false takes a query's .CLS."):
+        retriever(model, viewers=3, position=None, query_viewer=False)

@@ -157,10 +157,3 @@ def test_the_command_gives_json(written):
     assert result.exit_code == 0, result.output
     (checked,) = json.loads(result.output)
     assert [row["result"] for row in checked["properties"]] == ["passed"]
-
-
-def test_without_the_kit_the_command_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "retrievalkit_testing.conforming", None)
-    result = CliRunner().invoke(main, ["plugins", "check", "mean"])
-    assert result.exit_code == 2
-    assert "pip install retrievalkit-testing" in result.stderr

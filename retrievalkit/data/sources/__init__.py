@@ -1,9 +1,79 @@
-"""Where data comes from: files, folders, and registered prefixes such as `hf:`, `irds:` and `pydoc:`."""
+"""Where data comes from: files, folders, rows in memory, and prefixes such as `hf:`, `irds:` and `pydoc:`."""
 
 from __future__ import annotations
 
-from retrievalkit.data.sources.memory import InMemory
-from retrievalkit.data.sources.prefix import fingerprint, is_folder, open_source, split_prefix
-from retrievalkit.data.sources.source import PARTS, Part, Row, Source
+import os
+import re
+from pathlib import Path
+
+from retrievalkit import registry
+from retrievalkit.data.sources.local import Local
+from retrievalkit.data.sources.source import PARTS, InMemory, Memory, Part, Row, Source
+from retrievalkit.errors import InputError, nearest, shortlist
+from retrievalkit.registry import trust
 
 __all__ = ["open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix"]
+
+# At least two letters: a single one is a drive.
+_PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
+
+
+def open_source(address: str | Path) -> Source:
+    """Open a source. Nothing is read yet.
+
+    Args:
+        address: `PREFIX:NAME` with a registered prefix, a file or a folder; or rows in memory.
+
+    Raises:
+        DataError: The file or folder does not exist.
+        InputError: The prefix is unknown (the message names the nearest and all known ones), or only a file names the
+            source, whose content has no fingerprint.
+    """
+    if isinstance(address, InMemory):
+        return Memory(address)
+    prefix, name = split_prefix(address)
+    known = registry.names("source")
+    if not prefix and (ending := Path(name).suffix[1:]) in known and os.path.isfile(name):
+        prefix = ending if getattr(registry.get("source", ending), "reads_files", False) else ""
+    if not prefix:
+        match = _PREFIXED.fullmatch(name)
+        if match is not None and not os.path.exists(name):
+            close = nearest(match[1], known)
+            offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
+            msg = (
+                f"'{name}' is no file, and '{match[1]}:' is no known prefix of a source{offer} Known: "
+                f"{shortlist(f'{one}:' for one in known)}. rkit plugins list shows which plugins bring sources."
+            )
+            raise InputError(msg)
+        return Local(name)
+    if trust.is_anonymous() and not getattr(registry.get("source", prefix), "content_hashed", False):
+        msg = f"'{address}' is named by a file alone, which cannot prove its content. It is opened only if you name it."
+        raise InputError(msg)
+    source = registry.create("source", prefix, name)
+    if not isinstance(source, Source):
+        msg = f"the source '{prefix}' is no Source. Its class has to subclass retrievalkit.data.sources.Source."
+        raise registry.PluginError(msg)
+    source.address = str(address)
+    return source
+
+
+def split_prefix(address: str | Path) -> tuple[str, str]:
+    """Split an address into its registered prefix and the name: ("irds", "vaswani"), or ("", the path)."""
+    match = _PREFIXED.fullmatch(str(address))
+    if match and match[1] in registry.names("source"):
+        return match[1], match[2]
+    return "", str(address)
+
+
+def is_folder(address: str | Path) -> bool:
+    """Whether an address is a folder on this machine."""
+    return not split_prefix(address)[0] and os.path.isdir(address)
+
+
+def fingerprint(address: str | Path) -> str:
+    """A fingerprint of the content of a source.
+
+    Raises:
+        DataError: The file or folder does not exist, or a remote source cannot be fetched.
+    """
+    return open_source(address).fingerprint()

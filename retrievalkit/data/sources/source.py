@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.errors import DataError
+from retrievalkit.storage import fingerprint_value
 
 Part = Literal["passages", "queries", "judgements", "examples"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -80,9 +81,8 @@ class Source:
 
     def _rows(self, part: Part, split: str) -> Iterable[Row]:
         """The rows of a part, by the method with its name; overridden where all parts are read alike."""
-        if part in ("passages", "queries"):
-            return self.passages() if part == "passages" else self.queries()
-        return self.judgements(split) if part == "judgements" else self.examples(split)
+        rows: Iterable[Row] = getattr(self, part)(*(() if part in ("passages", "queries") else (split,)))
+        return rows
 
     def parts(self) -> tuple[Part, ...] | None:
         """The parts that the source has; None if that depends on its rows, as with a file.
@@ -148,3 +148,50 @@ class Source:
             else:
                 msg = f"row {number} of the {part} is {shown(row)}, and should be a mapping of field names to values."
                 raise DataError(msg, file=self.address)
+
+
+class InMemory(str):
+    """An address with its data: what a Python program gives where the command line names a file.
+
+    Programs hand it on, name it in messages and manifests and open it like any other address.
+
+    Attributes:
+        parts: Part ("passages", "queries", "judgements", "examples") -> its rows, the same at every iteration.
+        run: Query -> hits, if it stands for a run.
+    """
+
+    _unit = "row"  # in messages, which count the lines of a file
+    parts: dict[Part, Iterable[Row]]
+    run: Any
+
+    @classmethod
+    def of(cls, name: str, *, run: Any = None, **parts: Iterable[Row]) -> InMemory:
+        """The address `name` of these rows, or of this run."""
+        made = cls(name)
+        made.parts = {part: parts[part] for part in PARTS if part in parts}
+        made.run = run
+        return made
+
+
+class Memory(Source):
+    """The rows of an `InMemory`."""
+
+    def __init__(self, address: InMemory) -> None:
+        super().__init__(address)
+        self.address, self._run, self._held = address, address.run, address.parts
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that were given."""
+        return tuple(self._held)
+
+    def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
+        return self._held[part]
+
+    def fingerprint(self) -> str:
+        """A fingerprint of the rows, or of the run."""
+        return super().fingerprint() if self._run is None else fingerprint_value(self._run)
+
+    def size(self) -> int | None:
+        """The number of passages."""
+        held = self._held.get("passages")
+        return len(held) if isinstance(held, Sized) else None

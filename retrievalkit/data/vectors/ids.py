@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import mmap
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import overload
@@ -19,30 +18,7 @@ _ASCII = 127
 _SHORTEST = 2  # bytes of an id with its line break
 
 
-class RowIds(Sequence[str]):
-    """Ids as a sequence, of what takes those of many rows at once."""
-
-    @abstractmethod
-    def take(self, rows: np.ndarray) -> list[str]:
-        """The ids of the texts at these rows."""
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
-        return self.take(np.array([range(len(self))[index]]))[0]
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), 65_536):
-            yield from self[start : start + 65_536]
-
-
-class Ids(RowIds):
+class Ids(Sequence[str]):
     """The lines of a file as a sequence, with 8 bytes per line in memory instead of the lines.
 
     Raises:
@@ -63,6 +39,21 @@ class Ids(RowIds):
             with path.open("rb") as stream:
                 self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         self._letters = np.frombuffer(self._bytes, dtype=np.uint8)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        return self.take(np.array([range(len(self))[index]]))[0]
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), 65_536):
+            yield from self[start : start + 65_536]
 
     def __len__(self) -> int:
         return len(self._ends)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.ids import Ids, RowIds
+from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
@@ -46,7 +46,7 @@ class Part:
         return texts if self.rows is None else self.rows[texts]
 
 
-class JoinedIds(RowIds):
+class JoinedIds(Ids):
     """The ids of the texts of all parts."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -96,15 +96,11 @@ class JoinedStore(VectorStore):
             msg = f"'{first.folder}' and later segments hold vectors of different sizes, {sorted(sizes)}. Index again."
             raise ArtifactError(msg)
         self.folder, self.manifest = first.folder, first.manifest
-        self.ids: Ids | JoinedIds = JoinedIds(self._parts)  # type: ignore[assignment]
+        self.ids = JoinedIds(self._parts)
         self.dim, self.vocabulary = first.dim, first.vocabulary
         self.dtype = np.result_type(*(store.dtype for store in stores))
         self.offsets, self.vectors_per_text, self.rows = None, None, 0
-        m = {part.store.vectors_per_text for part in self._parts}
-        if self.dim and len(m) == 1 and None not in m:
-            self.vectors_per_text = m.pop()
-            self.rows = len(self) * (self.vectors_per_text or 0)
-        elif self.dim:
+        if self.dim:
             firsts = [part.store._rows_of(np.arange(len(part.store) + 1)) for part in self._parts]
             kept = [slice(None) if part.rows is None else part.rows for part in self._parts]
             counts = np.concatenate([np.diff(one)[rows] for one, rows in zip(firsts, kept, strict=True)])

@@ -41,7 +41,6 @@ DTYPES = ("float32", "float16")
 _REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
 Opened = TypeVar("Opened")
-Header = tuple[Path | RangedRows, np.memmap[Any, Any] | RangedRows]
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,29 @@ class _Shard:
     first_text: int
     texts: int
     first_row: int
-    rows: int
-    vectors: Path | RangedRows | None
-    offset: int
+    vectors: MappedRows | RangedRows | None
     weights: MappedCsr | None
+
+
+class MappedRows:
+    """A matrix in a file, mapped into memory; `RangedRows` is one in an object store."""
+
+    def __init__(self, path: Path) -> None:
+        array: Any = _readable(path, partial(open_array, path, ("<f4", "<f2"), 2))
+        if not array.size:
+            msg = f"'{path}' contains no vectors. Encode again."
+            raise ArtifactError(msg)
+        self.filename, self.shape, self.dtype, self._offset = path, array.shape, array.dtype, array.offset
+
+    def rows(self, start: int, end: int) -> np.ndarray:
+        """(end - start, dim): the rows from `start` to `end`."""
+        offset = self._offset + start * self.shape[1] * self.dtype.itemsize
+        # Copy-on-write, because torch warns about read-only arrays.
+        return np.memmap(self.filename, self.dtype, "c", offset, (end - start, self.shape[1]))
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(rows, dim): any rows, in the order given."""
+        return np.asarray(self.rows(0, self.shape[0])).take(rows, axis=0)
 
 
 class VectorStore:
@@ -136,15 +154,18 @@ class VectorStore:
             files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, storage.VECTORS)}
         storage.check_files(self.folder, files, remedy=_REMEDY)
         self.ids = Ids(self.folder / IDS)
-        headers = [] if view == "weights" else self._headers()
+        paths = [] if view == "weights" else self._listed(storage.VECTORS)
+        headers: Sequence[MappedRows | RangedRows] = [MappedRows(path) for path in paths if self._store is None]
+        if self._store is not None and paths:
+            headers = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
         weights = [_readable(path, partial(MappedCsr, path)) for path in lexical]
         if not headers and not weights:
             msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
             raise UnsupportedError(msg)
-        self.rows = sum(header[1].shape[0] for header in headers)
-        self.dim = int(headers[0][1].shape[1]) if headers else 0
-        self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)
+        self.rows = sum(one.shape[0] for one in headers)
+        self.dim = int(headers[0].shape[1]) if headers else 0
+        self.dtype = headers[0].dtype if headers else np.dtype(np.float32)
         self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
         self.vectors_per_text = None
@@ -168,7 +189,7 @@ class VectorStore:
         """The largest number of vectors of a text."""
         if self.offsets is None:
             return self.vectors_per_text or 0
-        return int(max((np.diff(part).max(initial=0) for part in _overlapping(self.offsets)), default=0))
+        return int(np.diff(self.offsets).max(initial=0))
 
     @property
     def starts(self) -> list[int]:
@@ -229,13 +250,11 @@ class VectorStore:
         """(rows, dim): any vectors by their row, in the order given, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
-            if isinstance(shard.vectors, RangedRows):
-                taken[wanted] = shard.vectors.take(rows[wanted] - shard.first_row)
-                continue
-            vectors = np.asarray(self._map(shard, 0, shard.rows))
+            assert shard.vectors is not None
+            found = shard.vectors.take(rows[wanted] - shard.first_row)
             if len(wanted) == len(rows):
-                return vectors.take(rows - shard.first_row, axis=0)
-            taken[wanted] = vectors.take(rows[wanted] - shard.first_row, axis=0)
+                return found
+            taken[wanted] = found
         return taken
 
     def take_weights(self, texts: np.ndarray) -> Any:
@@ -278,21 +297,8 @@ class VectorStore:
             except OSError:
                 shutil.copyfile(self.folder / name, target / name)
 
-    def _headers(self) -> list[Header]:
-        """Where the shards of vectors are, with their types and shapes."""
-        paths = self._listed(storage.VECTORS)
-        if self._store is not None and paths:
-            ranged = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
-            return [(one, one) for one in ranged]
-        arrays: list[Any] = [_readable(path, partial(open_array, path, ("<f4", "<f2"), 2)) for path in paths]
-        for path, array in zip(paths, arrays, strict=True):
-            if not array.size:
-                msg = f"'{path}' contains no vectors. Encode again."
-                raise ArtifactError(msg)
-        return list(zip(paths, arrays, strict=True))
-
     def _listed(self, pattern: str) -> list[Path]:
-        return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
+        return in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
 
     def _open_offsets(self) -> np.ndarray | None:
         path = self.folder / OFFSETS
@@ -300,34 +306,34 @@ class VectorStore:
             return None
         offsets = _readable(path, lambda: open_array(path, ("<i8",), 1))
         _readable(path, lambda: check_starts(offsets, self.rows))
-        if len(offsets) != len(self) + 1 or any((np.diff(part) < 1).any() for part in _overlapping(offsets)):
+        if len(offsets) != len(self) + 1 or (np.diff(offsets) < 1).any():
             msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
             raise ArtifactError(msg)
         return offsets
 
-    def _arrange(self, headers: list[Header], weights: list[MappedCsr]) -> Iterator[_Shard]:
+    def _arrange(self, headers: Sequence[MappedRows | RangedRows], weights: list[MappedCsr]) -> Iterator[_Shard]:
         if headers and weights and len(headers) != len(weights):
             counts = f"{len(headers)} shards of vectors and {len(weights)} of weights"
             msg = f"'{self.folder}' is damaged: it has {counts}. Encode again."
             raise ArtifactError(msg)
         text = row = 0
         for number in range(max(len(headers), len(weights))):
-            vectors, array = headers[number] if headers else (None, None)
+            vectors = headers[number] if headers else None
             matrix = weights[number] if weights else None
-            texts, rows = 0 if matrix is None else matrix.shape[0], 0 if array is None else array.shape[0]
-            if array is not None:
+            texts, rows = 0 if matrix is None else matrix.shape[0], 0 if vectors is None else vectors.shape[0]
+            if vectors is not None:
                 end = row + rows
                 m = self.vectors_per_text or 1
                 texts = (end // m if self.offsets is None else int(np.searchsorted(self.offsets, end))) - text
-                fits = array.shape[1] == self.dim and array.dtype == self.dtype
+                fits = vectors.shape[1] == self.dim and vectors.dtype == self.dtype
                 if not fits or self._rows_of(text + texts) != end:
-                    msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
+                    msg = f"'{vectors.filename}' does not fit the other files of its folder. Encode again."
                     raise ArtifactError(msg)
             if matrix is not None and matrix.shape != (texts, self.vocabulary):
                 shape = f"{matrix.shape[0]} x {matrix.shape[1]} weights for {texts} texts"
                 msg = f"'{self.folder}' is damaged: its shard {number} has {shape}. Encode again."
                 raise ArtifactError(msg)
-            yield _Shard(text, texts, row, rows, vectors, 0 if array is None else array.offset, matrix)
+            yield _Shard(text, texts, row, vectors, matrix)
             text, row = text + texts, row + rows
         if text != len(self):
             msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
@@ -358,7 +364,7 @@ class VectorStore:
                 break
             if vectors and shard.vectors is not None:
                 places = self._rows_of(np.array([first, last])) - shard.first_row
-                rows.append(self._map(shard, *map(int, places)))
+                rows.append(shard.vectors.rows(*map(int, places)))
             if weights and shard.weights is not None:
                 matrices.append(shard.weights.rows(first - shard.first_text, last - shard.first_text))
         return self._as_block(start, end, rows, matrices)
@@ -374,14 +380,6 @@ class VectorStore:
         starts = self.offsets[start : end + 1] - self.offsets[start] if varied else None  # type: ignore[index]
         return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights)
 
-    def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
-        if isinstance(shard.vectors, RangedRows):
-            return shard.vectors.rows(start, end)
-        assert shard.vectors is not None
-        offset = shard.offset + start * self.dim * self.dtype.itemsize
-        # Copy-on-write, because torch warns about read-only arrays.
-        return np.memmap(shard.vectors, dtype=self.dtype, mode="c", offset=offset, shape=(end - start, self.dim))
-
 
 def _readable(path: Path, read: Callable[[], Opened]) -> Opened:
     try:
@@ -391,16 +389,6 @@ def _readable(path: Path, read: Callable[[], Opened]) -> Opened:
         raise ArtifactError(msg) from error
 
 
-def _overlapping(offsets: np.ndarray, size: int = 1 << 20) -> Iterator[np.ndarray]:
-    """Consecutive parts of an array that overlap by one element, to compute differences part by part."""
-    for start in range(0, len(offsets) - 1, size):
-        yield offsets[start : start + size + 1]
-
-
-def numbered(folder: Path, pattern: str) -> list[Path]:
-    """The files that match a pattern, ordered by their numbers."""
-    return _in_order(folder.glob(pattern))
-
-
-def _in_order(paths: Iterable[Path]) -> list[Path]:
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Files with numbers in their names, by their numbers."""
     return sorted(paths, key=lambda path: (len(path.name), path.name))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, VectorStore, numbered
+from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, VectorStore, in_order
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.storage.schemas import Count, File
 
@@ -171,7 +170,13 @@ class VectorWriter:
             raise ValueError(msg)
         dim, vocabulary = next(iter(kinds))
         self._checksums = {name: entry for record in records for name, entry in record["files"].items()}
-        self._checksums |= self._write(IDS, lambda path: _join(path, self._parts("ids-*.txt")))
+
+        def join(path: Path) -> None:
+            with path.open("wb") as target:
+                for part in self._parts("ids-*.txt"):
+                    target.write(part.read_bytes())
+
+        self._checksums |= self._write(IDS, join)
         counts = {"texts": sum(record["texts"] for record in records), "shards": shards}
         if dim:
             counts |= {"vectors": self._write_offsets(counts["texts"]), "dim": dim}
@@ -219,7 +224,7 @@ class VectorWriter:
         return None
 
     def _parts(self, pattern: str) -> list[Path]:
-        return numbered(self.folder, pattern)
+        return in_order(self.folder.glob(pattern))
 
     def _write(self, name: str, write: Callable[[Path], object]) -> dict[str, dict[str, Any]]:
         path = self.folder / name
@@ -250,8 +255,33 @@ def check_shard(
             msg = f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "
             msg += "breaks. Change it."
             raise DataError(msg)
-    rows, counts = _as_rows(ids, vectors, counts)
-    return rows, counts, None if weights is None else _as_csr(ids, weights)
+    rows = None
+    if vectors is not None:
+        if counts is None:
+            if vectors.ndim != 3:
+                msg = f"vectors must be (texts, m, dim), or (rows, dim) with counts, not {vectors.shape}"
+                raise ValueError(msg)
+            texts, m, dim = vectors.shape
+            vectors, counts = vectors.reshape(texts * m, dim), np.full(texts, m)
+        counts = np.asarray(counts, dtype=np.int32)
+        if len(counts) != len(ids) or counts.sum() != len(vectors) or (counts < 1).any():
+            msg = f"{len(vectors)} vectors do not fit {len(ids)} texts and {len(counts)} counts, each at least 1"
+            raise ValueError(msg)
+        rows = np.ascontiguousarray(vectors if vectors.dtype.name in DTYPES else vectors.astype(np.float32))
+        _check_finite(rows.max(axis=1, initial=0) - rows.min(axis=1, initial=0).astype(np.float32), ids, counts)
+    matrix = None
+    if weights is not None:
+        import scipy.sparse
+
+        # In canonical form, so that equal weights give equal bytes.
+        matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)
+        if matrix.shape[0] != len(ids):
+            msg = f"{matrix.shape[0]} rows of weights do not fit {len(ids)} texts"
+            raise ValueError(msg)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        _check_finite(matrix.data, ids, np.diff(matrix.indptr))
+    return rows, None if rows is None else counts, matrix
 
 
 def _parts_of(number: int) -> tuple[str, str]:
@@ -270,42 +300,6 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _as_rows(
-    ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Vectors as (rows, dim), and the number of rows of each text."""
-    if vectors is None:
-        return None, None
-    if counts is None:
-        if vectors.ndim != 3:
-            msg = f"vectors must be (texts, m, dim), or (rows, dim) with counts, not {vectors.shape}"
-            raise ValueError(msg)
-        texts, m, dim = vectors.shape
-        vectors, counts = vectors.reshape(texts * m, dim), np.full(texts, m)
-    counts = np.asarray(counts, dtype=np.int32)
-    if len(counts) != len(ids) or counts.sum() != len(vectors) or (counts < 1).any():
-        msg = f"{len(vectors)} vectors do not fit {len(ids)} texts and {len(counts)} counts, each at least 1"
-        raise ValueError(msg)
-    if vectors.dtype.name not in DTYPES:
-        vectors = vectors.astype(np.float32)
-    _check_finite(vectors.max(axis=1, initial=0) - vectors.min(axis=1, initial=0).astype(np.float32), ids, counts)
-    return np.ascontiguousarray(vectors), counts
-
-
-def _as_csr(ids: Sequence[str], weights: Any) -> Any:
-    """The weights in canonical form, so that equal weights give equal bytes."""
-    import scipy.sparse
-
-    matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)
-    if matrix.shape[0] != len(ids):
-        msg = f"{matrix.shape[0]} rows of weights do not fit {len(ids)} texts"
-        raise ValueError(msg)
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    _check_finite(matrix.data, ids, np.diff(matrix.indptr))
-    return matrix
 
 
 def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) -> None:
@@ -328,13 +322,6 @@ def _save_csr(path: Path, matrix: Any) -> None:
         scipy.sparse.save_npz(stream, matrix, compressed=False)
 
 
-def _join(path: Path, parts: Iterable[Path]) -> None:
-    with path.open("wb") as target:
-        for part in parts:
-            with part.open("rb") as source:
-                shutil.copyfileobj(source, target)
-
-
 def write_part(source: VectorStore, target: Path, first: int, last: int) -> None:
     """Write the shards from `first` to `last`, without the last, as a folder; its files are linked, not copied.
 
@@ -349,7 +336,8 @@ def write_part(source: VectorStore, target: Path, first: int, last: int) -> None
     shutil.rmtree(target, ignore_errors=True)
     starts = source.starts
     start, end = starts[first], starts[last]
-    files = {name: source.manifest["files"][name] for name in _shard_files(source, first, last)}
+    paths = [path for pattern in ("vectors-*.npy", "lexical-*.npz") for path in source._listed(pattern)[first:last]]
+    files = {path.name: source.manifest["files"][path.name] for path in paths}
     source.link_files(files, target)
     with (target / IDS).open("w", encoding="utf-8", newline="") as stream:
         stream.writelines(f"{name}\n" for name in source.ids.take(np.arange(start, end)))
@@ -366,12 +354,3 @@ def write_part(source: VectorStore, target: Path, first: int, last: int) -> None
         counts["vocabulary"] = source.vocabulary
     manifest = {name: value for name, value in source.manifest.items() if name != "left_out"}
     storage.write_json(target / storage.MANIFEST, {**manifest, "counts": counts, "files": files})
-
-
-def _shard_files(source: VectorStore, first: int, last: int) -> list[str]:
-    """The files of some shards."""
-    found: list[str] = []
-    for pattern in ("vectors-*.npy", "lexical-*.npz"):
-        names = [name for name in source.manifest["files"] if fnmatchcase(name, pattern)]
-        found += sorted(names, key=lambda name: (len(name), name))[first:last]
-    return found

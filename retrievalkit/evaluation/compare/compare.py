@@ -9,7 +9,6 @@ lost, and those that differ most, with the top hits of both runs. Equal inputs a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -23,13 +22,9 @@ from retrievalkit.data.runs import run_names
 from retrievalkit.errors import InputError, UnknownNameError, shortlist
 from retrievalkit.evaluation.evaluate import Conventions, Metrics
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 
 if TYPE_CHECKING:
-    from retrievalkit.data.qrels import Qrels
     from retrievalkit.evaluation.compare.comparison import Comparison
-    from retrievalkit.evaluation.compare.contender import Contender
-    from retrievalkit.evaluation.metrics import PerQuery
 
 ALL_PAIRS = "all"
 PERMUTATIONS = RESAMPLES = 10_000
@@ -79,10 +74,10 @@ def compare(options: CompareOptions) -> Comparison:
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
     from retrievalkit.evaluation.compare.comparison import Comparison, compare_metric
-    from retrievalkit.evaluation.compare.contender import measured, with_rankings
+    from retrievalkit.evaluation.compare.contender import add_rankings, measured
     from retrievalkit.evaluation.compare.page import check_output, write
     from retrievalkit.evaluation.measures import check_metrics
-    from retrievalkit.evaluation.metrics import first_ids
+    from retrievalkit.evaluation.metrics import PerQuery, first_ids
 
     if len(options.runs) < 2:
         msg = f"{len(options.runs)} run given, and a comparison needs two or more."
@@ -91,7 +86,15 @@ def compare(options: CompareOptions) -> Comparison:
     if output is not None:
         check_output(output, plot=options.plot, overwrite=options.overwrite)
     places = dict(zip(run_names(options.runs), options.runs, strict=True))
-    pairs = _pairs({name: str(place) for name, place in places.items()}, options.baseline)
+    names = list(places)
+    if options.baseline == ALL_PAIRS:
+        pairs = [(later, earlier) for earlier, later in combinations(names, 2)]
+    else:
+        by_place = {str(place): name for name, place in places.items()}
+        against = names[0] if options.baseline is None else by_place.get(options.baseline, options.baseline)
+        if against not in names:
+            raise UnknownNameError("baseline", against, names, hint=f"Give one of the runs, or '{ALL_PAIRS}'.")
+        pairs = [(name, against) for name in names if name != against]
     qrels = read_qrels(options.qrels)
     check_metrics(options.metrics, qrels)
     queries = [] if options.queries is None else read_queries(options.queries)
@@ -102,22 +105,38 @@ def compare(options: CompareOptions) -> Comparison:
         msg += "Give the queries of these qrels."
         raise InputError(msg)
     contenders = {name: measured(name, place, qrels, options.metrics, options) for name, place in places.items()}
-    means, differences, values = [], [], _shared_values(contenders, qrels)
-    for metric, by_run in values.items():
+    means, differences, values = [], [], dict[str, PerQuery]()
+    for metric in next(iter(contenders.values())).values:
+        of_run = {name: contender.values[metric] for name, contender in contenders.items()}
+        shared = [query_id for query_id in qrels if all(query_id in known for known in of_run.values())]
+        if not shared:
+            msg = f"the runs have no query in common that {metric} has a value for. Compare runs of the same queries."
+            raise InputError(msg)
+        values[metric] = by_run = {name: {one: known[one] for one in shared} for name, known in of_run.items()}
         of_runs, of_pairs = compare_metric(
             metric, by_run, pairs, texts, confidence=options.confidence, seed=options.seed, examples=options.examples
         )
         means += of_runs
         differences += of_pairs
+    # What holds of several runs is said once.
+    said: dict[tuple[str, str], list[str]] = {}
+    for name, contender in contenders.items():
+        for problem in contender.problems:
+            said.setdefault(problem, []).append(f"'{name}'")
+    notes = [f"{start}{'s' * (len(names) > 1)} {shortlist(names, 3)}{end}" for (start, end), names in said.items()]
+    if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
+        lack = f"of {len(qrels)} queries of the qrels have no text in the queries"
+        notes.append(f"{len(lacking)} {lack}: {first_ids(lacking)}.")
+    add_rankings(differences, contenders, texts, options.corpus)
     settings: dict[str, Any] = {"permutations": PERMUTATIONS, "resamples": RESAMPLES, "confidence": options.confidence}
     settings |= {"seed": options.seed, "ties": options.ties, "over": options.over}
     comparison = Comparison(
         means,
-        with_rankings(differences, contenders, texts, options.corpus),
+        differences,
         ALL_PAIRS if options.baseline == ALL_PAIRS else pairs[0][1],
         values,
         settings | {"ignore_same_id": options.exclude_self},
-        _notes(contenders, qrels, options.over, texts),
+        notes,
         texts,
         output,
     )
@@ -127,55 +146,3 @@ def compare(options: CompareOptions) -> Comparison:
         read |= {"qrels": options.qrels, "queries": options.queries}
         write(comparison, output, plot=options.plot, overwrite=options.overwrite, inputs=read)
     return comparison
-
-
-def _pairs(runs: Mapping[str, str], baseline: str | None) -> list[tuple[str, str]]:
-    """The pairs of runs to compare, (run, against), of runs by name and the name or place of the baseline."""
-    names = list(runs)
-    if baseline == ALL_PAIRS:
-        return [(later, earlier) for earlier, later in combinations(names, 2)]
-    by_place = {place: name for name, place in runs.items()}
-    against = names[0] if baseline is None else by_place.get(baseline, baseline)
-    if against not in names:
-        raise UnknownNameError("baseline", against, names, hint=f"Give one of the runs, or '{ALL_PAIRS}'.")
-    return [(name, against) for name in names if name != against]
-
-
-def _shared_values(contenders: Mapping[str, Contender], qrels: Qrels) -> dict[str, PerQuery]:
-    """{metric: {run: {query_id: value}}} over the queries that all runs have a value for."""
-    by_metric: dict[str, PerQuery] = {}
-    for name, contender in contenders.items():
-        for metric, values in contender.values.items():
-            by_metric.setdefault(metric, {})[name] = values
-    for metric, by_run in by_metric.items():
-        shared = [query_id for query_id in qrels if all(query_id in values for values in by_run.values())]
-        if not shared:
-            msg = f"the runs have no query in common that {metric} has a value for. Compare runs of the same queries."
-            raise InputError(msg)
-        by_metric[metric] = {name: {one: values[one] for one in shared} for name, values in by_run.items()}
-    return by_metric
-
-
-def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: str, texts: Mapping[str, str]) -> list[str]:
-    from retrievalkit.evaluation.metrics import first_ids
-
-    consequence = "count 0" if over == "qrels" else "are left out for all runs"
-    # What holds of several runs is said once: the words around their names -> the names.
-    said: dict[tuple[str, str], list[str]] = {}
-    for name, one in contenders.items():
-        if one.absent:
-            start = f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run"
-            said.setdefault((start, f" and {consequence}: {first_ids(one.absent)}."), []).append(f"'{name}'")
-    for name, one in contenders.items():
-        if one.unjudged:
-            end = f" are not in the qrels and are left out: {first_ids(one.unjudged)}."
-            said.setdefault((f"{counted(len(one.unjudged), 'queries')} of run", end), []).append(f"'{name}'")
-    for name, one in contenders.items():
-        for doubt in one.doubts:
-            said.setdefault(("run", f": {doubt}"), []).append(f"'{name}'")
-    notes = [f"{start}{'s' * (len(names) > 1)} {shortlist(names, 3)}{end}" for (start, end), names in said.items()]
-    if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
-        notes.append(
-            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {first_ids(lacking)}."
-        )
-    return notes

@@ -15,14 +15,12 @@ from retrievalkit.evaluation.compare.compare import ALL_PAIRS, PERMUTATIONS, RES
 from retrievalkit.evaluation.metrics import PerQuery
 from retrievalkit.evaluation.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 from retrievalkit.reporting import notebook
-from retrievalkit.reporting.table import Tabular
+from retrievalkit.reporting.table import Tabular, text_table
 from retrievalkit.reporting.terminal import printable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Console
-    from rich.text import Text
-
 
 HEADER = (
     "metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p", "p (Holm)",
@@ -264,23 +262,53 @@ def render(comparison: Comparison, console: Console) -> None:
     """Print a table per metric; of two runs, also the queries that differ most by the first metric."""
     from rich.text import Text
 
+    def show(title: str, table: str, colours: Mapping[int, tuple[str, str]] | None = None) -> None:
+        """Print a table; `colours` has for some lines a cell and its style. Unlike rich's tables, no cell is broken."""
+        lines = [Text(line) for line in table.split("\n")]
+        lines[0].stylize("bold")
+        for number, (cell, style) in (colours or {}).items():
+            start = lines[number].plain.index(f"  {cell}")
+            lines[number].stylize(style, start, start + len(cell) + 2)
+        for line in (Text(printable(title), "italic"), *lines, Text()):
+            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+    names = {name: name for name in ("run", "mean", "interval", "against", "difference")}
+    names |= {"interval of difference": "interval", "p (Holm)": "p", "p (t-test, Holm)": "p of t", HEADER[-1]: "w/t/l"}
+    if comparison.baseline != ALL_PAIRS:
+        del names["against"]
     for metric in comparison.metrics:
-        _print_metric(comparison, metric, console)
+        significant = {
+            (one.run, one.against) for one in comparison.differences if one.metric == metric and comparison.shows(one)
+        }
+        found = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
+        shown = dict(names)
+        for dropped in ("", "interval", "p (t-test, Holm)", "interval of difference", HEADER[-1]):
+            shown.pop(dropped, None)
+            right = [place for place, name in enumerate(shown) if name not in ("run", "against")]
+            table = text_table([list(shown.values()), *([row[one] for one in shown] for row in found)], right=right)
+            if max(map(len, table.split("\n"))) <= console.width:
+                break
+        styles = {
+            number: (row["difference"], "bold red" if row["difference"].startswith("-") else "bold green")
+            for number, row in enumerate(found, 1)
+            if (row["run"], row["against"]) in significant
+        }
+        show(metric, table, styles)
     for one in comparison.differences:
         if len(comparison.runs) > 2 or one.metric != comparison.metrics[0] or not one.largest:
             continue
-        rows = []
+        rows = [["query", "left", "right", "text"]]
         for query in one.largest:
             # The query's text, and each run's first document if more than its id is known.
             hits = ((run, hit) for run, ranking in query.rankings.items() for hit in ranking.first[:1])
             named = ((run, hit, hit.title or hit.snippet) for run, hit in hits)
-            more = [f"{run}: {judgement(hit.grade)}: {text}" for run, hit, text in named if text]
-            values = [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""]
-            rows += [[Text(printable(cell)) for cell in row] for row in (values, *(["", "", "", hit] for hit in more))]
-        lines = _aligned([Text(name) for name in ("query", "left", "right", "text")], rows, left=("query", "text"))
+            rows.append([query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""])
+            rows += [["", "", "", f"{run}: {judgement(hit.grade)}: {text}"] for run, hit, text in named if text]
+        lines = [Text(line) for line in text_table(rows, right=(1, 2)).split("\n")]
         for line in lines:
             line.truncate(console.width, overflow="ellipsis")
-        _print_lines(f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most", lines, console)
+        title = f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most"
+        show(title, "\n".join(line.plain for line in lines))
     options = comparison.options
     against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
     explanation = (
@@ -291,64 +319,6 @@ def render(comparison: Comparison, console: Console) -> None:
     # Not wrapped by rich, which breaks a name that is longer than the line.
     wrapped = textwrap.wrap(printable(explanation), console.width, break_long_words=False, break_on_hyphens=False)
     console.print(Text("\n".join(wrapped)), overflow="ignore", crop=False)
-
-
-def _print_metric(comparison: Comparison, metric: str, console: Console) -> None:
-    from rich.text import Text
-
-    shown = {name: name for name in ("run", "mean", "interval", "against", "difference")}
-    shown |= {
-        "interval of difference": "interval",
-        "p (Holm)": "p",
-        "p (t-test, Holm)": "p of t",
-        HEADER[-1]: "w/t/l",
-    }
-    if comparison.baseline != ALL_PAIRS:
-        del shown["against"]
-    styles = {
-        (one.run, one.against): "bold green" if one.difference > 0 else "bold red"
-        for one in comparison.differences
-        if one.metric == metric and comparison.shows(one)
-    }
-    found = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
-    for dropped in ("", "interval", "p (t-test, Holm)", "interval of difference", HEADER[-1]):
-        shown.pop(dropped, None)
-        rows = [
-            [
-                Text(printable(row[name]), styles.get((row["run"], row["against"]), "") if name == "difference" else "")
-                for name in shown
-            ]
-            for row in found
-        ]
-        lines = _aligned([*map(Text, shown.values())], rows, left=("run", "against"))
-        if lines[0].cell_len <= console.width:
-            break
-    _print_lines(metric, lines, console)
-
-
-def _aligned(head: Sequence[Text], rows: Sequence[Sequence[Text]], left: Sequence[str]) -> list[Text]:
-    """A table's lines. Unlike those of rich's tables, no cell is broken where a terminal is narrow."""
-    from rich.text import Text
-
-    widths = [max(cell.cell_len for cell in column) for column in zip(head, *rows, strict=True)]
-    lines = []
-    for row in [head, *rows]:
-        line = Text()
-        for name, cell, width in zip(head, row, widths, strict=True):
-            gap = " " * (width - cell.cell_len)
-            line.append("  " if line else "")
-            line.append_text(cell + gap if name.plain in left else Text(gap) + cell)
-        lines.append(line)
-    return lines
-
-
-def _print_lines(title: str, lines: Sequence[Text], console: Console) -> None:
-    from rich.text import Text
-
-    lines[0].stylize("bold")
-    for line in (Text(printable(title), "italic"), *lines, Text()):
-        line.rstrip()
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
 def judgement(grade: int | None) -> str:

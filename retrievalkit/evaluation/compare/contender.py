@@ -13,20 +13,19 @@ from retrievalkit.data.runs import Columns, check_run, open_run
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.evaluation.compare.comparison import Difference, Ranking, TopHit
 from retrievalkit.evaluation.evaluate import Conventions
-from retrievalkit.evaluation.metrics import Doubts, Found, PerQuery, WithoutSameId, check_overlap, per_query
+from retrievalkit.evaluation.metrics import Doubts, PerQuery, WithoutSameId, check_overlap, first_ids, per_query
+from retrievalkit.reporting.counts import counted
 
 TOP_HITS = 5
 
 
 @dataclass(frozen=True)
 class Contender:
-    """The parts of a run that a comparison needs."""
+    """The parts of a run that a comparison needs; problems are sentences in two parts, around the names of runs."""
 
     values: PerQuery
     rankings: dict[str, Ranking]
-    absent: list[str]
-    unjudged: list[str]
-    doubts: list[str]
+    problems: list[tuple[str, str]]
 
 
 def measured(
@@ -37,43 +36,49 @@ def measured(
     run = WithoutSameId(whole) if conventions.exclude_self else whole
     check_overlap(run, qrels, f"run '{name}'")
     doubts = Doubts(run, qrels)
-    nothing = Found(Columns([], []), {})
-    rankings = {query_id: _ranking(nothing, judged) for query_id, judged in qrels.items()}
+    rankings = {query_id: _ranking(Columns([], []), {}, judged) for query_id, judged in qrels.items()}
 
-    def visit(query_id: str, found: Found) -> None:
-        doubts.visit(query_id, found)
-        rankings[query_id] = _ranking(found, qrels[query_id])
+    def visit(query_id: str, columns: Columns, ranks: dict[str, int]) -> None:
+        doubts.visit(query_id, columns, ranks)
+        rankings[query_id] = _ranking(columns, ranks, qrels[query_id])
 
     values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=visit)
-    absent = [query_id for query_id in qrels if query_id not in run]
-    unjudged = [query_id for query_id in run if query_id not in qrels]
     check_run(whole)
-    return Contender(values, rankings, absent, unjudged, doubts.sentences(metrics))
+    problems = []
+    if absent := [query_id for query_id in qrels if query_id not in run]:
+        consequence = "count 0" if conventions.over == "qrels" else "are left out for all runs"
+        start = f"{len(absent)} of {len(qrels)} queries of the qrels are not in run"
+        problems.append((start, f" and {consequence}: {first_ids(absent)}."))
+    if unjudged := [query_id for query_id in run if query_id not in qrels]:
+        end = f" are not in the qrels and are left out: {first_ids(unjudged)}."
+        problems.append((f"{counted(len(unjudged), 'queries')} of run", end))
+    problems += [("run", f": {doubt}") for doubt in doubts.sentences(metrics)]
+    return Contender(values, rankings, problems)
 
 
-def _ranking(found: Found, judged: Mapping[str, int]) -> Ranking:
+def _ranking(columns: Columns, ranks: Mapping[str, int], judged: Mapping[str, int]) -> Ranking:
     relevant = {document for document, grade in judged.items() if grade > 0}
-    top = list(islice(found.ranks, TOP_HITS))
-    scores = {document: score for document, score in zip(*found.columns, strict=True) if document in top}
+    top = list(islice(ranks, TOP_HITS))
+    scores = {document: score for document, score in zip(*columns, strict=True) if document in top}
     first = [TopHit(rank, document, scores[document], judged.get(document)) for rank, document in enumerate(top, 1)]
-    return Ranking(first, sorted(found.ranks[one] for one in relevant & found.ranks.keys()), len(relevant))
+    return Ranking(first, sorted(ranks[one] for one in relevant & ranks.keys()), len(relevant))
 
 
-def with_rankings(
+def add_rankings(
     differences: Sequence[Difference],
     contenders: Mapping[str, Contender],
     texts: Mapping[str, str],
     corpus: str | Path | None,
-) -> list[Difference]:
-    """The differences, with the top hits of both runs for the queries listed."""
-    # Document id -> a run that ranks it among the first.
-    wanted = {
-        hit.document_id: name
+) -> None:
+    """Give the queries that differ most the top hits of both runs."""
+    shown = [
+        (query, name, contenders[name].rankings[query.query_id])
         for one in differences
         for query in one.largest
         for name in (one.run, one.against)
-        for hit in contenders[name].rankings[query.query_id].first
-    }
+    ]
+    # Document id -> a run that ranks it among the first.
+    wanted = {hit.document_id: name for _, name, ranking in shown for hit in ranking.first}
     passages: dict[str, Passage] = {}
     if corpus is not None and wanted:
         opened = open_corpus(corpus)
@@ -81,23 +86,11 @@ def with_rankings(
         passages = {one.id: one for one in islice((one for one in opened if one.id in wanted), len(wanted))}
         if lacking := sorted(wanted.keys() - passages.keys()):
             raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")
-
-    def shown(name: str, query_id: str) -> Ranking:
-        ranking, query, first = contenders[name].rankings[query_id], texts.get(query_id, ""), []
+    for query, name, ranking in shown:
+        first, asked = [], texts.get(query.query_id, "")
         for hit in ranking.first:
             if (passage := passages.get(hit.document_id)) is not None:
-                text = snippet(passage.text, query)
-                hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query)))
+                text = snippet(passage.text, asked)
+                hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, asked)))
             first.append(hit)
-        return replace(ranking, first=first)
-
-    return [
-        replace(
-            one,
-            largest=[
-                replace(query, rankings={name: shown(name, query.query_id) for name in (one.run, one.against)})
-                for query in one.largest
-            ],
-        )
-        for one in differences
-    ]
+        query.rankings[name] = replace(ranking, first=first)

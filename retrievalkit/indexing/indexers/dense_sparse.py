@@ -47,8 +47,8 @@ class DenseSparse(Indexer):
         self.form = search
         self.candidates = candidates
         self.rounded = rounded
-        self._store: VectorStore | None = None
-        self._postings: Postings | None = None
+        self._store: VectorStore
+        self._postings: Postings
         self._rounded: Rounded | None = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
@@ -79,44 +79,36 @@ class DenseSparse(Indexer):
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts by the scoring rule: of all texts, or of those in either list."""
         check_k(k)
-        store, postings = self._opened()
+        store = self._store
         k = min(k, len(store))
         if self.form == "union":
             found = best_of_candidates(queries, store, self._union(queries, k), k)
             return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
         if self._rounded is not None:
-            scores, rows = top_k_of_rounded(queries, store, postings, self._rounded, k, self._whole(k))
+            scores, rows = top_k_of_rounded(queries, store, self._postings, self._rounded, k, self._whole(k))
         else:
             scores, rows = self._whole(k)(queries)
         return named(store.ids, scores.numpy(), rows.numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule."""
-        store, _ = self._opened()
-        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+        return scores_of(queries, self._store, [self._store.ids.rows(one) for one in ids])
 
     def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:
         return lambda queries: top_k(queries, self._blocks(), k)
 
     def _blocks(self) -> Iterator[VectorBlock]:
-        store, postings = self._opened()
-        for block in postings.blocks():
-            yield replace(store.block(block.first, block.first + block.texts), weights=block.weights)
+        for block in self._postings.blocks():
+            yield replace(self._store.block(block.first, block.first + block.texts), weights=block.weights)
 
     def _union(self, queries: Representation, k: int) -> list[np.ndarray]:
         """For each query, the texts in either list, ascending."""
-        store, postings = self._opened()
-        wanted = min(max(k, self.candidates), len(store))
+        wanted = min(max(k, self.candidates), len(self._store))
         if queries.vectors is None or queries.weights is None:
             msg = "the queries lack vectors or weights, and the index has both. Use the model that it was made with."
             raise UnsupportedError(msg)
         _, dense = top_k(replace(queries, weights=None), (replace(one, weights=None) for one in self._blocks()), wanted)
-        _, sparse = top_k(Representation(weights=queries.weights), postings.blocks(), wanted)
+        _, sparse = top_k(Representation(weights=queries.weights), self._postings.blocks(), wanted)
         return [
             np.union1d(one[one >= 0], two[two >= 0]) for one, two in zip(dense.numpy(), sparse.numpy(), strict=True)
         ]
-
-    def _opened(self) -> tuple[VectorStore, Postings]:
-        assert self._store is not None, "open() must be called before search()"
-        assert self._postings is not None
-        return self._store, self._postings

@@ -110,7 +110,7 @@ class Faiss(Indexer):
         self.view = view
         self.on_gpu = device != "cpu" and gpus > 0
         self.exact = self.factory == "Flat"
-        self._store: VectorStore | None = None
+        self._store: VectorStore
         self._shards: list[tuple[int, Any]] = []
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
@@ -160,7 +160,7 @@ class Faiss(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
-        store = self._opened()
+        store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
@@ -177,52 +177,41 @@ class Faiss(Indexer):
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
-        store, queries = self._opened(), viewed(queries, self.view)
+        store, queries = self._store, viewed(queries, self.view)
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
     def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and scores of the best texts of each query; shards are searched one after the other and merged."""
-        best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
+        store, best = self._store, [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
         for first, index in self._shards:
-            for row, (texts, scores) in enumerate(self._search_shard(index, first, vectors, k)):
+            most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+            # One hit more than needed shows whether a tie was cut off.
+            wanted = min(most, k * -(-store.rows // len(store)) + 1)
+            found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
+            open_queries = np.arange(len(vectors))
+            while len(open_queries):
+                all_scores, all_rows = index.search(vectors[open_queries], wanted)
+                unsure = []
+                for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
+                    m, rows_of_all = store.vectors_per_text or 1, np.where(rows < 0, -1, rows + first)
+                    found[query] = documents_of_vectors(rows_of_all, scores, k, m=m, offsets=store.offsets)
+                    texts = found[query][1]
+                    # A further vector can change the k best, if there is one.
+                    if rows[-1] >= 0 and (len(texts) < k or (self.exact and not texts[-1] > scores[-1])):
+                        unsure.append(query)
+                if wanted >= most:
+                    break
+                open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
+            for row, (texts, scores) in enumerate(found):
                 all_texts, all_scores = np.concatenate([best[row][0], texts]), np.concatenate([best[row][1], scores])
                 order = np.argsort(-all_scores, kind="stable")[:k]  # of equal scores, earlier shards come first
                 best[row] = all_texts[order], all_scores[order]
         return best
 
-    def _search_shard(
-        self, index: Any, first: int, vectors: np.ndarray, k: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        store = self._opened()
-        most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
-        # One hit more than needed shows whether a tie was cut off.
-        wanted = min(most, k * -(-store.rows // len(store)) + 1)
-        found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
-        open_queries = np.arange(len(vectors))
-        while len(open_queries):
-            all_scores, all_rows = index.search(vectors[open_queries], wanted)
-            unsure = []
-            for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
-                found[query] = documents_of_vectors(
-                    np.where(rows < 0, -1, rows + first),
-                    scores,
-                    k,
-                    m=store.vectors_per_text or 1,
-                    offsets=store.offsets,
-                )
-                texts = found[query][1]
-                # A further vector can change the k best, if there is one.
-                if rows[-1] >= 0 and (len(texts) < k or (self.exact and not texts[-1] > scores[-1])):
-                    unsure.append(query)
-            if wanted >= most:
-                break
-            open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
-        yield from found
-
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
         """For each query, the texts that any of its vectors retrieves, ascending."""
-        store = self._opened()
+        store = self._store
         assert queries.vectors is not None
         mask = queries.vector_mask
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
@@ -330,10 +319,6 @@ class Faiss(Indexer):
     def _use_threads(self) -> None:
         # faiss ships its own OpenMP, which ignores torch's number of threads.
         self._faiss.omp_set_num_threads(torch.get_num_threads())
-
-    def _opened(self) -> VectorStore:
-        assert self._store is not None, "open() must be called before search()"
-        return self._store
 
 
 def _shard_file(index_dir: Path, first: int) -> Path:

@@ -51,7 +51,7 @@ class Flat(Indexer):
         self.device = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
         self.dtype = _DTYPES[precision]
         self.view = view
-        self._store: VectorStore | None = None
+        self._store: VectorStore
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Link the vectors into the folder."""
@@ -70,7 +70,6 @@ class Flat(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts by the scoring rule, exactly; equal scores in the order of the index."""
-        assert self._store is not None, "open() must be called before search()"
         check_k(k)
         asked = viewed(queries, self.view).to(self.device)
         scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
@@ -78,7 +77,6 @@ class Flat(Indexer):
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, in fp32."""
-        assert self._store is not None, "open() must be called before scores()"
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
 
 

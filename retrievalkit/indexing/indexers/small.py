@@ -52,8 +52,8 @@ class Small(Indexer):
         self.kind: Kind = kind
         self.rescored = rescored
         self.view = view
-        self._store: VectorStore | None = None
-        self._small: SmallVectors | None = None
+        self._store: VectorStore
+        self._small: SmallVectors
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Link the vectors, and write the small ones beside them."""
@@ -74,7 +74,7 @@ class Small(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best of the candidates, with their exact scores."""
-        store, small = self._opened()
+        store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim).float().cpu()
@@ -84,40 +84,32 @@ class Small(Indexer):
         for start in range(0, len(vectors), size):
             rows = slice(start, start + size)
             asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
-            found += best_of_candidates(asked, store, self._candidates(asked, store, small, k), k)
+            found += best_of_candidates(asked, store, self._candidates(asked, k), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors as they are."""
-        store, queries = self._opened()[0], viewed(queries, self.view)
+        store, queries = self._store, viewed(queries, self.view)
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
-    def _candidates(self, queries: Representation, store: VectorStore, small: SmallVectors, k: int) -> list[np.ndarray]:
-        """For each query, the texts of which any of its vectors finds one, ascending."""
+    def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
+        """For each query, the texts that any of its vectors finds, ascending."""
         assert queries.vectors is not None
+        store = self._store
         texts, m, dim = queries.vectors.shape
         wanted = min(store.rows, self.rescored * k * store.most_vectors)
-        rows = _best(queries.vectors.reshape(-1, dim), small, wanted).view(texts, m, wanted)
+        vectors = queries.vectors.reshape(-1, dim)
+        scores, rows = torch.empty(len(vectors), 0), torch.empty(len(vectors), 0, dtype=torch.long)
+        for first, products in self._small.products(vectors, _BLOCK):
+            numbers = torch.arange(first, first + products.shape[1]).expand(len(vectors), -1)
+            scores, rows = torch.cat([scores, products], dim=1), torch.cat([rows, numbers], dim=1)
+            if scores.shape[1] > wanted:
+                scores, places = scores.topk(wanted, dim=1, sorted=False)
+                rows = rows.gather(1, places)
+        rows = rows.view(texts, m, wanted)
         real = np.ones((texts, m), dtype=bool) if queries.vector_mask is None else queries.vector_mask.numpy()
         return [np.unique(store.texts_of(one[kept].reshape(-1))) for one, kept in zip(rows.numpy(), real, strict=True)]
-
-    def _opened(self) -> tuple[VectorStore, SmallVectors]:
-        assert self._store is not None, "open() must be called before search()"
-        assert self._small is not None
-        return self._store, self._small
-
-
-def _best(vectors: Tensor, small: SmallVectors, wanted: int) -> Tensor:
-    """(queries, wanted): the rows of the small vectors with the greatest products, in any order."""
-    scores, rows = torch.empty(len(vectors), 0), torch.empty(len(vectors), 0, dtype=torch.long)
-    for first, products in small.products(vectors, _BLOCK):
-        numbers = torch.arange(first, first + products.shape[1]).expand(len(vectors), -1)
-        scores, rows = torch.cat([scores, products], dim=1), torch.cat([rows, numbers], dim=1)
-        if scores.shape[1] > wanted:
-            scores, places = scores.topk(wanted, dim=1, sorted=False)
-            rows = rows.gather(1, places)
-    return rows
 
 
 def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:

@@ -28,8 +28,8 @@ class Sparse(Indexer):
     view = "weights"
 
     def __init__(self) -> None:
-        self._postings: Postings | None = None
-        self._ids: Ids | None = None
+        self._postings: Postings
+        self._ids: Ids
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Invert the weights: by term instead of by text."""
@@ -53,16 +53,10 @@ class Sparse(Indexer):
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts, exactly; those that share no term with the query are not found by it."""
         check_k(k)
-        postings, ids = self._opened()
-        scores, rows = top_k(viewed(queries, self.view), postings.blocks(), min(k, len(ids)))
-        return named(ids, scores.numpy(), rows.numpy())
+        scores, rows = top_k(viewed(queries, self.view), self._postings.blocks(), min(k, len(self._ids)))
+        return named(self._ids, scores.numpy(), rows.numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts."""
-        postings, known = self._opened()
-        return lexical_scores_of(viewed(queries, self.view), postings.blocks(), [known.rows(one) for one in ids])
-
-    def _opened(self) -> tuple[Postings, Ids]:
-        assert self._postings is not None, "open() must be called before search()"
-        assert self._ids is not None
-        return self._postings, self._ids
+        rows = [self._ids.rows(one) for one in ids]
+        return lexical_scores_of(viewed(queries, self.view), self._postings.blocks(), rows)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
-from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
-from retrievalkit.scoring import scores
+from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Contrastive(Loss):
@@ -43,10 +42,3 @@ class Contrastive(Loss):
             logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
             total = cross_entropy_in_batch(logits, positives, ignore)
         return LossValue(total, {"contrastive": total.detach()})
-
-
-def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
-    """The mean cross entropy of logits (Q, D) with positives (Q,) as targets; `ignore` (Q, D) masks negatives."""
-    if ignore is not None:
-        logits = logits.masked_fill(ignore, float("-inf"))
-    return functional.cross_entropy(logits, positives)

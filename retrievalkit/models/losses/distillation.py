@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import DataError
-from retrievalkit.models.losses.contrastive import cross_entropy_in_batch
-from retrievalkit.scoring import scores
+from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Distillation(Loss):
@@ -117,16 +116,14 @@ class DistillKL(Distillation):
         scored = ~teacher.isnan()
         rows = scored.sum(dim=1) >= 2  # (Q,)
         unscored = ~scored[rows]
-        student, teacher = _log_softmax(student[rows], unscored), _log_softmax(teacher[rows], unscored)
-        # The divergence of the first from the second.
+        # 0 at the passages without score, where both distributions then agree.
+        student, teacher = (
+            one[rows].masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)
+            for one in (student, teacher)
+        )
         pair = (teacher, student) if self.reverse else (student, teacher)
         divergence = functional.kl_div(*pair, reduction="sum", log_target=True) / len(rows)
         return divergence * self.temperature**2 if self.scale else divergence
-
-
-def _log_softmax(scores: Tensor, unscored: Tensor) -> Tensor:
-    """The log-softmax over the scored passages; 0 at the others, where both distributions then agree."""
-    return scores.masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)
 
 
 class MarginMSE(Distillation):
@@ -148,13 +145,9 @@ class MarginMSE(Distillation):
 
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
         """The mean squared error over all pairs of the batch."""
-        wanted = _margins(teacher, positives)
-        pairs = ~wanted.isnan().scatter(1, positives[:, None], True)  # (Q, D)
-        errors = functional.mse_loss(_margins(student, positives)[pairs], wanted[pairs], reduction="sum")
+        # (Q, D): how far the positive's score is above each document's.
+        margins, wanted = (one.gather(1, positives[:, None]) - one for one in (student, teacher))
+        pairs = ~wanted.isnan().scatter(1, positives[:, None], True)
+        errors = functional.mse_loss(margins[pairs], wanted[pairs], reduction="sum")
         # A step may lack pairs if not all negatives were scored; its loss is then 0.
         return errors / pairs.sum().clamp(min=1)
-
-
-def _margins(scores: Tensor, positives: Tensor) -> Tensor:
-    """(Q, D): how far the positive's score is above each document's."""
-    return scores.gather(1, positives[:, None]) - scores

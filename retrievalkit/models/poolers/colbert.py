@@ -8,6 +8,7 @@ the document, which is the scoring rule here.
 from __future__ import annotations
 
 import string
+from functools import partial
 
 import torch
 from pydantic import PositiveInt
@@ -75,9 +76,16 @@ class ColBERT(Pooler):
         self.projection = None if dimension is None else nn.Linear(info.width, dimension, bias=bias)
         # Not stored: `bind` asks the loaded encoder, which has the same vocabulary.
         self.register_buffer("skipped", torch.tensor(skip_ids or (), dtype=torch.long), persistent=False)
+        # In this order of sides, so that queries get [unused0] and documents [unused1].
+        names = dict(zip(SIDES, marker_tokens or SIDES, strict=True))
+        marker = partial(ExtraTokens, 1, replace_first=False, position=None)
         self.needs = Needs(
             layers=(self.layer,),
-            extra_tokens=_markers(marker_tokens) if markers else {},
+            extra_tokens={
+                side: marker("unused") if marker_tokens is None else marker("named", names=(name,))
+                for side, name in names.items()
+                if name and markers
+            },
             mask_filled=("query",) if query_filled else (),
             fill_attended=fill_attended,
         )
@@ -90,7 +98,13 @@ class ColBERT(Pooler):
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The vectors (batch, tokens, dimension) and the mask of those that count."""
-        mask = self._vector_mask(states, side)  # (batch, tokens)
+        mask = None  # (batch, tokens) True at tokens that become vectors; None = all
+        if side == "document" or not self.query_filled:
+            mask = states.attention_mask.bool()
+            if side == "document" and len(self.skipped):
+                mask = _or_else(mask & ~torch.isin(states.input_ids, self.skipped), mask)
+            # "" has no token in a model without special tokens: its first position becomes a vector.
+            mask = _or_else(mask, torch.arange(mask.shape[1], device=mask.device).expand_as(mask) == 0)
         vectors = states.layers[self.layer]
         if mask is not None:
             # Before anything is computed: states at padding may be infinite.
@@ -100,28 +114,6 @@ class ColBERT(Pooler):
         if self.normalize:
             vectors = functional.normalize(vectors, dim=-1)
         return Representation(vectors, mask)
-
-    def _vector_mask(self, states: TokenStates, side: Side) -> Tensor | None:
-        """(batch, tokens) True at tokens that become vectors; None = at all."""
-        if side == "query" and self.query_filled:
-            return None
-        real = states.attention_mask.bool()
-        if side == "document" and len(self.skipped):
-            real = _or_else(real & ~torch.isin(states.input_ids, self.skipped), real)
-        # "" has no token in a model without special tokens: its first position becomes a vector.
-        return _or_else(real, torch.arange(real.shape[1], device=real.device).expand_as(real) == 0)
-
-
-def _markers(names: tuple[str, str] | None) -> dict[str, ExtraTokens]:
-    """The marker of each side."""
-    if names is None:
-        # In this order of sides, so that queries get [unused0] and documents [unused1].
-        return dict.fromkeys(SIDES, ExtraTokens(1, source="unused", replace_first=False, position=None))
-    return {
-        side: ExtraTokens(1, source="named", replace_first=False, position=None, names=(name,))
-        for side, name in zip(SIDES, names, strict=True)
-        if name
-    }
 
 
 def _or_else(mask: Tensor, other: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Literal, get_args
 
@@ -11,15 +10,61 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layer
+from retrievalkit.contracts import (
+    EncoderInfo,
+    Needs,
+    Pooler,
+    Representation,
+    Side,
+    TokenStates,
+    absolute_layer,
+    masked_mean,
+)
 from retrievalkit.errors import OptionError
 
 Pooling = Literal["cls", "max", "mean", "sqrt_mean", "weighted_mean", "last"]
 Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
 
 
+def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
+    first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
+    return hidden[torch.arange(len(mask), device=mask.device), first]
+
+
+def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    return _cls(hidden.flip(1), mask.flip(1))
+
+
+def _max(hidden: Tensor, mask: Tensor) -> Tensor:
+    real = mask.bool()
+    largest = hidden.masked_fill(~real[:, :, None], -torch.inf).amax(dim=1)  # (batch, width)
+    return largest.masked_fill(~real.any(dim=1, keepdim=True), 0.0)
+
+
+def _sqrt_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    return masked_mean(hidden, mask) * mask.sum(dim=1, keepdim=True).clamp(min=1).sqrt()
+
+
+def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    weights = mask.long().cumsum(dim=1) * mask  # (batch, tokens): 1, 2, 3 ... at real tokens
+    states = hidden.masked_fill(~mask.bool()[:, :, None], 0.0)
+    return (states * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+# From hidden states (batch, tokens, width) and their mask (batch, tokens) to vectors (batch, width).
+_POOLINGS: dict[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": _cls, "max": _max, "mean": masked_mean, "sqrt_mean": _sqrt_mean, "weighted_mean": _weighted_mean,
+    "last": _last,
+}  # fmt: skip
+_ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "identity": nn.Identity, "tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "sigmoid": nn.Sigmoid, "silu": nn.SiLU,
+}  # fmt: skip
+
+
 class SingleVector(Pooler):
-    """One vector per text, made from the hidden states of one layer; `pool` says how."""
+    """One vector per text, pooled from the hidden states of one layer."""
+
+    pooling: tuple[Pooling, ...]
 
     def __init__(self, info: EncoderInfo, *, normalize: bool = False, layer: int = -1) -> None:
         """Choose the layer.
@@ -41,9 +86,9 @@ class SingleVector(Pooler):
             vectors = functional.normalize(vectors, dim=-1)
         return Representation(vectors=vectors[:, None])
 
-    @abstractmethod
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The vectors (batch, width) of hidden states (batch, tokens, width) with their mask (batch, tokens)."""
+        return torch.cat([_POOLINGS[name](hidden, mask) for name in self.pooling], dim=1)
 
 
 class Cls(SingleVector):
@@ -53,75 +98,25 @@ class Cls(SingleVector):
     word piece, and in a decoder-only model that state has seen no other token: use `mean` or `last` for these.
     """
 
-    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The first real token's state."""
-        return first_state(hidden, mask)
-
-
-def first_state(states: Tensor, mask: Tensor) -> Tensor:
-    """The state (batch, width) of each text's first token at which the mask (batch, tokens) is not 0."""
-    first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
-    return states[torch.arange(mask.shape[0], device=mask.device), first]
+    pooling = ("cls",)
 
 
 class Mean(SingleVector):
     """One vector per text: the mean over its real tokens, [CLS]- and [SEP]-like ones included."""
 
-    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The masked mean."""
-        return masked_mean(hidden, mask)
-
-
-def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """The mean of the states (batch, tokens, width) at which the mask (batch, tokens) is not 0; zeros for an empty row.
-
-    Summed in float32 at least, since bf16 would lose the small states of a long text.
-    """
-    real = mask.bool()
-    dtype = torch.promote_types(states.dtype, torch.float32)
-    # Filled, not multiplied: states at padding may be infinite.
-    total = states.masked_fill(~real[:, :, None], 0.0).sum(dim=1, dtype=dtype)  # (batch, width)
-    return total / real.sum(dim=1, keepdim=True).clamp(min=1)
+    pooling = ("mean",)
 
 
 class Max(SingleVector):
     """One vector per text: in each dimension the maximum over its real tokens, special tokens included."""
 
-    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The masked maximum; zeros for a text without any token."""
-        return masked_max(hidden, mask)
-
-
-def masked_max(states: Tensor, mask: Tensor) -> Tensor:
-    """The maximum of the states (batch, tokens, width) at which the mask (batch, tokens) is not 0; zeros for none."""
-    real = mask.bool()
-    largest = states.masked_fill(~real[:, :, None], -torch.inf).amax(dim=1)  # (batch, width)
-    return largest.masked_fill(~real.any(dim=1, keepdim=True), 0.0)
+    pooling = ("max",)
 
 
 class Last(SingleVector):
     """One vector per text: the state of its last real token, which is the end token if the tokenizer adds one."""
 
-    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The last real token's state."""
-        return last_state(hidden, mask)
-
-
-def last_state(states: Tensor, mask: Tensor) -> Tensor:
-    """The state (batch, width) of each text's last token at which the mask (batch, tokens) is not 0."""
-    n_texts, n_tokens = mask.shape
-    last = n_tokens - 1 - mask.long().flip(1).argmax(dim=1)  # (batch,)
-    return states[torch.arange(n_texts, device=mask.device), last]
-
-
-_ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
-    "identity": nn.Identity,
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "sigmoid": nn.Sigmoid,
-    "silu": nn.SiLU,
-}
+    pooling = ("last",)
 
 
 class Projected(SingleVector):
@@ -165,34 +160,14 @@ class Projected(SingleVector):
             raise OptionError(msg)
         self.pooling = pooling
         widths = [len(pooling) * info.width, *dimensions]
-        identity: Activation = "identity"
-        functions = activations or (identity,) * len(dimensions)
         self.layers = nn.ModuleList(nn.Linear(*sizes, bias=bias) for sizes in zip(widths, dimensions, strict=False))
-        self.activations = nn.ModuleList(_ACTIVATIONS[name]() for name in functions)
+        self.activations = nn.ModuleList(
+            _ACTIVATIONS[name]() for name in activations or ("identity",) * len(dimensions)
+        )
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The vectors (batch, dimension)."""
-        vectors = torch.cat([_POOLINGS[name](hidden, mask) for name in self.pooling], dim=1)
+        vectors = super().pool(hidden, mask)
         for linear, activation in zip(self.layers, self.activations, strict=True):
             vectors = activation(linear(vectors))
         return vectors
-
-
-def _sqrt_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    return masked_mean(hidden, mask) * mask.sum(dim=1, keepdim=True).clamp(min=1).sqrt()
-
-
-def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    weights = mask.long().cumsum(dim=1) * mask  # (batch, tokens): 1, 2, 3 ... at real tokens
-    states = hidden.masked_fill(~mask.bool()[:, :, None], 0.0)
-    return (states * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-_POOLINGS: dict[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": first_state,
-    "max": masked_max,
-    "mean": masked_mean,
-    "sqrt_mean": _sqrt_mean,
-    "weighted_mean": _weighted_mean,
-    "last": last_state,
-}

@@ -55,9 +55,7 @@ class RetroMAE(Pretrainer):
     ) -> None:
         super().__init__(encoder, max_length)
         if not self.vocabulary.before:
-            msg = (
-                "retromae needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another model."
-            )
+            msg = "retromae needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another."
             raise UnsupportedError(msg)
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_mask_ratio = decoder_mask_ratio
@@ -128,19 +126,18 @@ class EnhancedDecoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, vector: Tensor, embeddings: Tensor, visible: Tensor) -> Tensor:
-        """The states from which the tokens are predicted.
+        """The states (batch, tokens, width) from which the tokens are predicted.
 
         Args:
             vector: (batch, 1, width), the text's vector.
             embeddings: (batch, tokens, width), the embeddings of its tokens.
             visible: (batch, tokens, tokens) bool, the keys (last axis) that each query attends to.
-
-        Returns:
-            (batch, tokens, width).
         """
         queries = self.positions.weight[: embeddings.shape[1]] + vector  # (batch, tokens, width)
         keys = torch.cat([vector, embeddings[:, 1:]], dim=1)
-        parts = (self._by_head(self.query(queries)), self._by_head(self.key(keys)), self._by_head(self.value(keys)))
+        projected = self.query(queries), self.key(keys), self.value(keys)
+        # (batch, heads, tokens, width of a head)
+        parts = [states.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2) for states in projected]
         dropped = self.shape.attention_dropout if self.training else 0.0
         attended = nn.functional.scaled_dot_product_attention(*parts, attn_mask=visible[:, None], dropout_p=dropped)
         attended = self.output(attended.transpose(1, 2).flatten(2))
@@ -148,8 +145,3 @@ class EnhancedDecoder(nn.Module):
         added = self.outer(self.shape.activation(self.inner(states)))
         decoded: Tensor = self.norm(states + self.dropout(added))
         return decoded
-
-    def _by_head(self, states: Tensor) -> Tensor:
-        """(batch, tokens, width) -> (batch, heads, tokens, width of a head)."""
-        texts, tokens, width = states.shape
-        return states.view(texts, tokens, self.shape.heads, width // self.shape.heads).transpose(1, 2)

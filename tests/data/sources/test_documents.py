@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from linear import assert_linear
 from retrievalkit.cli import main
-from retrievalkit.data.conversion import convert
+from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.sources.document_html import read_html

@@ -1,7 +1,7 @@
-"""Steps of a recipe side by side: each as soon as those that it needs are done, in a process of its own.
+"""The steps of a recipe: one by one, or side by side, each as soon as those that it needs are done.
 
-The outcome is that of one by one. A step that fails takes those with it that need it; the others go on, and the run
-fails at its end.
+The outcome is the same. Side by side, a step that fails takes those with it that need it; the others go on, and the run
+fails at its end. Each has a process of its own.
 
 The process gets the step on its standard input, which stays open as long as the step is wanted: when it is closed,
 because the run is interrupted or killed, the step ends as by SIGTERM. What the step prints is in its log; the last line
@@ -22,6 +22,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
+
+import click
 
 from retrievalkit.errors import shortlist
 from retrievalkit.recipes.display import Display
@@ -47,61 +49,84 @@ class Ended(NamedTuple):
     code: int = 0
 
 
-def run_side_by_side(
+def run_steps(
     jobs: Sequence[Job],
     state: State,
     display: Display,
     *,
-    together: int,
+    cli: click.Group,
+    together: int | None,
     force: bool,
     done: Callable[[Job, bool], None],
 ) -> None:
-    """Run the steps of a recipe, so many together, which share the processors.
+    """Run the steps of a recipe: in order in this process, or so many together, which share the processors.
 
     Raises:
-        StepError: Some failed; the others that could are done.
+        StepError: Some failed; together, the others that could are done.
     """
-    needs = _needs(jobs)
-    threads = max(1, (os.cpu_count() or 1) // together)
+    # The steps that come before it: those that it uses, and earlier ones that write into the same folder.
+    needs: dict[str, set[str]] = {}
+    for place, job in enumerate(jobs):
+        needs[job.step.name] = set(job.step.uses)
+        for earlier in jobs[:place]:
+            if job.output is None or earlier.output is None:
+                continue
+            if job.output.is_relative_to(earlier.output) or earlier.output.is_relative_to(job.output):
+                needs[job.step.name].add(earlier.step.name)
+    threads = max(1, (os.cpu_count() or 1) // (together or 1))
     wanted = threading.Event()
     wanted.set()
     waiting, ended = list(jobs), set[str]()
     failed: dict[str, StepError] = {}
     running: dict[Future[Ended], tuple[Job, float, float]] = {}
-    pool = ThreadPoolExecutor(together)
+    pool = ThreadPoolExecutor(together or 1)
+
+    def finished(job: Job, log: StepLog, seconds: float) -> None:
+        state.finish(job, seconds)
+        display.finish(job, log, seconds)
+        ended.add(job.step.name)
+        done(job, False)
 
     def start() -> bool:
-        """Start or skip the steps that nothing holds up; whether any was skipped, which may have held up others."""
-        skipped = False
-        for job in [job for job in waiting if needs[job.step.name] <= ended]:
-            if len(running) == together:
-                break
-            waiting.remove(job)
-            key = state.key(job)
-            if not force and state.is_done(job, key):
-                display.keep(job)
-                ended.add(job.step.name)
-                done(job, True)
-                skipped = True
-                continue
-            resumed, before = state.begin(job, key)
-            display.start(job, resumed=resumed, seconds=before)
+        """Start or skip the first step that nothing holds up; whether there was one."""
+        job = next((job for job in waiting if needs[job.step.name] <= ended), None)
+        if job is None or len(running) == together:
+            return False
+        waiting.remove(job)
+        key = state.key(job)
+        if not force and state.is_done(job, key):
+            display.keep(job)
+            ended.add(job.step.name)
+            done(job, True)
+            return True
+        resumed, before = state.begin(job, key)
+        display.start(job, resumed=resumed, seconds=before)
+        started = time.perf_counter()
+        if together is not None:
             run = partial(_run_apart, job, str(state.folder), resume=resumed, threads=threads, wanted=wanted.is_set)
-            running[pool.submit(run)] = job, time.perf_counter(), before
-        return skipped
+            running[pool.submit(run)] = job, started, before
+            return True
+        log = StepLog(state.folder, job.step.name)
+        try:
+            job.run(cli, log, resume=resumed)
+        except BaseException as error:
+            state.interrupt(job, before + time.perf_counter() - started)
+            display.fail(job, log, error)
+            raise
+        finished(job, log, before + time.perf_counter() - started)
+        return True
 
     try:
         while start() or running:
+            while start():
+                pass
             for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
                 (job, started, before), end = running.pop(future), future.result()
                 log = StepLog(state.folder, job.step.name)
                 seconds = before + (end.seconds or time.perf_counter() - started)
                 if not end.problem:
                     log.result = end.result
-                    state.finish(job, seconds)
-                    display.finish(job, log, seconds)
-                    ended.add(job.step.name)
-                    done(job, False)
+                    finished(job, log, seconds)
                     continue
                 failed[job.step.name] = failure = StepError(job.step, end.problem, end.code)
                 state.interrupt(job, seconds)
@@ -115,7 +140,8 @@ def run_side_by_side(
         pool.shutdown(cancel_futures=True)
         for job, started, before in running.values():
             state.interrupt(job, before + time.perf_counter() - started)
-        display.interrupt([job for job, _, _ in running.values()], error)
+        if together is not None:
+            display.interrupt([job for job, _, _ in running.values()], error)
         raise
     pool.shutdown()
     display.show_kept()
@@ -126,19 +152,6 @@ def run_side_by_side(
             more.append(f"Not run, since they need those: {shortlist([job.step.name for job in waiting], 6)}.")
         first.args = (" ".join([*first.args, *more]),)
         raise first
-
-
-def _needs(jobs: Sequence[Job]) -> dict[str, set[str]]:
-    """Step -> the steps that come before it: those that it uses, and earlier ones that write into the same folder."""
-    needs: dict[str, set[str]] = {}
-    for place, job in enumerate(jobs):
-        needs[job.step.name] = set(job.step.uses)
-        for earlier in jobs[:place]:
-            if job.output is None or earlier.output is None:
-                continue
-            if job.output.is_relative_to(earlier.output) or earlier.output.is_relative_to(job.output):
-                needs[job.step.name].add(earlier.step.name)
-    return needs
 
 
 def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Callable[[], bool]) -> Ended:

@@ -14,12 +14,12 @@ import tomllib
 import pytest
 import yaml
 from click.testing import CliRunner
+from retrievalkit_testing.new_plugin import KINDS
 
 from forked_commands import pytest_in
 from killed_processes import forks
 from retrievalkit import registry
 from retrievalkit.cli import main
-from retrievalkit.cli.new_plugin import KINDS
 
 
 def rkit(*words):

@@ -6,14 +6,19 @@ each kind a component with its test. They are valid as they stand, for a compone
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
-from retrievalkit import hookspecs, registry, storage
+from retrievalkit import hookspecs, registry
+from retrievalkit.contracts.commands import write_folder
 from retrievalkit.errors import InputError, PluginError
 
 Kind = Literal[
@@ -51,8 +56,6 @@ def package(file: str | Path, output: str | Path) -> str:
         InputError: The name of the file is not snake_case, or the folder exists.
         PluginError: It cannot be loaded, or registers nothing.
     """
-    from retrievalkit.cli import plugin_file
-
     path = Path(file)
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
@@ -62,10 +65,15 @@ def package(file: str | Path, output: str | Path) -> str:
     stem = path.stem
     _check_name(stem)
     source = path.read_text(encoding="utf-8")
-    components = [plugin_file.moved(one, stem, f"retrievalkit_{stem}.{stem}") for one in plugin.components]
+    components = [
+        replace(one, target=one.target.replace(f"{stem}:", f"retrievalkit_{stem}.{stem}:", 1))
+        if one.target.startswith(f"{stem}:")
+        else one
+        for one in plugin.components
+    ]
     files = dict(_around(components))
-    files[f"retrievalkit_my_name/{stem}.py"] = plugin_file.without_hooks(source)
-    requirements = ["retrievalkit>=0.1", *plugin_file.distributions(source)]
+    files[f"retrievalkit_my_name/{stem}.py"] = _without_hooks(source)
+    requirements = ["retrievalkit>=0.1", *_distributions(source)]
     values = {'"retrievalkit>=0.1"': ", ".join(f'"{one}"' for one in requirements)}
     return f"{_write(components, stem, output, files, values)}. Unset RKIT_PLUGIN_FILES first: both have the name."
 
@@ -135,7 +143,7 @@ def _write(
     else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
     files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
-    with storage.write_folder(output) as folder:
+    with write_folder(output) as folder:
         for path, text in files.items():
             target = folder / _render(path, values)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -183,3 +191,52 @@ def _render(text: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text
+
+
+def _without_hooks(source: str) -> str:
+    """The source without the functions that register, and without what they alone imported."""
+    tree = ast.parse(source)
+    hooks = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and any(re.match(r"(\w+\.)?hookimpl\b", ast.unparse(one)) for one in node.decorator_list)
+    ]
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    lines: dict[int, str] = dict(enumerate(source.splitlines(), 1))
+
+    def drop(kept: dict[int, str], first: int, node: ast.stmt) -> None:
+        for number in range(first, (node.end_lineno or first) + 1):
+            kept.pop(number, None)
+
+    for node in hooks:
+        drop(lines, min([node.lineno, *(one.lineno for one in node.decorator_list)]), node)
+    rest = dict(lines)
+    for one in imports:
+        drop(rest, one.lineno, one)
+    text = "\n".join(rest.values())
+    in_hooks = {one.id for node in hooks for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+    def is_used(alias: ast.alias) -> bool:
+        name = alias.asname or alias.name.partition(".")[0]
+        return name not in in_hooks or re.search(rf"\b{name}\b", text) is not None
+
+    for one in imports:
+        if not all(map(is_used, one.names)):
+            one.names = [*filter(is_used, one.names)]
+            drop(lines, one.lineno + bool(one.names), one)
+            if one.names:
+                lines[one.lineno] = ast.unparse(one)
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines.values())).strip() + "\n"
+
+
+def _distributions(source: str) -> list[str]:
+    """The distributions that the source imports something of, besides Python and retrievalkit; sorted."""
+    wanted = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            wanted |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            wanted.add(node.module.partition(".")[0])
+    known = importlib.metadata.packages_distributions()
+    return sorted({known.get(one, [one])[0] for one in wanted - set(sys.stdlib_module_names) - {"retrievalkit"}})

@@ -12,7 +12,7 @@ import pytest
 
 import stepping
 from retrievalkit.cli import main as rkit
-from retrievalkit.recipes import side_by_side
+from retrievalkit.recipes import schedule
 from retrievalkit.recipes.job import StepError
 from retrievalkit.recipes.recipe import load_recipe
 from retrievalkit.recipes.run import run
@@ -48,7 +48,7 @@ def place(tmp_path, monkeypatch):
     """A working folder; processes of steps find the command `write`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(rkit.commands, "write", stepping.write)
-    monkeypatch.setattr(side_by_side, "PROGRAM", "stepping")
+    monkeypatch.setattr(schedule, "PROGRAM", "stepping")
     folders = [str(Path(stepping.__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
     return tmp_path

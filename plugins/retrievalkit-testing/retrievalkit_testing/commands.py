@@ -1,0 +1,110 @@
+"""`rkit plugins new`, `package` and `check`: a plugin package from a template or a file, and the test of the contract.
+
+Light to import: every start of `rkit` does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Place, Rest, command
+from retrievalkit_testing.new_plugin import Kind, new, package
+
+
+@dataclass(frozen=True)
+class CheckOptions(CommandOptions):
+    """Options of `plugins check`.
+
+    Args:
+        name: A component, or a distribution with all of its components.
+        model: The model to check encoders, poolers and pretrainers with; by default tiny ones.
+        properties: Try this property alone; repeatable.
+        seconds: Most seconds for a property.
+        set: Options of the component, such as pooler.layers=4,6.
+    """
+
+    name: Annotated[str, Argument()]
+    _: KW_ONLY
+    model: str | None = None
+    properties: Annotated[tuple[str, ...], Flag(("--property",), metavar="NAME")] = ()
+    seconds: Annotated[float, Ge(1)] = 120.0
+    set: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A row for each property of all that was checked, failures with problem, numbers and place."""
+
+    rows: Sequence[dict[str, Any]]
+    summary: str
+
+    def as_json(self) -> Sequence[dict[str, Any]]:
+        """The rows, by what was checked."""
+        return self.rows
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a property failed."""
+        return int(any(row["result"] == "failed" for one in self.rows for row in one["properties"]))
+
+
+@command("plugins check", CheckOptions)
+def check_plugin(options: CheckOptions) -> Checked:
+    """Check that a component or distribution keeps the contract, property by property; exits with 1 if not."""
+    from retrievalkit_testing import conforming
+
+    rows = conforming.check(
+        options.name, model=options.model, options=options.set, properties=options.properties, seconds=options.seconds
+    )
+    return Checked(rows, conforming.table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 120))
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """Options of `plugins new`.
+
+    Args:
+        name: The name of the component, in snake_case.
+        output: The folder to write.
+        kind: The kind of component to start with.
+    """
+
+    name: Annotated[str, Argument()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
+    _: KW_ONLY
+    kind: Kind = "pooler"
+
+
+@command("plugins new", NewOptions)
+def new_plugin(options: NewOptions) -> str:
+    """Write a plugin package with a component, ready to install and to change; returns what to do next."""
+    return new(options.name, options.kind, str(options.output))
+
+
+@dataclass(frozen=True)
+class PackageOptions:
+    """Options of `plugins package`.
+
+    Args:
+        file: A plugin of a single file, as RKIT_PLUGIN_FILES names it.
+        output: The folder to write.
+    """
+
+    file: Annotated[Place, Argument()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
+
+
+@command("plugins package", PackageOptions)
+def package_plugin(options: PackageOptions) -> str:
+    """Write a plugin package with the components of a plugin of a single file; returns what to do next."""
+    return package(str(options.file), str(options.output))
+
+
+COMMANDS: list[Command[..., Any, Any]] = [new_plugin, package_plugin, check_plugin]
+"""Commands of the group `plugins`."""

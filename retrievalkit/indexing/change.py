@@ -1,0 +1,537 @@
+"""The program behind `rkit index INDEX --add`, `--delete` and `--compact`: an index follows its collection.
+
+    rkit index INDEX --add PASSAGES|VECTORS        encode and index texts that are new or have changed
+    rkit index INDEX --delete ID --delete FILE     remove texts, or documents with their passages
+    rkit index INDEX --compact                     rebuild the index from the texts that it holds
+
+A changed index gives the hits of one that is built of the texts that are left, in their order, and those that were
+added, in theirs; a changed text counts as an added one. See `retrievalkit.indexing.segments` for the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit import storage
+from retrievalkit.data import files
+from retrievalkit.data.corpus import Corpus, Passage, alike, open_corpus, write_corpus
+from retrievalkit.data.forms import corpus_table
+from retrievalkit.data.passage_parts import PART
+from retrievalkit.data.records import table_of
+from retrievalkit.data.vectors import Ids, VectorStore, VectorWriter
+from retrievalkit.data.vectors.joined import SHARD_TEXTS
+from retrievalkit.data.vectors.postings import Postings
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, nearest, shortlist
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.open_indexes import open_index, open_recorded_corpus
+from retrievalkit.indexing.options import EncodingOptions
+from retrievalkit.indexing.query_encoders import Encoders
+from retrievalkit.indexing.segments import FOLDER, Segment, joined_vectors, segments_of, unused
+from retrievalkit.registry.trust import anonymously
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+
+_WORK = ".changing"
+"""The folder in an index in which a change is prepared; encoding goes on from there if it was killed."""
+
+_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl")
+_OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions")
+
+
+@dataclass
+class Outcome:
+    """The result of a change.
+
+    Attributes:
+        texts: How many texts the index holds now.
+        added: How many of them are new.
+        changed: How many replaced texts of the same ids.
+        unchanged: How many of the given texts the index held already.
+        deleted: How many were removed.
+        compacted: How many segments became one; 0 if nothing was to compact.
+        segments: The number of segments of the index.
+    """
+
+    texts: int = 0
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    compacted: int = 0
+    segments: int = 1
+
+    def as_json(self) -> dict[str, int]:
+        """The counts as JSON values."""
+        return asdict(self)
+
+    @property
+    def summary(self) -> str:
+        """The counts as a line of text."""
+        kinds = ("added", "changed", "unchanged", "deleted")
+        counts = [f"{value:,} {name}" for name, value in asdict(self).items() if name in kinds and value]
+        done = ", ".join([*counts, *(["compacted"] if self.compacted else [])]) or "nothing to change"
+        return f"{done}; {counted(self.texts, 'texts')} in {counted(self.segments, 'segments')}"
+
+
+def change_index(
+    index: str | Path,
+    *,
+    add: str | Path | None = None,
+    delete: Collection[str] = (),
+    id_files: bool = False,
+    compact: bool = False,
+    model: str | Path | None = None,
+    precision: Any = None,
+) -> Outcome:
+    """Change an index: delete texts first, then add others, then compact it.
+
+    A reader that has the index open goes on with its old state. Killed at any moment, the index is in its old state or
+    its new one; the same command again does what is left to do.
+
+    Args:
+        index: The index folder.
+        add: A corpus, or for an index of vectors also a vectors folder of the same model. Texts of ids that the index
+            has replace these. A document that comes in passages ID#1 to ID#3 loses its other passages.
+        delete: The ids of texts, and of documents whose passages are ID#1, ID#2 ...
+        id_files: Whether `delete` may also name files: of ids, one a line, or corpora, for the ids of their passages.
+        compact: Whether to make one segment of all.
+        model: Where the checkpoint is that encodes the texts, if it was moved.
+        precision: The number format to encode in; None = as before.
+
+    Raises:
+        InputError: The index, what is added or the model is damaged or does not fit, an id to delete is unknown, or no
+            text would be left.
+    """
+    folder = Path(index)
+    if add is None and not delete and not compact:
+        msg = "there is nothing to change. Give add, delete or compact."
+        raise OptionError(msg)
+    with storage.held(folder):
+        storage.restore(folder)
+        _sweep(folder, storage.read_manifest(folder, "index"))
+        outcome = Outcome()
+        with storage.work_folder(folder / _WORK) as work:
+            if add is not None or delete:
+                _add_and_delete(_Index(folder), work, add, delete, id_files, model, precision, outcome)
+            if compact:
+                outcome.compacted = _compact(_Index(folder), work)
+        manifest = storage.read_manifest(folder, "index")
+        _sweep(folder, manifest)
+        outcome.texts = int(manifest["counts"]["texts"])
+        outcome.segments = len(segments_of(manifest))
+    return outcome
+
+
+class _Index:
+    """An index that is changed.
+
+    Attributes:
+        segments: Its segments, each with the ids of its texts that are deleted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.opened = open_index(folder)
+        assert self.opened.lease is not None
+        self.opened.lease.release()  # nobody else changes it, and this change removes what it leaves
+        self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
+        self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
+
+    @cached_property
+    def ids(self) -> list[Ids]:
+        """The ids of the texts of each segment, those that are deleted included."""
+        found = []
+        for segment, _ in self.segments:
+            folder = segment.folder(self.folder)
+            listed = next((one for one in (folder / "vectors" / "ids.txt", folder / "ids.txt") if one.is_file()), None)
+            if listed is None:
+                msg = f"'{folder}' does not list its texts, so it cannot be changed. Index the whole corpus again."
+                raise UnsupportedError(msg)
+            found.append(Ids(listed))
+        return found
+
+    @cached_property
+    def corpus(self) -> Corpus | None:
+        """The texts, if they are where the index says."""
+        return _recorded_corpus(self.manifest.get("corpus"), self.folder)
+
+    @cached_property
+    def digests(self) -> dict[str, bytes | None]:
+        """The id of each text -> a digest of its title and text; None if the texts are not known."""
+        ids = self.ids
+        if self.corpus is not None:
+            return {passage.id: _digest(passage) for passage in self.corpus}
+        own = zip(ids, self.segments, strict=True)
+        return dict.fromkeys(name for names, (_, deleted) in own for name in names if name not in deleted)
+
+
+def _add_and_delete(
+    index: _Index,
+    work: Path,
+    add: str | Path | None,
+    delete: Collection[str],
+    id_files: bool,
+    model: str | Path | None,
+    precision: Any,
+    outcome: Outcome,
+) -> None:
+    held = index.digests
+    lists = [files.fingerprint(one) for one in sorted(delete) if id_files and os.path.isfile(one)]
+    deletion = storage.fingerprint_value([str(add), sorted(delete), lists])
+    # If the last change was the same, it was killed or has deleted the texts already.
+    gone = _texts_to_delete(index, delete, id_files, repeated=index.manifest.get("deletion") == deletion)
+    index.manifest["deletion"] = deletion
+    given: list[str] = []
+    coming: list[str] = []
+    vectors, texts = None, None
+    if add is not None and storage.kind_of(add) == "vectors":
+        if not index.opened.needs_encoding:
+            msg = f"'{index.folder}' indexes texts, and '{add}' is a vectors folder. Give the passages instead."
+            raise UnsupportedError(msg)
+        vectors = _fitting(index, add)
+        given = coming = list(vectors.ids)
+        if (entry := vectors.manifest.get("corpus")) is not None:
+            place = vectors.manifest.get("inputs", {}).get("texts", {}).get("path", entry["source"])
+            texts = _recorded_corpus({**entry, "path": place}, Path(add))
+    elif add is not None:
+        if index.corpus is None and held:
+            notices.note("the texts of the index are not known, so each that is given counts as new or changed.")
+
+        def differing() -> Iterator[Passage]:
+            for passage in open_corpus(add):
+                given.append(passage.id)
+                if held.get(passage.id) != _digest(passage) or passage.id in gone:
+                    coming.append(passage.id)
+                    yield passage
+
+        write_corpus(work / "texts.jsonl", differing())
+        if coming:
+            texts = open_corpus(work / "texts.jsonl")
+            texts.counts_empty = False  # told of already
+    # Passages of documents that come in fewer: ID#4, where ID#1 to ID#3 are given and no other of ID.
+    numbers: dict[str, list[int]] = {}
+    for part in filter(None, map(PART.fullmatch, given)):
+        numbers.setdefault(part[1], []).append(int(part[2]))
+    whole = {document: len(some) for document, some in numbers.items() if len(some) == max(some)}
+    gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
+    replaced = {name for name in coming if name in held and name not in gone}
+    outcome.deleted, outcome.changed = len(gone), len(replaced)
+    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming)
+    if not gone and not coming:
+        return
+    leaving = frozenset(gone | replaced)
+    if len(held) - len(leaving) + len(coming) == 0:
+        msg = f"no text would be left in '{index.folder}'. Remove the folder, or add texts in the same command."
+        raise InputError(msg)
+    if not index.opened.needs_encoding:
+        _change_texts(index, work, leaving, coming, texts, compact=False)
+        return
+    if coming and not index.indexer.segmented:
+        name, options = index.opened.name, index.manifest["indexer"]["options"]
+        named = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
+        msg = (
+            f"'{index.folder}' cannot be added to: an index of '{name}' ({named}) is built of all texts at once. "
+            "Index the whole collection again."
+        )
+        raise UnsupportedError(msg)
+    if coming and vectors is None:
+        vectors = VectorStore(_encoded(index, work / "texts.jsonl", work / "vectors", model, precision))
+    kept, names = [], list(leaving)
+    for own, (segment, deleted) in zip(index.ids, index.segments, strict=True):
+        here = {name for name, row in zip(names, own.rows(names).tolist(), strict=True) if row >= 0}
+        if len(deleted | here) < len(own):
+            kept.append((segment, deleted | here))
+    built = None if vectors is None else _built(index, vectors.folder, work)
+    _commit(index, kept, built, leaving, coming, texts)
+
+
+def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
+    """The ids of the texts that are named by their ids, by those of their documents, or by files that list these."""
+    held = index.digests
+    documents: dict[str, list[str]] = {}
+    for name in held:
+        part = PART.fullmatch(name)
+        while part is not None:
+            documents.setdefault(part[1], []).append(name)
+            part = PART.fullmatch(part[1])
+    known = held.keys() | documents.keys()
+    names: list[str] = []
+    read = [name for name in delete if id_files and name not in known and os.path.isfile(name)]
+    for name in delete:
+        if name not in read:
+            names.append(name)
+        elif name.endswith(".parquet") or files.first_character(name) in ("{", "[") or table_of(name, corpus_table):
+            names += open_corpus(name).ids()
+        else:  # an id a line
+            names += [line.text for line in files.filled_lines(name)]
+    unknown = [name for name in names if name not in known]
+    if unknown and repeated:
+        notices.note(f"the last change of '{index.folder}' deleted these texts already.")
+        return set()
+    if unknown:
+        close = nearest(unknown[0], alike(unknown[0], sorted(known)))
+        msg = (
+            f"the index '{index.folder}' has neither text nor document of {len(unknown):,} of the {len(names):,} ids "
+            f"to delete{f' (read from {shortlist(read)})' if read else ''}: {shortlist(unknown, 3)}"
+            f"{f'; did you mean {close!r}?' if close else '.'} Nothing was changed. Leave them out, or correct them."
+        )
+        raise InputError(msg)
+    return {text for name in names for text in ([name] if name in held else documents[name])}
+
+
+def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
+    """A vectors folder, if the model of the index made it."""
+    store = VectorStore(vectors)
+    ours, theirs = index.opened.checkpoint, store.manifest.get("checkpoint")
+    if ours and theirs and [ours.get(key) for key in _OF_MODEL] != [theirs.get(key) for key in _OF_MODEL]:
+        msg = (
+            f"'{vectors}' was encoded by another model than the texts of '{index.folder}' ('{theirs['path']}' and "
+            f"'{ours['path']}', by their fingerprints): their vectors are not comparable. Give the passages."
+        )
+        raise ArtifactError(msg)
+    held = joined_vectors(index.folder, index.manifest)
+    if held is not None and (held.dim, held.vocabulary) != (store.dim, store.vocabulary):
+        msg = (
+            f"'{vectors}' holds vectors of size {store.dim or store.vocabulary:,}, and '{index.folder}' of size "
+            f"{held.dim or held.vocabulary:,}: they are not comparable. Give vectors of the same model."
+        )
+        raise ArtifactError(msg)
+    return store
+
+
+def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None, precision: Any) -> Path:
+    """Encode texts as those of an index were; what a killed change has encoded is kept."""
+    place, checkpoint = Encoders(model, [index.opened]).place_of(index.opened), index.opened.checkpoint
+    assert checkpoint is not None
+    if storage.kind_of(output) == "vectors":
+        encoded_texts = storage.read_manifest(output, "vectors")["inputs"].get("texts", {})
+        if encoded_texts.get("fingerprint") == storage.fingerprint_file(texts):
+            return output
+        shutil.rmtree(output)
+    recorded = _recorded_options(index) | ({} if precision is None else {"precision": precision})
+    names = ("precision", "stored", "batch_tokens", "shard_texts")
+    settings: dict[str, Any] = {name: recorded[name] for name in names if recorded.get(name)}
+    settings |= {"encoder_options": checkpoint.get("encoder_options", {}), "dimensions": checkpoint.get("dimensions")}
+    if (described := checkpoint.get("description")) is not None:
+        for part in ("encoder", "pooler"):
+            settings[part] = described[part]["name"]
+            settings[f"{part}_options"] = described[part]["options"] | settings.get(f"{part}_options", {})
+    # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+    with anonymously(place != str(model)):
+        manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))
+    if manifest["checkpoint"]["fingerprint"] != checkpoint["fingerprint"]:
+        msg = f"'{place}' is another model than the one that encoded '{index.folder}'. Give the right one: --model."
+        raise ArtifactError(msg)
+    return output
+
+
+def _recorded_options(index: _Index) -> dict[str, Any]:
+    """How the texts of an index were encoded, as far as that is recorded in it or beside it."""
+    places = [segment.folder(index.folder) / "vectors" for segment, _ in index.segments]
+    places.append(Path(index.manifest["inputs"].get("vectors", {}).get("path", "")))
+    place = next((place for place in places if storage.kind_of(place) == "vectors"), None)
+    return {} if place is None else dict(storage.read_manifest(place, "vectors").get("options", {}))
+
+
+def _built(index: _Index, vectors: Path, work: Path) -> Path:
+    """A segment of a vectors folder, by the indexer and with the options of the index."""
+    made_by, target = index.manifest["indexer"], work / "segment"
+    shutil.rmtree(target, ignore_errors=True)
+    build_index(vectors, indexer=made_by["name"], output=target, options=made_by["options"])
+    return target
+
+
+def _change_texts(
+    index: _Index, work: Path, leaving: frozenset[str], coming: Sequence[str], texts: Corpus | None, *, compact: bool
+) -> None:
+    """Let an indexer of texts write what the index becomes."""
+    target = work / "segment"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    own = index.segments[0][0].folder(index.folder)
+    counts = index.indexer.changed(own, target, deleted=leaving, added=texts if coming else None, compact=compact)
+    if "empty" in counts:
+        # Texts without a word are in no index.
+        number = len(index.digests) - len(leaving) + len(coming)
+        counts = {**counts, "texts": number, "empty": number - (counts["texts"] - counts["empty"])}
+    described = {name: index.manifest[name] for name in ("options", "inputs", "indexer")}
+    listed = storage.describe_files(target)
+    storage.write_manifest(target, "index", command="index", counts=counts, files=listed, **described)
+    _commit(index, [], target, leaving, coming, texts)
+
+
+def _compact(index: _Index, work: Path) -> int:
+    """Make one segment of all, and return how many there were; 0 if there is nothing to do."""
+    if not index.opened.needs_encoding:
+        if index.segments == [(Segment(""), frozenset())]:
+            return 0
+        _change_texts(index, work, frozenset(), [], None, compact=True)
+        return len(index.segments)
+    if len(index.segments) == 1 and not index.segments[0][1]:
+        return 0
+    target, recorded = work / "live", _recorded_options(index)
+    shutil.rmtree(target, ignore_errors=True)
+    with storage.write_folder(target) as staging:
+        writer = VectorWriter(staging)
+        if (joined := joined_vectors(index.folder, index.manifest)) is not None:
+            size = int(recorded.get("shard_texts") or SHARD_TEXTS)
+            for number, start in enumerate(range(0, len(joined), size)):
+                rows = np.arange(start, min(start + size, len(joined)))
+                block = joined.take(rows)
+                rows_of_texts = block.counts if joined.dim else None
+                writer.write_shard(
+                    number, joined.ids.take(rows), block.vectors, counts=rows_of_texts, weights=block.weights
+                )
+        else:
+            for number, (ids, weights) in enumerate(_weights(index)):
+                writer.write_shard(number, ids, None, weights=weights)
+        counts = writer.finish()
+        extra = {name: index.manifest[name] for name in ("checkpoint",) if name in index.manifest}
+        listed = writer.checksums()
+        storage.write_manifest(
+            staging, "vectors", command="encode", options=recorded, counts=counts, files=listed, **extra
+        )
+    _commit(index, [], _built(index, target, work))
+    return len(index.segments)
+
+
+def _weights(index: _Index) -> Iterator[tuple[list[str], Any]]:
+    """The ids and weights of the texts that are left, from the postings of each segment."""
+    for segment, deleted in index.segments:
+        folder = segment.folder(index.folder)
+        if not (folder / "postings").is_dir():
+            msg = f"'{index.folder}' (indexer '{index.opened.name}') holds no vectors to build from. Index again."
+            raise UnsupportedError(msg)
+        ids = Ids(folder / "ids.txt")
+        for block in Postings(folder / "postings").blocks():
+            names = ids[block.first : block.first + block.texts]
+            rows = np.array([row for row, name in enumerate(names) if name not in deleted], dtype=np.int64)
+            if len(rows):
+                yield [names[row] for row in rows.tolist()], block.weights.tocsr()[rows]
+
+
+def _commit(
+    index: _Index,
+    kept: Sequence[tuple[Segment, frozenset[str]]],
+    built: Path | None,
+    leaving: frozenset[str] = frozenset(),
+    coming: Sequence[str] = (),
+    texts: Corpus | None = None,
+) -> None:
+    """Replace the segments of an index: new files get their names, then the manifest is replaced.
+
+    Args:
+        index: The index.
+        kept: Segments that stay, each with the ids of its texts that are deleted.
+        built: The folder of a new segment.
+        leaving: The ids of the texts that the index loses.
+        coming: The ids of the texts that it gets.
+        texts: A corpus that holds these; None = unknown.
+    """
+    folder, manifest = index.folder, index.manifest
+    number = int(manifest.get("change", 0)) + 1
+    (folder / FOLDER).mkdir(exist_ok=True)
+    before = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [{"counts": manifest["counts"]}])}
+    entries: list[dict[str, Any]] = []
+    for segment, deleted in kept:
+        entry: dict[str, Any] = {"name": segment.name}
+        if deleted:
+            entry["deleted"] = segment.deleted
+            if not segment.deleted or segment.deleted_ids(folder) != deleted:
+                entry["deleted"] = f"deleted-{number:04d}-{segment.name}.txt"
+                with storage.write_file(folder / FOLDER / entry["deleted"]) as staging:
+                    staging.write_bytes("".join(f"{one}\n" for one in sorted(deleted)).encode())
+        entries.append({**entry, "counts": before[segment.name]})
+    if built is not None:
+        name = f"{number:04d}"
+        entries.append({"name": name, "counts": storage.read_manifest(built, "index")["counts"]})
+        built.rename(folder / FOLDER / name)
+    # The manifest lists the files of the index as it was built, and of each segment its own manifest.
+    listed: dict[str, Any] = {}
+    for entry in entries:
+        names = [f"{FOLDER}/{entry['name']}/{storage.MANIFEST}"] if entry["name"] else []
+        if not names:
+            listed |= {name: one for name, one in manifest["files"].items() if not name.startswith(f"{FOLDER}/")}
+        names += [f"{FOLDER}/{entry['deleted']}"] if "deleted" in entry else []
+        listed |= {name: storage.describe_file(folder / name) for name in names}
+    # The inputs have the fingerprint of what the index holds: it is no longer that of what it was built from.
+    holds = storage.fingerprint_value(listed)
+    # The files and folders of the index as it was built go once it consists of others.
+    gone: set[str] = set()
+    if all(entry["name"] for entry in entries):
+        gone = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(manifest.get("superseded", ()))
+    after = {
+        **manifest,
+        "inputs": {name: {**entry, "fingerprint": holds} for name, entry in manifest["inputs"].items()},
+        "counts": _counts([entry["counts"] for entry in entries], sum(len(deleted) for _, deleted in kept)),
+        "files": listed,
+        "segments": entries,
+        "change": number,
+        "superseded": sorted(gone),
+    }
+    after.pop("check", None)
+    after.pop("corpus", None)
+    if index.corpus is not None and (texts is not None or not coming):
+        ids = set(coming)
+        left = (passage for passage in index.corpus if passage.id not in leaving)
+        new = (passage for passage in (texts or ()) if passage.id in ids)
+        name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
+        place = str((folder / name).absolute())
+        write_corpus(place, itertools.chain(left, new))
+        fingerprint = storage.fingerprint_file(place)
+        after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
+        if "corpus" in after["inputs"]:
+            after["inputs"]["corpus"]["fingerprint"] = fingerprint
+    storage.write_json(folder / storage.MANIFEST, after)
+
+
+def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:
+    if len(counts) == 1 and not deleted:
+        return dict(counts[0])
+    texts = sum(int(one["texts"]) for one in counts) - deleted
+    found: dict[str, float] = {"texts": texts}
+    if all("vectors" in one for one in counts):
+        single = all(one["vectors"] == one["texts"] for one in counts)
+        found["vectors"] = texts if single else sum(int(one["vectors"]) for one in counts)
+    return {**found, "segments": len(counts), "deleted": deleted}
+
+
+def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Remove what the index no longer consists of, except for what a reader holds, and what a killed change left."""
+    listed = {name for one in segments_of(manifest) for name in (one.name, one.deleted)}
+    listed.add(Path(manifest.get("corpus", {}).get("path", "")).name)
+    place = folder / FOLDER
+    for path in list(place.iterdir()) if place.is_dir() else []:
+        if path.name not in listed and _OURS.fullmatch(path.name):
+            with unused(path if path.is_dir() else place) as free:
+                if free:
+                    storage.discard(path)
+    if manifest.get("superseded"):
+        with unused(folder) as free:
+            for name in manifest["superseded"] if free else ():
+                storage.discard(folder / name)
+
+
+def _recorded_corpus(entry: Mapping[str, Any] | None, folder: Path) -> Corpus | None:
+    """The corpus that a manifest names, if it is there and is the same."""
+    try:
+        return None if entry is None else open_recorded_corpus(entry, folder)
+    except InputError:
+        return None
+
+
+def _digest(passage: Passage) -> bytes:
+    return hashlib.blake2b(json.dumps([passage.title, passage.text]).encode(), digest_size=16).digest()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
     from retrievalkit.search.rerank import rerank as rerank
     from retrievalkit.search.searchable import Hit as Hit
     from retrievalkit.search.searchable import Hits as Hits
-    from retrievalkit.storage.folder import Folder as Folder
+    from retrievalkit.storage.manifest import Folder as Folder
     from retrievalkit.training.pretrain import pretrain as pretrain
     from retrievalkit.training.train import train as train
     from retrievalkit.training.train_reranker import train_reranker as train_reranker

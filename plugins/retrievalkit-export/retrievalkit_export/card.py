@@ -15,7 +15,7 @@ _DO = "Write it again: rkit evaluate RUN --qrels Q --json"
 
 @dataclass(frozen=True)
 class Written:
-    """What a target wrote.
+    """The result of a target.
 
     Attributes:
         library: The library that opens it, as the Hugging Face hub names it.

@@ -9,28 +9,14 @@ from typing import Any
 from safetensors.torch import save_file
 
 from retrievalkit.contracts.commands import write_json
-from retrievalkit_export.forms import Layer
+from retrievalkit_export.forms import ACTIVATIONS, Layer
 
 # Their names of 2.x, which all later releases know.
 _TYPES = "sentence_transformers.models."
-_ACTIVATIONS = {
-    "identity": "torch.nn.modules.linear.Identity",
-    "tanh": "torch.nn.modules.activation.Tanh",
-    "relu": "torch.nn.modules.activation.ReLU",
-    "gelu": "torch.nn.modules.activation.GELU",
-    "sigmoid": "torch.nn.modules.activation.Sigmoid",
-    "silu": "torch.nn.modules.activation.SiLU",
-}
 
 
 class ModuleFolders:
-    """Writes the modules of a model one after the other, the encoder's first.
-
-    Args:
-        folder: The model's folder, with the encoder in it.
-        encoder: The class of the first module.
-        settings: The first module's settings.
-    """
+    """Writes the modules of a model one after the other, first that of the encoder, which is in the folder itself."""
 
     def __init__(self, folder: Path, encoder: str, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -49,11 +35,12 @@ class ModuleFolders:
     def add_dense(self, layer: Layer, kind: str = "Dense", **more: Any) -> None:
         """Add a linear layer."""
         out_features, in_features = layer.weight.shape
+        function = ACTIVATIONS[layer.activation]
         configuration = {
             "in_features": in_features,
             "out_features": out_features,
             "bias": layer.bias is not None,
-            "activation_function": _ACTIVATIONS[layer.activation],
+            "activation_function": f"{function.__module__}.{function.__name__}",
             **more,
         }
         tensors = {"linear.weight": layer.weight} | ({} if layer.bias is None else {"linear.bias": layer.bias})
@@ -61,7 +48,7 @@ class ModuleFolders:
         save_file({name: one.cpu().contiguous() for name, one in tensors.items()}, place / "model.safetensors")
 
     def finish(self, described: Mapping[str, Any]) -> None:
-        """Write modules.json and what is said of the whole model."""
+        """Write modules.json and the description of the whole model."""
         write_json(self.folder / "modules.json", self.listed)
         write_json(self.folder / "config_sentence_transformers.json", {"__version__": {}, **described})
 

@@ -1,4 +1,4 @@
-"""What a retriever computes, in the words that other libraries have for it; a refusal where they have none.
+"""Forms that other libraries have for the computation of a retriever; a refusal where they have none.
 
 A pooler of a plugin may be a plain one when it encodes, as `self_contrastive` is, so poolers are recognised by the
 vectors that they make of some texts, not by their names.
@@ -37,6 +37,11 @@ class Layer:
     bias: Tensor | None
     activation: str = "identity"
 
+    @classmethod
+    def of(cls, linear: nn.Linear, activation: str = "identity") -> Layer:
+        """A layer of torch."""
+        return cls(linear.weight.detach(), None if linear.bias is None else linear.bias.detach(), activation)
+
 
 @dataclass(frozen=True)
 class SingleVector:
@@ -67,7 +72,7 @@ def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
 
 
 def refuse(target: str, problem: str) -> NoReturn:
-    """Say what of the checkpoint the target has no words for.
+    """Name the part of the checkpoint that the target lacks.
 
     Raises:
         UnsupportedError: Always.
@@ -156,17 +161,13 @@ def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
     if retriever.description["pooler"]["name"] == "projected":
         options = retriever.description["pooler"]["options"]
         functions = options.get("activations") or ["identity"] * len(pooler.layers)
-        layers = tuple(_layer(one, name) for one, name in zip(pooler.layers, functions, strict=True))
+        layers = tuple(Layer.of(one, name) for one, name in zip(pooler.layers, functions, strict=True))
         yield SingleVector(tuple(pooler.pooling), layers, pooler.normalize)
         return
     linear = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
-    projections = [(), (_layer(linear[0], "identity"),)] if len(linear) == 1 else [()]
+    projections = [(), (Layer.of(linear[0]),)] if len(linear) == 1 else [()]
     for name, layers, normalize in product(POOLINGS, projections, (False, True)):
         yield SingleVector((name,), layers, normalize)
-
-
-def _layer(linear: nn.Linear, activation: str) -> Layer:
-    return Layer(linear.weight.detach(), None if linear.bias is None else linear.bias.detach(), activation)
 
 
 def _pooled(form: SingleVector, retriever: Retriever, states: TokenStates, side: Side) -> Tensor:

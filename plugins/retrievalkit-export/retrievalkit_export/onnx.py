@@ -69,11 +69,40 @@ def write(retriever: Retriever, folder: Path) -> Written:
         path = folder / f"{name}.onnx"
         _trace(retriever, sides[0], path, output)
         figures[f"least cosine with torch ({path.name})"] = _verify(retriever, sides[0], path)
-    _write_tokenization(retriever, folder)
+    tower = tower_of(retriever, "document")
+    if tower.tokenizer.is_fast:
+        tower.tokenizer.backend_tokenizer.no_truncation()
+        tower.tokenizer.backend_tokenizer.no_padding()
+    tower.tokenizer.save_pretrained(folder)
+    taken, prefixes = lengths(retriever), prompts(retriever)
+    described: dict[str, Any] = {
+        side: {
+            "prefix": prefixes[side],
+            "max_length": taken[side],
+            "title": tower.title if side == "document" else None,
+        }
+        for side in SIDES
+    }
+    write_json(folder / "tokenization.json", {**described, "padding_id": tower.padding_id})
+    example = _EXAMPLE
+    for name, value in {
+        "DOCUMENT_LENGTH": str(taken["document"]),
+        "QUERY_LENGTH": str(taken["query"]),
+        "PADDING": str(tower.padding_id),
+        "PREFIX": prefixes["document"],
+        "OUTPUT": output,
+        "GRAPH": f"{next(reversed(graphs))}.onnx",
+    }.items():
+        example = example.replace(name, value)
+    advice = {
+        "none": "Encode passages without their titles, as they were in training.",
+        "space": 'Encode a passage with a title as "TITLE TEXT", as it was in training.',
+    }
+    pair = "Encode a passage with a title as a pair, as it was in training: tokenizer.encode(PREFIX + TITLE, TEXT)."
     return Written(
         library="onnx",
-        example=_example(retriever, output, f"{next(reversed(graphs))}.onnx"),
-        notes=[_title_note(retriever)],
+        example=example,
+        notes=[advice.get(tower.title, pair)],
         tags=["onnx", "feature-extraction"],
         figures=figures,
     )
@@ -209,49 +238,6 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
         )
         raise RetrievalkitError(msg)
     return round(least, 7)
-
-
-def _write_tokenization(retriever: Retriever, folder: Path) -> None:
-    tower = tower_of(retriever, "document")
-    if tower.tokenizer.is_fast:
-        tower.tokenizer.backend_tokenizer.no_truncation()
-        tower.tokenizer.backend_tokenizer.no_padding()
-    tower.tokenizer.save_pretrained(folder)
-    taken, prefixes = lengths(retriever), prompts(retriever)
-    described = {
-        side: {
-            "prefix": prefixes[side],
-            "max_length": taken[side],
-            "title": tower.title if side == "document" else None,
-        }
-        for side in SIDES
-    }
-    write_json(folder / "tokenization.json", {**described, "padding_id": tower.padding_id})
-
-
-def _title_note(retriever: Retriever) -> str:
-    how = tower_of(retriever, "document").title
-    if how == "none":
-        return "Encode passages without their titles, as they were in training."
-    if how == "space":
-        return 'Encode a passage with a title as "TITLE TEXT", as it was in training.'
-    return "Encode a passage with a title as a pair, as it was in training: tokenizer.encode(PREFIX + TITLE, TEXT)."
-
-
-def _example(retriever: Retriever, output: str, graph: str) -> str:
-    taken = lengths(retriever)
-    values = {
-        "DOCUMENT_LENGTH": str(taken["document"]),
-        "QUERY_LENGTH": str(taken["query"]),
-        "PADDING": str(tower_of(retriever, "document").padding_id),
-        "PREFIX": prompts(retriever)["document"],
-        "OUTPUT": output,
-        "GRAPH": graph,
-    }
-    text = _EXAMPLE
-    for name, value in values.items():
-        text = text.replace(name, value)
-    return text
 
 
 def session(path: Path) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from retrievalkit.contracts import SIDES
 from retrievalkit_export.card import Written
 from retrievalkit_export.folders import ModuleFolders
 from retrievalkit_export.forms import (
@@ -52,8 +53,11 @@ def write(retriever: Retriever, folder: Path) -> Written:
     write_encoder(retriever, "document", folder)
     taken = lengths(retriever)
     modules = ModuleFolders(folder, "Transformer", {"max_seq_length": max(taken.values()), "do_lower_case": False})
-    modules.add_dense(_projection(pooler, tower.info.width), "pylate.models.Dense.Dense", use_residual=False)
-    markers = {side: _marker(tower, side) for side in ("query", "document")}
+    # PyLate always has a projection.
+    projection = Layer(torch.eye(tower.info.width), None) if pooler.projection is None else Layer.of(pooler.projection)
+    modules.add_dense(projection, "pylate.models.Dense.Dense", use_residual=False)
+    names = {side: tower.tokenizer.convert_ids_to_tokens(tower.extra.ids[side]) for side in SIDES}
+    markers = {side: str(tokens[0]) if tokens else "" for side, tokens in names.items()}
     modules.finish({
         "model_type": "ColBERT",
         "prompts": prompts(retriever),
@@ -74,16 +78,3 @@ def write(retriever: Retriever, folder: Path) -> Written:
             'PyLate puts prompts in front only where it is told: encode(..., prompt_name="query" or "document").'
         )
     return Written(library=_NAME, example=_EXAMPLE, notes=notes, tags=["ColBERT", "PyLate", "feature-extraction"])
-
-
-def _projection(pooler: Any, width: int) -> Layer:
-    """The projection; the identity for a pooler without one, as PyLate always has one."""
-    if pooler.projection is None:
-        return Layer(torch.eye(width), None)
-    bias = pooler.projection.bias
-    return Layer(pooler.projection.weight.detach(), None if bias is None else bias.detach())
-
-
-def _marker(tower: Any, side: str) -> str:
-    ids = tower.extra.ids[side]
-    return str(tower.tokenizer.convert_ids_to_tokens(ids)[0]) if ids else ""

@@ -24,7 +24,7 @@ from retrievalkit_export.forms import (
     tower_of,
     write_encoder,
 )
-from retrievalkit_export.sparse_encoder import check_splade, most_weights
+from retrievalkit_export.sparse_encoder import check_splade
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -51,9 +51,13 @@ def write(retriever: Retriever, folder: Path) -> Written:
         sparse = made.weights is not None and made.vectors is None
     if sparse:
         check_splade(retriever, _NAME)
+        if any(prompts(retriever).values()):
+            refuse(_NAME, "its texts have prefixes, and the encoder 'splade' takes none")
+        if getattr(retriever.pooler, "top_k", None) is not None:
+            refuse(_NAME, "its pooler keeps the largest weights alone (top_k), and the encoder 'splade' keeps all")
     separate = "query" in retriever.towers
     folders = {side: side if separate else "encoder" for side in SIDES}
-    flags = _splade_flags(retriever) if sparse else _flags(retriever)
+    flags = dict.fromkeys(SIDES, "") if sparse else _flags(retriever)
     taken = lengths(retriever)
     for side in SIDES if separate else SIDES[:1]:
         write_encoder(retriever, side, folder / folders[side])
@@ -72,13 +76,32 @@ def write(retriever: Retriever, folder: Path) -> Written:
         f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
         f"--max-length {taken['document']}{dimension} --device cpu{flags['document']}"
     )
-    return Written(
-        library="pyserini",
-        language="bash",
-        example="\n".join([encode, _search(folders["query"], flags["query"], sparse=sparse)]),
-        notes=_notes(retriever, sparse=sparse, query_length=taken["query"]),
-        tags=["pyserini", "feature-extraction"],
-    )
+    notes = [_JAVA]
+    if sparse:
+        search = (
+            "python -m pyserini.index.lucene --collection JsonVectorCollection --input VECTORS --index INDEX "
+            "--generator DefaultLuceneDocumentGenerator --impact --pretokenized --threads 4\n"
+            f"python -m pyserini.search.lucene --impact --index INDEX --topics QUERIES.tsv "
+            f"--encoder FOLDER/{folders['query']} --output RUN"
+        )
+        notes.append(
+            "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
+        )
+        if (length := taken["query"]) != _SPLADE_QUERY_LENGTH:
+            notes.append(f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {length}.")
+    else:
+        search = (
+            f"python -m pyserini.search.faiss --index INDEX --topics QUERIES.tsv --encoder FOLDER/{folders['query']} "
+            f"--encoder-class auto --output RUN --device cpu{flags['query']}"
+        )
+        notes.append("PASSAGES is a folder of JSON lines with id, title and text.")
+        if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
+            notes.append(
+                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
+                "title differ. Put the title into the text, and encode --fields text."
+            )
+    example, tags = f"{encode}\n{search}", ["pyserini", "feature-extraction"]
+    return Written(library="pyserini", language="bash", example=example, notes=notes, tags=tags)
 
 
 def _flags(retriever: Retriever) -> dict[str, str]:
@@ -102,54 +125,22 @@ def _prefix(prompt: str, side: str) -> str:
     return f" {option} {json.dumps(prompt.strip())}"
 
 
-def _splade_flags(retriever: Retriever) -> dict[str, str]:
-    if any(prompts(retriever).values()):
-        refuse(_NAME, "its texts have prefixes, and the encoder 'splade' takes none")
-    if most_weights(retriever) is not None:
-        refuse(_NAME, "its pooler keeps the largest weights alone (top_k), and the encoder 'splade' keeps all")
-    return dict.fromkeys(SIDES, "")
-
-
-def _search(query: str, flags: str, *, sparse: bool) -> str:
-    if sparse:
-        return (
-            f"python -m pyserini.index.lucene --collection JsonVectorCollection --input VECTORS --index INDEX "
-            f"--generator DefaultLuceneDocumentGenerator --impact --pretokenized --threads 4\n"
-            f"python -m pyserini.search.lucene --impact --index INDEX --topics QUERIES.tsv --encoder FOLDER/{query} "
-            f"--output RUN"
-        )
-    return (
-        f"python -m pyserini.search.faiss --index INDEX --topics QUERIES.tsv --encoder FOLDER/{query} "
-        f"--encoder-class auto --output RUN --device cpu{flags}"
-    )
-
-
-def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str]:
-    if not sparse:
-        notes = [_JAVA, "PASSAGES is a folder of JSON lines with id, title and text."]
-        if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
-            notes.append(
-                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
-                "title differ. Put the title into the text, and encode --fields text."
-            )
-        return notes
-    rounded = "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
-    if query_length == _SPLADE_QUERY_LENGTH:
-        return [_JAVA, rounded]
-    return [
-        _JAVA,
-        rounded,
-        f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}.",
-    ]
-
-
 def write_index(source: Path, folder: Path) -> Written:
     """Write vectors, or an index `flat`, as an exact faiss `index` of inner products with a list of ids, `docid`.
 
     Raises:
         UnsupportedError: A text has several vectors, or weights, or the index is of another kind.
     """
-    store = VectorStore(_vectors(source))
+    place = source
+    if kind_of(source) == "index":
+        name, place = read_manifest(source, "index")["indexer"]["name"], source / "vectors"
+        if name in _OPENED_AS_THEY_ARE:
+            msg = f"'{source}' is an index '{name}', which Pyserini opens as it is: --index {source}/lucene"
+            raise UnsupportedError(msg)
+        if name != "flat":
+            msg = f"'{source}' is an index '{name}', and Pyserini takes a flat one. Export its vectors folder instead."
+            raise UnsupportedError(msg)
+    store = VectorStore(place)
     if store.vectors_per_text != 1 or store.vocabulary:
         has = "weights over the vocabulary" if store.vocabulary else "several vectors"
         msg = f"'{source}' cannot become a Pyserini index: its texts have {has}, and there a text has one vector."
@@ -169,16 +160,3 @@ def write_index(source: Path, folder: Path) -> Written:
     return Written(
         library="pyserini", language="bash", example=example, figures={"texts": len(store), "dimension": store.dim}
     )
-
-
-def _vectors(source: Path) -> Path:
-    if kind_of(source) == "vectors":
-        return source
-    name = read_manifest(source, "index")["indexer"]["name"]
-    if name in _OPENED_AS_THEY_ARE:
-        msg = f"'{source}' is an index '{name}', which Pyserini opens as it is: --index {source}/lucene"
-        raise UnsupportedError(msg)
-    if name != "flat":
-        msg = f"'{source}' is an index '{name}', and Pyserini takes a flat one. Export its vectors folder instead."
-        raise UnsupportedError(msg)
-    return source / "vectors"

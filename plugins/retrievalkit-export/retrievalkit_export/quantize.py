@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +28,6 @@ _BATCH = 32
 def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None, qrels: str | None) -> dict[str, Any]:
     """Write NAME.int8.onnx beside each graph, and state its loss on the texts that the options name.
 
-    Args:
-        retriever: The checkpoint, for its tokens.
-        folder: The folder of the graphs.
-        texts: The corpus.
-        queries: The queries whose metrics are compared, with `qrels`.
-        qrels: Their judgements.
-
     Returns:
         The least and the mean cosine of quantised and unquantised vectors; with queries, "fp32 -> int8" of each metric.
     """
@@ -45,12 +37,18 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     graphs: dict[Side, str] = {side: "model" if one_graph else side for side in SIDES}
     for name in sorted(set(graphs.values())):
         source, target = (str(folder / f"{name}{suffix}.onnx") for suffix in ("", ".int8"))
-        with _without_advice():
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # advice to prepare the graph, which torch's exporter has done
+        try:
             quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+        finally:
+            logging.disable(disabled)
     passages = list(islice(open_corpus(texts), _MOST_TEXTS))
     pairs = [(one.title, one.text) for one in passages]
-    documents = _both(retriever, folder, graphs["document"], pairs, "document")
-    cosines = _cosines(*documents)
+    forms = ("", ".int8")
+    documents = [_encode(retriever, folder / f"{graphs['document']}{form}.onnx", pairs, "document") for form in forms]
+    norms = np.prod([np.linalg.norm(one, axis=1) for one in documents], axis=0)
+    cosines = (documents[0] * documents[1]).sum(axis=1) / np.maximum(norms, 1e-12)
     figures: dict[str, Any] = {
         "texts": len(pairs),
         "int8 cosine with fp32, mean": round(float(cosines.mean()), 6),
@@ -59,9 +57,10 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     if queries is None or qrels is None:
         return figures
     asked = read_queries(queries)
-    by_side = _both(retriever, folder, graphs["query"], [("", one.text) for one in asked], "query")
     metrics = []
-    for found, stored in zip(by_side, documents, strict=True):
+    for form, stored in zip(forms, documents, strict=True):
+        texts_asked: list[Text] = [("", one.text) for one in asked]
+        found = _encode(retriever, folder / f"{graphs['query']}{form}.onnx", texts_asked, "query")
         run = rk.Run()
         for query, vector in zip(asked, found, strict=True):
             scores = stored @ vector
@@ -70,25 +69,6 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
         metrics.append(run.evaluate(qrels, _METRICS))
     before, after = metrics
     return figures | {f"{name}, fp32 -> int8": f"{before[name]:.4f} -> {after[name]:.4f}" for name in before}
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Silences onnxruntime's advice to prepare the graph, which torch's exporter has done."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def _both(
-    retriever: Retriever, folder: Path, name: str, texts: Sequence[Text], side: Side
-) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors (texts, dimension) by the graph, and by its quantised form."""
-    first, second = (_encode(retriever, folder / f"{name}{suffix}.onnx", texts, side) for suffix in ("", ".int8"))
-    return first, second
 
 
 def _encode(retriever: Retriever, path: Path, texts: Sequence[Text], side: Side) -> np.ndarray:
@@ -101,9 +81,3 @@ def _encode(retriever: Retriever, path: Path, texts: Sequence[Text], side: Side)
         rows = run(opened, tower.collate([token_ids[one] for one in positions], side))
         found.update(zip(positions, rows, strict=True))
     return np.stack([found[row] for row in range(len(texts))])
-
-
-def _cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    cosines: np.ndarray = (one * other).sum(axis=1) / np.maximum(norms, 1e-12)
-    return cosines

@@ -53,7 +53,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
         "default_prompt_name": None,
         "similarity_fn_name": "dot",
     }
-    if (most := most_weights(retriever)) is not None:
+    if (most := getattr(retriever.pooler, "top_k", None)) is not None:
         described["max_active_dims"] = most
     modules.finish(described)
     tags = ["sentence-transformers", "sparse-encoder", "sparse", "splade", "feature-extraction"]
@@ -63,12 +63,6 @@ def write(retriever: Retriever, folder: Path) -> Written:
         notes=[*notes, title_note(retriever, "SparseEncoder")],
         tags=tags,
     )
-
-
-def most_weights(retriever: Retriever) -> int | None:
-    """How many weights of a text the pooler keeps; None = all."""
-    most: int | None = getattr(retriever.pooler, "top_k", None)
-    return most
 
 
 @torch.no_grad()
@@ -89,7 +83,7 @@ def check_splade(retriever: Retriever, target: str) -> None:
         assert states.head is not None
         logits = states.head(states.last) * batch.attention_mask[:, :, None]
         expected = logits.relu().log1p().amax(dim=1)
-        if (most := most_weights(retriever)) is not None:
+        if (most := getattr(retriever.pooler, "top_k", None)) is not None:
             least = expected.topk(min(most, expected.shape[1]), dim=1).values[:, -1:]
             expected = expected.where(expected >= least, 0.0)
         if not torch.allclose(made.weights.float(), expected, rtol=1e-3, atol=1e-3):

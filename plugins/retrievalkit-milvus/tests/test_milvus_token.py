@@ -34,47 +34,33 @@ def connect(uri, **options):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("uri", [FAR, SAFE, NEAR])
-def test_an_address_that_only_a_file_names_never_gets_the_token(uri, sent, monkeypatch):
-    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
-    message = connect(uri, confirmed=False)
-    assert sent == []
-    assert f"MILVUS_URI={uri}" in message
+TOKEN = {"MILVUS_TOKEN": SECRET}
+CONNECTIONS = [
+    # An address that only a file names gets no token, and without one only if it is of this machine.
+    *((uri, False, TOKEN, f"MILVUS_URI={uri}") for uri in (FAR, SAFE, NEAR)),
+    (SAFE, False, {**TOKEN, "MILVUS_URI": NEAR}, "is named by a manifest or a recipe alone"),
+    (SAFE, False, {}, "would get the queries or vectors"),
+    (NEAR, False, {}, None),
+    # One that the user gave does, by an option or by the variable beside the token's.
+    (SAFE, True, TOKEN, None),
+    (SAFE, False, {**TOKEN, "MILVUS_URI": f"{SAFE}/"}, None),
+    # The token leaves the machine encrypted or not at all, unless the user allows it.
+    (FAR, True, TOKEN, "unencrypted. Use an https address"),
+    (FAR.replace("http", "tcp"), True, TOKEN, "unencrypted"),
+    ("http://127.0.0.1.evil.invalid", True, TOKEN, "unencrypted"),
+    ("http://localhost.evil:1", True, TOKEN, "unencrypted"),
+    (FAR, True, {**TOKEN, "RKIT_ALLOW_PLAINTEXT_TOKEN": "1"}, None),
+    *((uri, True, TOKEN, None) for uri in (NEAR, "http://localhost:19530", "tcp://[::1]:19530")),
+]
 
 
-def test_an_address_that_the_user_gave_gets_the_token(sent, monkeypatch):
-    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
-    connect(SAFE)
-    monkeypatch.setenv("MILVUS_URI", f"{SAFE}/")
-    connect(SAFE, confirmed=False)
-    assert sent == [(SAFE, SECRET), (SAFE, SECRET)]
-    monkeypatch.setenv("MILVUS_URI", NEAR)
-    assert "is named by a manifest or a recipe alone" in connect(SAFE, confirmed=False)
-
-
-def test_without_a_token_a_files_address_may_be_of_this_machine_only(sent):
-    connect(NEAR, confirmed=False)
-    assert "would get the queries or vectors" in connect(SAFE, confirmed=False)
-    assert sent == [(NEAR, "")]
-
-
-@pytest.mark.parametrize(
-    "uri", [FAR, FAR.replace("http", "tcp"), "http://127.0.0.1.evil.invalid", "http://localhost.evil:1"]
-)
-def test_the_token_leaves_the_machine_encrypted_or_not_at_all(uri, sent, monkeypatch):
-    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
-    assert "unencrypted. Use an https address" in connect(uri)
-    assert sent == []
-    monkeypatch.setenv("RKIT_ALLOW_PLAINTEXT_TOKEN", "1")
-    connect(uri)
-    assert sent == [(uri, SECRET)]
-
-
-def test_on_this_machine_the_token_needs_no_encryption(sent, monkeypatch):
-    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
-    for uri in (NEAR, "http://localhost:19530", "tcp://[::1]:19530"):
-        connect(uri)
-    assert [token for _, token in sent] == [SECRET] * 3
+@pytest.mark.parametrize(("uri", "confirmed", "environment", "refusal"), CONNECTIONS)
+def test_the_token_goes_to_addresses_of_the_user_alone(uri, confirmed, environment, refusal, sent, monkeypatch):
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    message = connect(uri, confirmed=confirmed)
+    assert message == "stop here" if refusal is None else refusal in message
+    assert sent == ([(uri, environment.get("MILVUS_TOKEN", ""))] if refusal is None else [])
 
 
 def test_a_token_in_a_file(sent, monkeypatch, tmp_path):

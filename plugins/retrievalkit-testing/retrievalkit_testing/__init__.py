@@ -14,54 +14,40 @@ What needs torch is imported when it is first asked for.
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from retrievalkit_testing.conforming import conformance
-    from retrievalkit_testing.encoders import check_encoder
-    from retrievalkit_testing.indexers import check_damage, check_indexer
-    from retrievalkit_testing.losses import check_loss
-    from retrievalkit_testing.packages import check_package
-    from retrievalkit_testing.poolers import check_pooler
-    from retrievalkit_testing.pretrainers import check_pretrainer
-    from retrievalkit_testing.properties import PropertyError
-    from retrievalkit_testing.samples import ARCHITECTURES, Collection, tiny_collection, tiny_model
+if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
+    from retrievalkit_testing.conforming import conformance as conformance
+    from retrievalkit_testing.encoders import check_encoder as check_encoder
+    from retrievalkit_testing.indexers import check_damage as check_damage
+    from retrievalkit_testing.indexers import check_indexer as check_indexer
+    from retrievalkit_testing.losses import check_loss as check_loss
+    from retrievalkit_testing.packages import check_package as check_package
+    from retrievalkit_testing.poolers import check_pooler as check_pooler
+    from retrievalkit_testing.pretrainers import check_pretrainer as check_pretrainer
+    from retrievalkit_testing.properties import PropertyError as PropertyError
+    from retrievalkit_testing.samples import ARCHITECTURES as ARCHITECTURES
+    from retrievalkit_testing.samples import Collection as Collection
+    from retrievalkit_testing.samples import tiny_collection as tiny_collection
+    from retrievalkit_testing.samples import tiny_model as tiny_model
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "conforming": ("conformance",),
-    "encoders": ("check_encoder",),
-    "indexers": ("check_damage", "check_indexer"),
-    "losses": ("check_loss",),
-    "packages": ("check_package",),
-    "poolers": ("check_pooler",),
-    "pretrainers": ("check_pretrainer",),
-    "properties": ("PropertyError",),
-    "samples": ("ARCHITECTURES", "Collection", "tiny_collection", "tiny_model"),
+    node.names[0].name: str(node.module)
+    for block in ast.parse(Path(__file__).read_bytes()).body
+    if isinstance(block, ast.If)
+    for node in block.body
+    if isinstance(node, ast.ImportFrom)
 }
-
-__all__ = [
-    "Collection",
-    "tiny_collection",
-    "ARCHITECTURES",
-    "tiny_model",
-    "conformance",
-    "check_pooler",
-    "check_loss",
-    "check_encoder",
-    "check_indexer",
-    "check_damage",
-    "check_pretrainer",
-    "check_package",
-    "PropertyError",
-]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     msg = f"module '{__name__}' has no attribute '{name}'"
     raise AttributeError(msg)

@@ -14,7 +14,7 @@ import torch
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Batch, Encoder, ExtraTokens, Needs, Side, Text, TokenStates
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit_testing.properties import Kit, expect_close, expect_equal, fail, leave_out
+from retrievalkit_testing.properties import Kit, accepted, expect_close, expect_equal, fail, leave_out
 from retrievalkit_testing.samples import kit_models
 
 WORDS: tuple[Text, ...] = (
@@ -81,21 +81,9 @@ def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> lis
     """An encoder with each of the tiny models that it takes: a BERT, the encoder of a T5, a decoder."""
     if model is not None:
         return [EncoderCase(name, Path(model).name, model, options)]
-    cases, refusals = [], []
-    for architecture, folder in kit_models().items():
-        case = EncoderCase(name, architecture, folder, options)
-        try:
-            case.prepared(Needs())
-        except InputError as error:
-            refusals.append(f"{architecture}: {error}")
-            continue
-        except Exception:  # noqa: BLE001 - a property will say what it raises
-            pass
-        cases.append(case)
-    if not cases:
-        problem = f"it takes none of the tiny models; name one that it takes by `model`. {' '.join(refusals)}"
-        fail(problem.rstrip("."), method="__init__")
-    return cases
+    cases = [EncoderCase(name, architecture, folder, options) for architecture, folder in kit_models().items()]
+    none = "it takes none of the tiny models; name one that it takes by `model`."
+    return accepted(cases, lambda case: case.prepared(Needs()), refusal=InputError, none=none, method="__init__")
 
 
 ENCODERS: Kit[EncoderCase] = Kit("encoder", encoder_cases, method="forward")

@@ -1,10 +1,10 @@
-"""The conformance tests of losses: what they depend on, and the training by them."""
+"""The conformance tests of losses: inputs on which they depend, and the training by them."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.scoring import scores
-from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit_testing.option_effects import add_option_properties, required_values
 from retrievalkit_testing.properties import (
     Kit,
+    accepted,
     backward,
     expect_close,
     expect_equal,
@@ -56,7 +57,7 @@ FORMS = {
 
 @dataclass
 class Step:
-    """What a loss is called with. The positive of query i is document 2 i, its own negative the next one."""
+    """The arguments of a loss. The positive of query i is document 2 i, its own negative the next one."""
 
     queries: Representation
     documents: Representation
@@ -77,14 +78,22 @@ class Step:
 
     def with_leaves(self, change: Mapping[str, Tensor]) -> Step:
         """The same step with some other tensors, named as in `leaves`."""
-        sides = {
-            side: replace(
-                getattr(self, side),
-                **{name.partition(" ")[0]: one for name, one in change.items() if name.endswith(f" of {side}")},
-            )
-            for side in ("queries", "documents")
-        }
-        return replace(self, **sides)
+        made = self
+        for name, one in change.items():
+            what, _, side = name.split()
+            made = replace(made, **{side: replace(getattr(made, side), **{what: one})})
+        return made
+
+    def rows(self, queries: Tensor, documents: Tensor | None = None) -> Step:
+        """The same step with some of its queries, and the documents in another order."""
+        columns = torch.arange(DOCUMENTS) if documents is None else documents
+        return replace(
+            self,
+            queries=self.queries.rows(queries),
+            documents=self.documents.rows(columns),
+            positives=columns.argsort()[self.positives[queries]],
+            teacher=None if self.teacher is None else self.teacher[queries][:, columns],
+        )
 
     def scaled(self, factor: float) -> Step:
         """The same step with all vectors and weights times a factor, as new leaves."""
@@ -165,34 +174,38 @@ class LossCase:
         with torch.no_grad():
             return not torch.isclose(self.total(step), self.total(step.with_leaves(turned)), rtol=1e-5)
 
+    def expect_effect(self, argument: str, change: Step) -> None:
+        """Expect another loss by a change of one argument."""
+        expected, found = self.total(self.step()), self.total(change)
+        if found == expected:
+            fail(f"`{argument}` has no effect", expected="another loss", found=found.item(), difference=0.0)
+
     def check_compares(self) -> None:
-        """Leave a property out that only losses have which compare queries with documents."""
+        """Leave out a property of losses that compare queries with documents, and learn from no teacher alone."""
+        if self._made.needs_teacher:
+            leave_out("it learns from a teacher.")
         if not self.compares():
             leave_out("it does not depend on how queries and documents compare.")
+
+    def taught(self) -> Step:
+        """The step of a loss with a teacher; the property is left out for others."""
+        if not self._made.needs_teacher:
+            leave_out("it needs no teacher.")
+        return self.step()
 
 
 def loss_cases(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any
-) -> Iterator[LossCase]:
+) -> list[LossCase]:
     """The loss on representations of the form that is given, or of each form that it takes."""
     options = {**required_values(registry.get("loss", name), options), **options}
     forms = FORMS
     if kept is not None or parts is not None:
         forms = {"two vectors a document": Form(document_vectors=2, kept=kept, parts=parts)}
-    refusals = []
-    for label, form in forms.items():
-        case = LossCase(name, label, form, options)
-        try:
-            with torch.no_grad():
-                case.value(case.step())
-        except UnsupportedError as error:
-            refusals.append(error)
-            continue
-        except Exception:  # noqa: BLE001 - the properties say what it is
-            pass
-        yield case
-    if len(refusals) == len(forms):
-        raise refusals[0]
+    return accepted(
+        [LossCase(name, label, form, options) for label, form in forms.items()],
+        lambda case: case.value(case.step()),
+    )
 
 
 def own_scores(positives: Tensor, own: Tensor) -> Tensor:
@@ -224,13 +237,6 @@ def expect_finite(where: str, case: LossCase, step: Step) -> None:
 LOSSES: Kit[LossCase] = Kit("loss", loss_cases, method="forward")
 
 
-@LOSSES.property(once=True)
-def options_typed(case: LossCase) -> None:
-    """Options are keyword-only arguments with types, which the defaults fit."""
-    made = case.loss()
-    expect_typed_keywords(type(made), positional=int(made.wraps))
-
-
 @LOSSES.property()
 def value(case: LossCase) -> None:
     """It returns a finite scalar, and finite scalars as terms."""
@@ -257,47 +263,35 @@ def inputs_unchanged(case: LossCase) -> None:
 @LOSSES.property(after=("value",))
 def positives_effective(case: LossCase) -> None:
     """It depends on which document is the positive."""
-    _check_without_teacher(case)
     case.check_compares()
     step = case.step()
-    expected, found = case.total(step), case.total(replace(step, positives=step.positives + 1))
-    if found == expected:
-        _fail_without_effect("`positives` has no effect", found)
+    case.expect_effect("positives", replace(step, positives=step.positives + 1))
 
 
 @LOSSES.property(after=("value",))
 def order_of_queries(case: LossCase) -> None:
     """The order of queries changes nothing."""
-    step, order = case.step(), torch.tensor([2, 0, 3, 1])
-    turned = replace(step, queries=step.queries.rows(order), positives=step.positives[order])
-    turned.teacher = None if step.teacher is None else step.teacher[order]
-    problem = "the order of queries changes the loss"
-    expect_close(problem, case.total(turned).detach(), case.total(step).detach())
+    turned = case.total(case.step().rows(torch.tensor([2, 0, 3, 1])))
+    expect_close("the order of queries changes the loss", turned.detach(), case.total(case.step()).detach())
 
 
 @LOSSES.property(after=("value",))
 def order_of_documents(case: LossCase) -> None:
     """The order of documents changes nothing."""
-    step, order = case.step(), torch.tensor([5, 0, 7, 2, 1, 6, 4, 3])
-    turned = replace(step, documents=step.documents.rows(order), positives=order.argsort()[step.positives])
-    turned.teacher = None if step.teacher is None else step.teacher[:, order]
-    problem = "the order of documents changes the loss"
-    expect_close(problem, case.total(turned).detach(), case.total(step).detach())
+    order = torch.tensor([5, 0, 7, 2, 1, 6, 4, 3])
+    turned = case.total(case.step().rows(torch.arange(QUERIES), order))
+    expect_close("the order of documents changes the loss", turned.detach(), case.total(case.step()).detach())
 
 
 @LOSSES.property(after=("value",))
 def ignore_effective(case: LossCase) -> None:
     """Documents that are masked as no negatives have an effect on the loss by that."""
-    _check_without_teacher(case)
     case.check_compares()
     step = case.step()
     own = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool).scatter(1, step.positives[:, None], True)
     # The hardest negative of each query, which counts at any temperature.
     hardest = step.compared().masked_fill(own, -torch.inf).argmax(dim=1, keepdim=True)
-    ignore = torch.zeros_like(own).scatter(1, hardest, True)
-    expected, found = case.total(step), case.total(replace(step, ignore=ignore))
-    if found == expected:
-        _fail_without_effect("`ignore` has no effect", found)
+    case.expect_effect("ignore", replace(step, ignore=torch.zeros_like(own).scatter(1, hardest, True)))
 
 
 @LOSSES.property(after=("value",))
@@ -325,18 +319,15 @@ def masked_vectors(case: LossCase) -> None:
 @LOSSES.property(after=("value",))
 def teacher_effective(case: LossCase) -> None:
     """It depends on the teacher's scores."""
-    step = _with_teacher(case)
+    step = case.taught()
     assert step.teacher is not None
-    expected = case.total(step)
-    found = case.total(replace(step, teacher=step.teacher * torch.tensor([1.0, 2.0]).repeat(QUERIES)))
-    if found == expected:
-        _fail_without_effect("`teacher` has no effect", found)
+    case.expect_effect("teacher", replace(step, teacher=step.teacher * torch.tensor([1.0, 2.0]).repeat(QUERIES)))
 
 
 @LOSSES.property(after=("value",))
 def teacher_needed(case: LossCase) -> None:
     """Without a teacher it says what is missing, if it needs one (InputError)."""
-    step = _with_teacher(case)
+    step = case.taught()
     try:
         case.value(replace(step, teacher=None))
     except InputError:
@@ -347,27 +338,11 @@ def teacher_needed(case: LossCase) -> None:
 @LOSSES.property(after=("value",))
 def teacher_missing(case: LossCase) -> None:
     """Where the teacher lacks some scores of a query, or all (NaN), loss and gradients are finite."""
-    step = _with_teacher(case)
+    step = case.taught()
     assert step.teacher is not None
     step.teacher[0] = float("nan")
     step.teacher[1, step.positives[1] + 1] = float("nan")
     expect_finite("with missing scores of the teacher", case, step)
-
-
-def _check_without_teacher(case: LossCase) -> None:
-    """A loss with a teacher may learn from it alone, who says which passages are good."""
-    if case.loss().needs_teacher:
-        leave_out("it learns from a teacher.")
-
-
-def _with_teacher(case: LossCase) -> Step:
-    if not case.loss().needs_teacher:
-        leave_out("it needs no teacher.")
-    return case.step()
-
-
-def _fail_without_effect(problem: str, found: Tensor) -> None:
-    fail(problem, expected="another loss", found=found.item(), difference=0.0)
 
 
 def _with_masked_vector(texts: Representation) -> Representation:
@@ -381,8 +356,6 @@ def _with_masked_vector(texts: Representation) -> Representation:
 
 
 _STEPS = 12
-
-
 _LATER = (Progress(3, 2.0, 10), Progress(1000, 20.0, 100_000))
 
 
@@ -432,9 +405,7 @@ def mean_over_queries(case: LossCase) -> None:
     seen = []
     for times in (1, 2, 3):
         rows = torch.arange(QUERIES).repeat(times)
-        several = replace(step, queries=step.queries.rows(rows), positives=step.positives[rows])
-        several.teacher = None if step.teacher is None else step.teacher[rows]
-        seen.append(case.total(several).item())
+        seen.append(case.total(step.rows(rows)).item())
     growth = seen[1] - seen[0]
     # A loss over pairs of queries may grow, but not evenly.
     if abs(growth) > 1e-3 * abs(seen[0]) and abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth):
@@ -524,12 +495,6 @@ def parameters_trained(case: LossCase) -> None:
         backward(case.total(case.step(), loss))
 
 
-@LOSSES.property(after=("value",), once=True)
-def options_effective(case: LossCase) -> None:
-    """Every option changes the loss or its gradient."""
-    expect_effects(registry.get("loss", case.name), case.options, lambda options: _behaviour(case, options))
-
-
 def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
     """The loss and its gradients in all forms that it takes, at several places of a training."""
     loss = case.create(options)
@@ -549,8 +514,11 @@ def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
     return found
 
 
+add_option_properties(LOSSES, _behaviour, after=("value",))
+
+
 def _margin(step: Step) -> float:
-    """How far the positives' scores are above those of each query's own negative, on average."""
+    """The mean difference of scores between a query's positive and its own negative."""
     with torch.no_grad():
         compared = step.compared()
     rows = torch.arange(QUERIES)

@@ -12,9 +12,13 @@ from typing import Any, Literal
 
 import torch
 
+from retrievalkit import registry
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.registry import Option, convert, options
-from retrievalkit_testing.properties import fail
+from retrievalkit_testing.properties import Kit, fail
+
+_POSITIONAL = {"encoder": 1, "pooler": 1, "pretrainer": 2}
+"""Number of arguments before the options."""
 
 _NUMBERS = (1, 2, 0, 3, -1, -2, 5, 16, 64)
 _FRACTIONS = (0.5, 2.0, 0.1, 1.0, 0.0, 10.0)
@@ -24,9 +28,27 @@ _TRIED_TOGETHER = 3
 """Values tried of each of two options."""
 
 
-def expect_typed_keywords(component: type, positional: int) -> None:
+def add_option_properties(
+    kit: Kit[Any], behaviour: Callable[[Any, Mapping[str, Any]], Sequence[Any]], *, after: Sequence[str]
+) -> None:
+    """Add the properties of options to a kit, whose components behave as a function of a case and options says."""
+
+    @kit.property(once=True)
+    def options_typed(case: Any) -> None:
+        """Options are keyword-only arguments with types, which the defaults fit."""
+        expect_typed_keywords(registry.get(kit.kind, case.name), kit.kind)
+
+    @kit.property(after=after, once=True)
+    def options_effective(case: Any) -> None:
+        """Every option changes an output, a sample, the loss or a gradient."""
+        component = registry.get(kit.kind, case.name)
+        expect_effects(component, case.options, lambda options: behaviour(case, options))
+
+
+def expect_typed_keywords(component: type, kind: str) -> None:
     """Expect that every option is a keyword-only argument with a type that its default fits."""
     constructor = component.__init__  # type: ignore[misc]
+    positional = 1 if getattr(component, "wraps", False) is True else _POSITIONAL.get(kind, 0)
     if constructor is torch.nn.Module.__init__:
         return  # it has none of its own, and so no option
     arguments = list(inspect.signature(constructor).parameters.values())[1 + positional :]

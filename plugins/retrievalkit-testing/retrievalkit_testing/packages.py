@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from urllib.parse import unquote, urlparse
 
 from retrievalkit import contracts, registry
@@ -25,18 +25,6 @@ from retrievalkit_testing.properties import Kit, Place, PropertyError, fail, lea
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 _SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Started:
-    """What a start of a module in a process of its own showed; see `processes.import_plugin`."""
-
-    printed: str
-    error: str
-    heavy: str
-    file: str
-    line: int
-    seconds: float
 
 
 class PackageCase:
@@ -124,17 +112,18 @@ class PackageCase:
         return Place(str(file), next((row for row, line in enumerate(lines, 1) if re.search(pattern, line)), 1))
 
     @cached_property
-    def starts(self) -> list[Started]:
+    def starts(self) -> list[SimpleNamespace]:
         """How each of its modules starts, in a process of its own."""
         return [self.start(one) for one in self.modules]
 
-    def start(self, module: str, path: Path | None = None) -> Started:
-        """How a module starts in a process of its own, which imports from `path` first."""
+    def start(self, module: str, path: Path | None = None) -> SimpleNamespace:
+        """The result of `processes.import_plugin` for a module, whose process imports from `path` first."""
         file = self.file_of(module) if self.is_file else ""
         _, seen, printed = started("import_plugin", module, file, seconds=_SECONDS, path=path)
         if seen is None:
-            return Started("", printed.rpartition("\n")[2], "", self.file_of(module), 1, 0.0)
-        return Started(printed=printed, **seen)
+            seen = {"error": printed.rpartition("\n")[2], "heavy": "", "file": self.file_of(module), "line": 1}
+            seen["seconds"], printed = 0.0, ""
+        return SimpleNamespace(printed=printed, **seen)
 
 
 def same_name(one: str, other: str) -> bool:
@@ -150,7 +139,6 @@ PACKAGES: Kit[PackageCase] = Kit(
 
 CONTRACTS = {"encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer"}
 """Kinds whose components are a class of the contract."""
-_POSITIONAL = {"encoder": 1, "pooler": 1, "loss": 0, "indexer": 0, "pretrainer": 2}
 _MOST_SECONDS = 0.25
 _VERSION = r"v?(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?"
 _BUILD_SECONDS = 180.0
@@ -233,9 +221,8 @@ def typed_options(case: PackageCase) -> str:
     """All options are keyword-only arguments with a type that their default fits."""
     count = 0
     for component, loaded in _classes(case):
-        positional = 1 if getattr(loaded, "wraps", False) is True else _POSITIONAL[component.kind]
         try:
-            expect_typed_keywords(loaded, positional)
+            expect_typed_keywords(loaded, component.kind)
         except PropertyError as error:
             error.problem = f"{component.kind} '{component.name}': {error.problem}"
             error.place = of_component(loaded, method=error.method, source=error.source)
@@ -329,7 +316,7 @@ def wheel(case: PackageCase) -> str:
 
 
 def _wheel(case: PackageCase, folder: Path) -> Path:
-    """Build it of a copy, with what is installed: nothing is downloaded."""
+    """Build it of a copy, with installed packages: nothing is downloaded."""
     project = tomllib.loads((case.root / "pyproject.toml").read_text(encoding="utf-8"))
     needed = [re.split(r"[^\w.-]", one)[0] for one in project.get("build-system", {}).get("requires", ["setuptools"])]
     for one in (*needed, "pip"):

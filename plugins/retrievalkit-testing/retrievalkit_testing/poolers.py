@@ -6,7 +6,6 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 from unittest import mock
 
@@ -16,14 +15,9 @@ from torch import Tensor, nn
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
 from retrievalkit.contracts.commands import Retriever
-from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit_testing.option_effects import add_option_properties, required_values
 from retrievalkit_testing.properties import Kit, backward, expect_close, expect_equal, fail, leave_out, trained
 from retrievalkit_testing.samples import on_models
-
-
-def copied(states: TokenStates) -> TokenStates:
-    """The same values in memory of their own, as leaves of no graph."""
-    return _mapped(states, lambda tensor: tensor.detach().clone())
 
 
 def selected(states: TokenStates, rows: Tensor) -> TokenStates:
@@ -100,8 +94,6 @@ TEXTS: tuple[Text, ...] = (
     ("", "the city of rome"),
     ("", "which language is spoken in iceland and which currency do people use in the city"),
 )
-
-
 LONG: Text = ("Peru", "the seat of government is the city of lima , and people pay with the sol . " * 5)
 
 
@@ -136,14 +128,6 @@ class PoolerCase:
             self._towers[key] = copy.deepcopy(_ENCODERS[self.model, key])
         return self._towers[key]
 
-    def retriever(self) -> Retriever:
-        """A whole retriever with the pooler, in eval mode: a copy."""
-        return copy.deepcopy(self._retriever)
-
-    @cached_property
-    def _retriever(self) -> Retriever:
-        return self.created()
-
     def created(self, **settings: Any) -> Retriever:
         """A whole retriever with the pooler, made anew."""
         retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
@@ -169,7 +153,12 @@ class PoolerCase:
             batch = tower.collate(tower.tokenize(texts, side), side)
             with torch.no_grad():
                 self._states[key] = tower(batch, layers)
-        return copied(self._states[key])
+        return _mapped(self._states[key], lambda tensor: tensor.detach().clone())
+
+    def output(self, side: Side, states: TokenStates | None = None, *, training: bool = False) -> Representation:
+        """The output of the pooler, by default for the texts of the kit."""
+        pooler, given = self.pooler().train(training), states
+        return pooled(pooler, self.states(side, training=training) if given is None else given, side)
 
     def padded_sides(self) -> Iterator[Side]:
         """The sides whose texts are padded: not those that are filled up with [MASK]-like tokens, which count."""
@@ -224,22 +213,12 @@ def objective(representation: Representation) -> Tensor:
     return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))).sum()
 
 
-@POOLERS.property(once=True)
-def options_typed(case: PoolerCase) -> None:
-    """Options are keyword-only arguments with types, which the defaults fit."""
-    expect_typed_keywords(type(case.pooler()), positional=1)
-
-
 @POOLERS.property()
 def output(case: PoolerCase) -> None:
     """A text has at least one vector, or weights, of the shapes that the contract names."""
     for side in SIDES:
         for training in (False, True):
-            pooler, states = case.pooler().train(training), case.states(side, training=training)
-            with torch.no_grad():
-                found = pooler(states, side)
-            problem = _problem_of_form(found, len(TEXTS))
-            if problem:
+            if problem := _problem_of_form(case.output(side, training=training), len(TEXTS)):
                 mode = "training" if training else "eval"
                 fail(f"{side} in {mode} mode: {problem[0]}", expected=problem[1], found=problem[2])
 
@@ -272,14 +251,11 @@ def states_unchanged(case: PoolerCase) -> None:
     for side in SIDES:
         for training in (False, True):
             before, states = (case.states(side, training=training) for _ in range(2))
-            with torch.no_grad():
-                case.pooler().train(training)(states, side)
+            case.output(side, states, training=training)
             for number, layer in before.layers.items():
-                problem = f"{side}: the states of layer {number} are changed in place"
-                expect_equal(problem, states.layers[number], layer)
+                expect_equal(f"{side}: the states of layer {number} are changed in place", states.layers[number], layer)
             for name in ("attention_mask", "input_ids", "special_mask"):
-                problem = f"{side}: {name} is changed in place"
-                expect_equal(problem, getattr(states, name), getattr(before, name))
+                expect_equal(f"{side}: {name} is changed in place", getattr(states, name), getattr(before, name))
 
 
 @POOLERS.property(after=("output",))
@@ -289,7 +265,7 @@ def no_draws_in_eval(case: PoolerCase) -> None:
         seen = []
         for seed in (0, 1):
             torch.manual_seed(seed)
-            seen.append(values_of(pooled(case.pooler(), case.states(side), side)))
+            seen.append(values_of(case.output(side)))
         problem = f"{side}: another seed changes the output in eval mode (dropout that is left on?)"
         expect_equal(problem, seen[1], seen[0])
 
@@ -297,11 +273,9 @@ def no_draws_in_eval(case: PoolerCase) -> None:
 @POOLERS.property(after=("output", "no_draws_in_eval"))
 def same_twice(case: PoolerCase) -> None:
     """The same texts give the same output the second time, in bytes."""
-    for side in SIDES:
+    for side, other in (SIDES, SIDES[::-1]):
         pooler = case.pooler()
-        first, _, again = (
-            values_of(pooled(pooler, case.states(one), one)) for one in (side, SIDES[side == SIDES[0]], side)
-        )
+        first, _, again = (values_of(pooled(pooler, case.states(one), one)) for one in (side, other, side))
         expect_equal(f"{side}: the output is another one the second time", again, first)
 
 
@@ -309,16 +283,14 @@ def same_twice(case: PoolerCase) -> None:
 def finite(case: PoolerCase) -> None:
     """All values are finite."""
     for side in SIDES:
-        expect_finite(side, pooled(case.pooler(), case.states(side), side))
+        expect_finite(side, case.output(side))
 
 
 @POOLERS.property(after=("output",))
 def sides_agree(case: PoolerCase) -> None:
     """Queries and documents have vectors and weights of the same sizes, so that they can be compared."""
     for training in (False, True):
-        found = {
-            side: pooled(case.pooler().train(training), case.states(side, training=training), side) for side in SIDES
-        }
+        found = {side: case.output(side, training=training) for side in SIDES}
         for what in ("vectors", "weights"):
             tensors = {side: getattr(found[side], what) for side in SIDES}
             sizes = {side: 0 if one is None else one.shape[-1] for side, one in tensors.items()}
@@ -330,7 +302,7 @@ def sides_agree(case: PoolerCase) -> None:
 @POOLERS.property(after=("output", "finite"))
 def weights_not_negative(case: PoolerCase) -> None:
     """Weights over a vocabulary are 0 or above."""
-    found = {side: pooled(case.pooler(), case.states(side), side).weights for side in SIDES}
+    found = {side: case.output(side).weights for side in SIDES}
     if all(one is None for one in found.values()):
         leave_out("it makes no weights.")
     for side, weights in found.items():
@@ -345,7 +317,7 @@ def padding(case: PoolerCase) -> None:
     for side in case.padded_sides():
         for row in range(len(TEXTS)):
             text = of_one(case.states(side), row)
-            expected, found = (values_of(pooled(case.pooler(), one, side)) for one in (text, widened(text, 3)))
+            expected, found = (values_of(case.output(side, one)) for one in (text, widened(text, 3)))
             expect_close(f"{side}: padding on the right changes the output", found, expected)
 
 
@@ -353,8 +325,8 @@ def padding(case: PoolerCase) -> None:
 def padding_left(case: PoolerCase) -> None:
     """Padding on the left, as of some decoders, gives what padding on the right gives."""
     for side in case.padded_sides():
-        expected = values_of(pooled(case.pooler(), case.states(side), side))
-        found = values_of(pooled(case.pooler(), left_padded(widened(case.states(side), 3)), side))
+        expected = values_of(case.output(side))
+        found = values_of(case.output(side, left_padded(widened(case.states(side), 3))))
         expect_close(f"{side}: padding on the left changes the output", found, expected)
 
 
@@ -363,8 +335,8 @@ def batch_order(case: PoolerCase) -> None:
     """The order of a batch changes nothing."""
     for side in SIDES:
         turned = torch.arange(len(TEXTS)).flip(0)
-        expected = pooled(case.pooler(), case.states(side), side)
-        found = pooled(case.pooler(), selected(case.states(side), turned), side).rows(turned)
+        expected = case.output(side)
+        found = case.output(side, selected(case.states(side), turned)).rows(turned)
         expect_close(f"{side}: the order of the batch changes the output", values_of(found), values_of(expected))
 
 
@@ -372,38 +344,25 @@ def batch_order(case: PoolerCase) -> None:
 def batch_size(case: PoolerCase) -> None:
     """A text gives the same whatever other texts are in its batch."""
     for side in SIDES:
-        together = pooled(case.pooler(), case.states(side), side)
+        together = case.output(side)
         for row in range(len(TEXTS)):
-            one = slice(row, row + 1)
-            alone = pooled(case.pooler(), selected(case.states(side), torch.tensor([row])), side)
-            problem = f"{side}: the size of the batch changes the output"
-            expect_close(problem, values_of(alone), values_of(together.rows(one)))
-
-
-@POOLERS.property(after=("output", "finite", "padding", "batch_order", "batch_size"))
-def encoded_alone(case: PoolerCase) -> None:
-    """With its encoder a text gives the same alone as in a batch, where it is padded."""
-    for side in SIDES:
-        retriever = case.retriever()
-        together = retriever.encode(TEXTS, side)
-        for row, text in enumerate(TEXTS):
-            alone = retriever.encode([text], side)
-            problem = f"{side}: padding or batch size changes the output"
-            expect_close(problem, values_of(alone), values_of(together.rows(slice(row, row + 1))))
+            alone = case.output(side, selected(case.states(side), torch.tensor([row])))
+            expected = values_of(together.rows(slice(row, row + 1)))
+            expect_close(f"{side}: the size of the batch changes the output", values_of(alone), expected)
 
 
 @POOLERS.property(after=("output", "finite"))
 def one_token(case: PoolerCase) -> None:
     """A text of one token has a finite output."""
     for side in SIDES:
-        expect_finite(f"{side}, a text of one token", pooled(case.pooler(), case.states(side, [("", "rome")]), side))
+        expect_finite(f"{side}, a text of one token", case.output(side, case.states(side, [("", "rome")])))
 
 
 @POOLERS.property(after=("output", "finite"))
 def empty_text(case: PoolerCase) -> None:
     """A text without words, of special tokens alone or of no token, has a finite output."""
     for side in SIDES:
-        found = pooled(case.pooler(), case.states(side, [("", ""), TEXTS[0]]), side)
+        found = case.output(side, case.states(side, [("", ""), TEXTS[0]]))
         expect_finite(f"{side}, a text of special tokens alone", found)
 
 
@@ -412,17 +371,17 @@ def long_text(case: PoolerCase) -> None:
     """A text of 512 tokens has a finite output, in bf16 too."""
     for side in SIDES:
         states = repeated(case.states(side), 512)
-        expect_finite(f"{side}, a text of 512 tokens", pooled(case.pooler(), states, side))
+        expect_finite(f"{side}, a text of 512 tokens", case.output(side, states))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            expect_finite(f"{side}, a text of 512 tokens in bf16", pooled(case.pooler(), states, side))
+            expect_finite(f"{side}, a text of 512 tokens in bf16", case.output(side, states))
 
 
 @POOLERS.property(after=("output", "finite", "empty_text"))
 def finite_in_bf16(case: PoolerCase) -> None:
     """In bf16 all values are finite."""
+    retriever = case.created()
     for side in SIDES:
-        found = case.retriever().encode([*TEXTS, ("", "")], side, precision="bf16")
-        expect_finite(f"{side}, in bf16", found)
+        expect_finite(f"{side}, in bf16", retriever.encode([*TEXTS, ("", "")], side, precision="bf16"))
 
 
 @POOLERS.property(after=("output", "finite"))
@@ -485,7 +444,7 @@ def indexed_as_scored(case: PoolerCase) -> None:
             states = case.states(side, training=True)
             seen.append(pooled(copy.deepcopy(training), states, side).as_indexed())
         scored, other = (values_of(one) for one in seen)
-        indexed = values_of(pooled(case.pooler(), case.states(side), side).as_indexed())
+        indexed = values_of(case.output(side).as_indexed())
         if scored.shape != other.shape or not torch.equal(scored, other):
             leave_out("in training it draws at random.")
         if scored.numel() != indexed.numel():
@@ -498,7 +457,7 @@ def indexed_as_scored(case: PoolerCase) -> None:
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"), once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
     """Saved and loaded it gives equal bytes, whatever the parameters have become."""
-    retriever = case.retriever()
+    retriever = case.created()
     _stirred(retriever.pooler)
     _expect_restored(retriever, "saving and loading change the output")
 
@@ -506,7 +465,7 @@ def saved_and_loaded(case: PoolerCase) -> None:
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"), once=True)
 def trained_state_saved(case: PoolerCase) -> None:
     """What training changes besides parameters, such as a running mean, is saved too."""
-    retriever = case.retriever()
+    retriever = case.created()
     retriever.pooler.train()
     with torch.no_grad():
         for side in (*SIDES, *SIDES):
@@ -528,12 +487,6 @@ def separate_towers(case: PoolerCase) -> None:
             backward(total)
         elif any(_change_by(case, side, number) for number in case.states(side, training=True).layers):
             fail(f"with an encoder for each side no gradient reaches that of the {side} side")
-
-
-@POOLERS.property(after=("output", "no_draws_in_eval", "same_twice"), once=True)
-def options_effective(case: PoolerCase) -> None:
-    """Every option changes an output or a gradient."""
-    expect_effects(type(case.pooler()), case.options, lambda options: _behaviour(case, options))
 
 
 def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
@@ -562,6 +515,9 @@ def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
             tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
             found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
     return [*found, *(one.grad for one in pooler.parameters())]
+
+
+add_option_properties(POOLERS, _behaviour, after=("output", "no_draws_in_eval", "same_twice"))
 
 
 def _stirred(pooler: Pooler) -> Pooler:

@@ -19,7 +19,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Batch, Encoder, LossValue, Needs, Pretrainer, Progress
 from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.data.spans import Document, draw_spans, token_ends
-from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit_testing.option_effects import add_option_properties, required_values
 from retrievalkit_testing.properties import (
     Kit,
     backward,
@@ -37,10 +37,8 @@ Values = dict[str, Any]
 
 _START = Progress(0, 0.0, 10)
 
-
 _DRAWS = 12
-"""Losses of which a mean is taken where a pretrainer draws in `forward`."""
-
+"""Number of losses in a mean where a pretrainer draws in `forward`."""
 
 _ENCODERS: dict[tuple[str, int, str], Encoder] = {}
 """Encoders by model, length and what they were prepared for: they are made once in a process."""
@@ -149,19 +147,8 @@ PRETRAINERS: Kit[PretrainerCase] = Kit("pretrainer", _cases, method="forward")
 def tensors_of(values: Mapping[str, Any]) -> dict[str, Tensor]:
     """Every tensor of a batch by name; those of a Batch as NAME.FIELD."""
     found: dict[str, Tensor] = {}
-    for name, one in values.items():
-        if isinstance(one, Tensor):
-            found[name] = one
-        elif isinstance(one, Batch):
-            parts = {part.name: getattr(one, part.name) for part in fields(one)}
-            found |= {f"{name}.{part}": tensor for part, tensor in parts.items() if tensor is not None}
+    _changed(values, lambda name, tensor: found.setdefault(name, tensor))
     return found
-
-
-@PRETRAINERS.property(once=True)
-def options_typed(case: PretrainerCase) -> None:
-    """Options are keyword-only arguments with types, which the defaults fit."""
-    expect_typed_keywords(type(case.pretrainer()), positional=2)
 
 
 @PRETRAINERS.property()
@@ -298,16 +285,13 @@ def parts(case: PretrainerCase) -> None:
         if (added := sum(one[name] for one in own)) != count:
             problem = f"the counts of '{name}' in the parts of a step do not add up to that of the whole step"
             fail(problem, expected=count, found=added, difference=abs(added - count), method="counts")
-    expected, errors = case.mean_loss(made, values)
-    found = 0.0
-    for half, of_half in zip(halves, own, strict=True):
-        weights = {name: count / max(1, counts[name]) for name, count in of_half.items()}
-        mean, error = case.mean_loss(made, half, weights)
-        found, errors = found + mean, errors + error
-    difference = abs(found - expected)
-    if difference > 2e-5 * max(1.0, abs(expected)) + 5 * errors:
-        problem = "the loss of the parts, weighed by `counts`, is not that of the whole step"
-        fail(problem, expected=expected, found=found, difference=difference, method="collate")
+    means = [
+        case.mean_loss(made, half, {name: count / max(1, counts[name]) for name, count in of_half.items()})
+        for half, of_half in zip(halves, own, strict=True)
+    ]
+    problem = "the loss of the parts, weighed by `counts`, is not that of the whole step"
+    total = (sum(mean for mean, _ in means), sum(error for _, error in means))
+    _expect_mean(problem, total, case.mean_loss(made, values), method="collate")
 
 
 @PRETRAINERS.property(after=("value",))
@@ -323,13 +307,17 @@ def finite_in_bf16(case: PretrainerCase) -> None:
 def _expect_same_loss(case: PretrainerCase, change: Callable[[Values], Values], problem: str) -> None:
     made = case.stirred()
     values = case.batch(made)
-    (expected, error), (found, other) = (case.mean_loss(made, one) for one in (values, change(values)))
-    difference = abs(found - expected)
-    if difference > 2e-5 * max(1.0, abs(expected)) + 5 * (error + other):
-        fail(problem, expected=expected, found=found, difference=difference)
+    _expect_mean(problem, case.mean_loss(made, change(values)), case.mean_loss(made, values))
 
 
-def _changed(values: Values, change: Callable[[str, Tensor], Tensor]) -> Values:
+def _expect_mean(problem: str, found: tuple[float, float], expected: tuple[float, float], **where: Any) -> None:
+    """Expect the same mean, but for rounding and the standard errors."""
+    difference = abs(found[0] - expected[0])
+    if difference > 2e-5 * max(1.0, abs(expected[0])) + 5 * (found[1] + expected[1]):
+        fail(problem, expected=expected[0], found=found[0], difference=difference, **where)
+
+
+def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> Values:
     """A batch with each tensor, named as in `tensors_of`, by a function."""
     made: Values = {}
     for name, one in values.items():
@@ -389,21 +377,14 @@ def gradient(case: PretrainerCase) -> None:
         fail("no gradient reaches the encoder", expected="a gradient", found="none")
     for name, one in weights.items():
         if one.requires_grad and (one.grad is None or not one.grad.any()):
-            change = _change_by(case, made, values, one)
+            before = one.detach().clone()
+            with torch.no_grad():
+                one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(6)))
+                change = abs(float(case.loss(made, values).total) - float(total))
+                one.copy_(before)
             if change > 1e-6 * abs(total.item()):
                 found = f"none, where other values change the loss by {change:.3g}"
                 fail(f"no gradient reaches '{name}' of the encoder", expected="a gradient", found=found)
-
-
-def _change_by(case: PretrainerCase, made: Pretrainer, values: Values, weight: Tensor) -> float:
-    """How much the loss changes with other values of a weight."""
-    before = weight.detach().clone()
-    with torch.no_grad():
-        first = float(case.loss(made, values).total)
-        weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(6))
-        second = float(case.loss(made, values).total)
-        weight.copy_(before)
-    return abs(second - first)
 
 
 @PRETRAINERS.property(after=("value", "gradient"))
@@ -470,12 +451,6 @@ def saved_and_loaded(case: PretrainerCase) -> None:
                 expect_close("saving and loading change the vocabulary head", *logits, method="save")
 
 
-@PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"), once=True)
-def options_effective(case: PretrainerCase) -> None:
-    """Every option changes samples, masks, the loss or its gradient."""
-    expect_effects(registry.get("pretrainer", case.name), case.options, lambda options: _behaviour(case, options))
-
-
 def _behaviour(case: PretrainerCase, options: Mapping[str, Any]) -> list[Any]:
     made = case.create(options).eval()
     values = case.batch(made)
@@ -484,6 +459,9 @@ def _behaviour(case: PretrainerCase, options: Mapping[str, Any]) -> list[Any]:
     counts = [made.samples(one) for one in case.documents]
     gradients = [one.grad for one in made.parameters()]
     return [counts, *tensors_of(values).values(), found.total.detach(), sorted(found.terms), *gradients]
+
+
+add_option_properties(PRETRAINERS, _behaviour, after=("value", "same_twice", "draws_from_generator"))
 
 
 def _train(made: Pretrainer, values: Values, steps: range, state: dict[str, Any] | None = None) -> dict[str, Any]:

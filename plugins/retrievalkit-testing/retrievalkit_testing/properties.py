@@ -46,31 +46,34 @@ class Place:
 
 
 def of_component(component: type, *, method: str = "", source: str = "") -> Place | None:
-    """The line of a component's class to look at; None if its source cannot be read."""
+    """The line of a component's class to look at; None if its source cannot be read.
+
+    Args:
+        component: The class.
+        method: Look at this method of it or of its base, or at the only one that it defines.
+        source: A regular expression for the line, such as that of an option.
+    """
     classes = [one for one in component.__mro__ if _file(one) is not None and _file(one) == _file(component)]
     constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
+    places: list[tuple[Any, str]] = []
     # A constructor first: a docstring names options too.
-    for one in (*constructors, *classes) if source else ():
-        lines, first = _source(one)
-        for number, line in enumerate(lines):
-            if re.search(source, line):
-                return Place(str(_file(component)), first + number, one.__qualname__)
-    for owner, name in _methods(component, classes, method):
-        lines, first = _source(vars(owner)[name])
-        return Place(str(_file(owner)), first + _definition(lines), f"{owner.__qualname__}.{name}")
-    if not classes:
-        return None
-    lines, first = _source(component)
-    return Place(str(_file(component)), first + _definition(lines), component.__qualname__)
-
-
-def _methods(component: type, classes: Sequence[type], method: str) -> Iterator[tuple[type, str]]:
-    """The method to look at: that of the class, or what it defines in its place, or that of its base."""
+    places += [(one, source) for one in (*constructors, *classes) if source]
     own = [name for name, one in vars(component).items() if inspect.isroutine(one) and name != "__init__"]
     if method in own or (method and len(own) == 1):
-        yield component, method if method in own else own[0]
+        places.append((vars(component)[method if method in own else own[0]], ""))
     elif not own:
-        yield from ((owner, method) for owner in classes if inspect.isroutine(vars(owner).get(method)))
+        places += [(vars(owner)[method], "") for owner in classes if inspect.isroutine(vars(owner).get(method))]
+    for thing, pattern in (*places, *((one, "") for one in classes[:1])):
+        try:
+            lines, first = inspect.getsourcelines(thing)
+        except (OSError, TypeError):
+            lines, first = [], 1
+        for number, line in enumerate(lines):
+            if re.search(pattern or r"^\s*(async def|def|class) ", line):
+                return Place(str(_file(component)), first + number, thing.__qualname__)
+        if not pattern:
+            return Place(str(_file(component)), first, thing.__qualname__)
+    return None
 
 
 def of_exception(component: type, error: BaseException) -> Place | None:
@@ -95,26 +98,10 @@ def _file(component: type) -> str | None:
         return None
 
 
-def _source(thing: object) -> tuple[list[str], int]:
-    """The lines of a class or function, and the number of the first of them."""
-    try:
-        return inspect.getsourcelines(thing)  # type: ignore[arg-type]
-    except (OSError, TypeError):
-        return [], 1
-
-
-def _definition(lines: list[str]) -> int:
-    """Which of the lines has `class` or `def`, below its decorators."""
-    return next((number for number, line in enumerate(lines) if re.match(r"\s*(async def|def|class) ", line)), 0)
-
-
 class Case(Protocol):
-    """What properties are tried on: a component in some setting, which the label names, such as "bert, fp32"."""
+    """A component in some setting, which the label names, such as "bert, fp32"; properties are tried on it."""
 
-    @property
-    def label(self) -> str:
-        """The setting, for messages."""
-        ...
+    label: str
 
 
 C = TypeVar("C", bound=Case)
@@ -123,24 +110,16 @@ Check = Callable[[C], str | None]
 
 
 class PropertyError(AssertionError):
-    """A component lacks a property.
-
-    Raised by a property with the first arguments alone; the kit adds the rest.
+    """A component lacks a property. The kit adds name and statement of the property, the case and the component.
 
     Args:
-        problem: What is wrong, without a full stop.
-        expected: What should have been found, as text or number.
-        found: What was.
-        difference: How far the two are apart, if they are numbers.
+        problem: The problem, without a full stop.
+        expected: The value that the property asks for.
+        found: The value of the component.
+        difference: Between the two, if they are numbers.
         method: The method of the component to look at.
         source: A regular expression for the line of the component's class to look at, such as that of an option.
         place: File and line to look at, if they are known.
-
-    Attributes:
-        property: Name of the property, such as "padding".
-        statement: What the property states.
-        case: The setting in which it failed, such as "bert, fp32".
-        component: Kind and name, such as "pooler 'mean'".
     """
 
     def __init__(
@@ -183,14 +162,12 @@ class PropertyError(AssertionError):
 
 @dataclass(frozen=True)
 class Property(Generic[C]):
-    """A named property.
+    """A property with the name of its function, whose docstring states it.
 
     Attributes:
-        name: The name of its function.
-        statement: What it states: the first line of the function's docstring.
         check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there;
-            may return what it measured.
-        after: Properties that it rests on: if one of these fails, it is left out.
+            may return measurements.
+        after: Properties on which it rests: if one of these fails, it is left out.
         once: Whether it is tried on the first case that supports it alone.
     """
 
@@ -203,7 +180,7 @@ class Property(Generic[C]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one property: it holds, it failed, or it was left out."""
+    """The outcome of one property: it holds, it failed, or it was left out."""
 
     property: str
     statement: str
@@ -214,7 +191,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of all properties of a component, in the order in which to read them."""
+    """The outcomes of all properties of a component, in the order in which to read them."""
 
     component: str
     outcomes: Sequence[Outcome]
@@ -366,6 +343,39 @@ class Kit(Generic[C]):
     def check(self, name: str, **settings: Any) -> None:
         """Try all properties of a component. See `report`."""
         self.report(name, first=True, **settings).check()
+
+
+def accepted(
+    cases: Sequence[C],
+    trial: Callable[[C], object],
+    *,
+    refusal: type[Exception] = UnsupportedError,
+    none: str = "",
+    method: str = "",
+) -> list[C]:
+    """The cases that a component does not refuse when they are tried; other errors are for the properties to find.
+
+    Raises:
+        Exception: It refuses all, and `none` does not say what is wrong then.
+        PropertyError: It refuses all, and `none` does.
+    """
+    taken, refusals = [], dict[str, Exception]()
+    for case in cases:
+        try:
+            with torch.no_grad():
+                trial(case)
+        except refusal as error:
+            refusals[case.label] = error
+            continue
+        except Exception:  # noqa: BLE001 - a component may raise anything
+            pass
+        taken.append(case)
+    if taken:
+        return taken
+    if none:
+        told = " ".join(f"{label}: {error}" for label, error in refusals.items())
+        fail(f"{none} {told}".rstrip("."), method=method)
+    raise next(iter(refusals.values()))
 
 
 @contextmanager

@@ -30,6 +30,12 @@ from retrievalkit.models.pretrainers.mlm import MaskedLanguageModel as Mlm
 from retrievalkit.scoring import scores
 from retrievalkit.scoring.lexical import max_saturated, text_mask, token_loss
 
+
+def after(method, change):
+    """A method whose result is changed."""
+    return lambda self, *arguments: change(method(self, *arguments))
+
+
 # --- encoders ------------------------------------------------------------------------------------------------------
 
 
@@ -40,24 +46,45 @@ class SoundEncoder(Transformer):
     def lean(cls, model, **options):
         return cls(model, **options)
 
-    def states(self, batch, layers):
-        return super().forward(batch, layers)
 
-    def mapped(self, batch, layers, change):
-        states = super().forward(batch, layers)
-        return replace(states, layers={number: change(one) for number, one in states.layers.items()})
+def mapped(change):
+    """`forward` with other states of each layer."""
+    return {"forward": after(Transformer.forward, lambda states: replace(
+        states, layers={number: change(one) for number, one in states.layers.items()}))}  # fmt: skip
 
-    def collated(self, ids, side, **change):
-        batch = super().collate(ids, side)
-        return replace(batch, **{name: function(batch) for name, function in change.items()})
 
-    def with_length(self, change, texts, side):
-        """Tokenised with another maximum length."""
-        before, self.lengths[side] = self.lengths[side], change
+def collated(**changes):
+    """`collate` with other fields of the batch."""
+    return {"collate": after(Transformer.collate, lambda batch: replace(
+        batch, **{name: change(batch) for name, change in changes.items()}))}  # fmt: skip
+
+
+def tokenized(change):
+    """`tokenize` of other titles and texts."""
+    return {"tokenize": lambda self, texts, side: Transformer.tokenize(self, [change(*one) for one in texts], side)}
+
+
+def tokenized_to(length):
+    """`tokenize` with another maximum length, which a function of the encoder and the side gives."""
+
+    def tokenize(self, texts, side):
+        before, self.lengths[side] = self.lengths[side], length(self, side)
         try:
-            return super().tokenize(texts, side)
+            return Transformer.tokenize(self, texts, side)
         finally:
             self.lengths[side] = before
+
+    return tokenize
+
+
+def forward_with_all_tokens(self, batch, layers):
+    states = Transformer.forward(self, replace(batch, attention_mask=torch.ones_like(batch.attention_mask)), layers)
+    return replace(states, attention_mask=batch.attention_mask)
+
+
+def forward_below(self, batch, layers):
+    states = Transformer.forward(self, batch, range(self.info.layers + 1))
+    return replace(states, layers={one: states.layers[max(0, one - 1)] for one in layers})
 
 
 class LastIsTheOneBefore(SoundEncoder):
@@ -89,60 +116,47 @@ class LeanIsOther(SoundEncoder):
     @classmethod
     def lean(cls, model, **options):
         made = cls(model, **options)
-        made.forward = lambda batch, layers: made.mapped(batch, layers, lambda one: one * 1.01)
+        made.forward = lambda *one: mapped(lambda states: states * 1.01)["forward"](made, *one)
         return made
 
 
 ENCODERS: list[tuple[Any, ...]] = [
-    ("ignores_the_mask", "padding", SoundEncoder, {"forward": lambda self, batch, layers: replace(
-        self.states(replace(batch, attention_mask=torch.ones_like(batch.attention_mask)), layers),
-        attention_mask=batch.attention_mask)}),
-    ("one_layer_below", "layer_numbers", SoundEncoder, {"forward": lambda self, batch, layers: (
-        lambda made: replace(made, layers={one: made.layers[max(0, one - 1)] for one in layers})
-    )(self.states(batch, range(self.info.layers + 1)))}),
+    ("ignores_the_mask", "padding", SoundEncoder, {"forward": forward_with_all_tokens}),
+    ("one_layer_below", "layer_numbers", SoundEncoder, {"forward": forward_below}),
     ("last_is_the_one_before", "layer_numbers", LastIsTheOneBefore, {}),
     ("all_layers", "shape_of_states", SoundEncoder,
-     {"forward": lambda self, batch, layers: self.states(batch, range(self.info.layers + 1))}),
-    ("embeds_too_much", "layer_numbers", SoundEncoder,
-     {"embed": lambda self, batch: Transformer.embed(self, batch) * 2}),
-    ("words_are_special", "special_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
-        ids, side, special_mask=lambda batch: ~batch.special_mask & batch.attention_mask.bool())}),
-    ("nothing_is_special", "special_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
-        ids, side, special_mask=lambda batch: batch.special_mask & False)}),
-    ("padding_is_special", "special_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
-        ids, side, special_mask=lambda batch: batch.special_mask | (batch.attention_mask == 0))}),
-    ("mask_of_the_other_side", "batch_fields", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
-        ids, side, attention_mask=lambda batch: batch.attention_mask.flip(1))}),
+     {"forward": lambda self, batch, layers: Transformer.forward(self, batch, range(self.info.layers + 1))}),
+    ("embeds_too_much", "layer_numbers", SoundEncoder, {"embed": after(Transformer.embed, lambda one: one * 2)}),
+    ("words_are_special", "special_tokens", SoundEncoder,
+     collated(special_mask=lambda batch: ~batch.special_mask & batch.attention_mask.bool())),
+    ("padding_is_special", "special_tokens", SoundEncoder,
+     collated(special_mask=lambda batch: batch.special_mask | (batch.attention_mask == 0))),
+    ("mask_of_the_other_side", "batch_fields", SoundEncoder,
+     collated(attention_mask=lambda batch: batch.attention_mask.flip(1))),
     ("cuts_the_end_token", "truncation", SoundEncoder, {"tokenize": lambda self, texts, side: [
-        ids[: self.lengths[side]] for ids in self.with_length(512, texts, side)]}),
+        ids[: self.lengths[side]] for ids in tokenized_to(lambda *_: 512)(self, texts, side)]}),
     ("never_cuts", "truncation", NeverCuts, {}),
-    ("reads_no_title", "pairs", SoundEncoder, {"tokenize": lambda self, texts, side: Transformer.tokenize(
-        self, [("", text) for _, text in texts], side)}),
-    ("reads_no_text_after_a_title", "pairs", SoundEncoder, {"tokenize": lambda self, texts, side: Transformer.tokenize(
-        self, [("", title or text) for title, text in texts], side)}),
-    ("drops_out", "same_twice", SoundEncoder, {"forward": lambda self, batch, layers: self.mapped(
-        batch, layers, lambda one: functional.dropout(one, 0.1))}),
-    ("detached_states", "gradients", SoundEncoder,
-     {"forward": lambda self, batch, layers: self.mapped(batch, layers, torch.Tensor.detach)}),
+    ("reads_no_title", "pairs", SoundEncoder, tokenized(lambda _, text: ("", text))),
+    ("reads_no_text_after_a_title", "pairs", SoundEncoder, tokenized(lambda title, text: ("", title or text))),
+    ("drops_out", "same_twice", SoundEncoder, mapped(lambda one: functional.dropout(one, 0.1))),
+    ("detached_states", "gradients", SoundEncoder, mapped(torch.Tensor.detach)),
     ("unused_parameter_of_an_encoder", "gradients", UnusedParameterOfAnEncoder, {}),
     ("saves_the_start", "saved", SavesTheStart, {}),
-    ("half_states", "shape_of_states", SoundEncoder,
-     {"forward": lambda self, batch, layers: self.mapped(batch, layers, torch.Tensor.half)}),
-    ("extra_one_off", "extra_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
-        ids, side, extra=lambda batch: None if batch.extra is None else batch.extra + 1)}),
-    ("extra_beyond_the_length", "extra_tokens", SoundEncoder, {"tokenize": lambda self, texts, side: self.with_length(
-        self.lengths[side] + len(self.extra.ids[side]), texts, side)}),
+    ("half_states", "shape_of_states", SoundEncoder, mapped(torch.Tensor.half)),
+    ("extra_one_off", "extra_tokens", SoundEncoder,
+     collated(extra=lambda batch: None if batch.extra is None else batch.extra + 1)),
+    ("extra_beyond_the_length", "extra_tokens", SoundEncoder,
+     {"tokenize": tokenized_to(lambda self, side: self.lengths[side] + len(self.extra.ids[side]))}),
     ("fills_attended", "filled_with_masks", SoundEncoder, {"prepare": lambda self, needs: Transformer.prepare(
         self, replace(needs, fill_attended=bool(needs.mask_filled)))}),
-    ("not_a_number_in_bf16", "bf16", SoundEncoder, {"forward": lambda self, batch, layers: self.mapped(
-        batch, layers, lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)}),
+    ("not_a_number_in_bf16", "bf16", SoundEncoder,
+     mapped(lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)),
     ("lean_is_other", "lean", LeanIsOther, {}),
-    ("fails_on_empty", "odd_texts", SoundEncoder, {"tokenize": lambda self, texts, side: Transformer.tokenize(
-        self, [(title, text if text.split()[0] else "") for title, text in texts], side)}),
-    ("order_matters", "padding", SoundEncoder, {"forward": lambda self, batch, layers: self.mapped(
-        batch, layers, lambda one: one * (1 + 0.01 * torch.arange(len(batch))[:, None, None]))}),
-    ("names_too_few", "names_of_tokens", SoundEncoder,
-     {"tokens": lambda self, ids: Transformer.tokens(self, ids)[1:-1]}),
+    ("fails_on_empty", "odd_texts", SoundEncoder,
+     tokenized(lambda title, text: (title, text if text.split()[0] else ""))),
+    ("order_matters", "padding", SoundEncoder,
+     mapped(lambda one: one * (1 + 0.01 * torch.arange(len(one))[:, None, None]))),
+    ("names_too_few", "names_of_tokens", SoundEncoder, {"tokens": after(Transformer.tokens, lambda one: one[1:-1])}),
 ]  # fmt: skip
 
 # --- poolers -------------------------------------------------------------------------------------------------------
@@ -160,7 +174,6 @@ def weighed(hidden, mask, weights):
 
 
 def spread_of_words(self, states, side):
-    """The variance of the words, of which a text may have one alone."""
     words = text_mask(states)[:, :, None]
     count = words.sum(dim=1)
     mean = states.last.masked_fill(~words, 0.0).sum(dim=1) / count.clamp(min=1)
@@ -169,7 +182,6 @@ def spread_of_words(self, states, side):
 
 
 def changes_the_mask(self, states, side):
-    """The masks of the batch are changed in place."""
     states.attention_mask[:, 0] = 1
     states.special_mask[:, 0] = False
     states.attention_mask[:, -1] = 0
@@ -177,7 +189,6 @@ def changes_the_mask(self, states, side):
 
 
 def adds_the_last(self, hidden, mask):
-    """Something of the batch before is added."""
     pooled = Mean.pool(self, hidden, mask)
     self.before, added = float(pooled.mean()), self.before
     return pooled + added
@@ -303,46 +314,45 @@ class DefaultOfAnotherType(Mean):
         super().__init__(info)
 
 
+def pool(change):
+    """`pool` by the states and their mask."""
+    return {"pool": lambda self, hidden, mask: change(hidden, mask)}
+
+
 POOLERS: list[tuple[Any, ...]] = [
-    ("mean_over_padding", "padding", Mean, {"pool": lambda self, hidden, mask: hidden.mean(dim=1)},
+    ("mean_over_padding", "padding", Mean, pool(lambda hidden, _: hidden.mean(dim=1)),
      "query: padding on the right changes the output"),
-    ("max_over_padding", "padding", Mean, {"pool": lambda self, hidden, mask: (hidden * mask[:, :, None]).amax(dim=1)}),
-    ("divides_by_the_width", "padding", Mean, {"pool": lambda self, hidden, mask: (
-        masked_mean(hidden, mask) * mask.sum(dim=1, keepdim=True) / mask.shape[1])}),
-    ("softmax_before_the_mask", "padding", Mean, {"pool": lambda self, hidden, mask: (
-        (hidden.mean(dim=2).softmax(dim=1) * mask)[:, :, None] * real(hidden, mask)).sum(dim=1)}),
-    ("vectors_of_padding", "padding", ColBERT, {"forward": lambda self, states, side: Representation(
-        ColBERT.forward(self, states, side).vectors)}),
+    ("max_over_padding", "padding", Mean, pool(lambda hidden, mask: (hidden * mask[:, :, None]).amax(dim=1))),
+    ("divides_by_the_width", "padding", Mean, pool(
+        lambda hidden, mask: masked_mean(hidden, mask) * mask.sum(dim=1, keepdim=True) / mask.shape[1])),
+    ("softmax_before_the_mask", "padding", Mean, pool(lambda hidden, mask: (
+        (hidden.mean(dim=2).softmax(dim=1) * mask)[:, :, None] * real(hidden, mask)).sum(dim=1))),
+    ("vectors_of_padding", "padding", ColBERT,
+     {"forward": after(ColBERT.forward, lambda made: Representation(made.vectors))}),
     ("max_over_nothing", "empty_text", Mean, {"forward": lambda self, states, side: Representation(
         states.last.masked_fill(~text_mask(states)[:, :, None], -torch.inf).amax(dim=1, keepdim=True))}),
     ("no_vector_without_words", "empty_text", ColBERT, {"forward": lambda self, states, side: Representation(
         ColBERT.forward(self, states, side).vectors, text_mask(states))}),
-    ("assumes_right_padding", "padding_left", Mean, {"pool": lambda self, hidden, mask: hidden[:, 0]}),
-    ("last_by_length", "padding_left", Mean, {"pool": lambda self, hidden, mask: hidden[
-        torch.arange(len(mask)), (mask.sum(dim=1) - 1).clamp(min=0)]}),
-    ("weighs_by_column", "padding_left", Mean, {"pool": lambda self, hidden, mask: weighed(
-        hidden, mask, torch.arange(1, mask.shape[1] + 1))}),
-    ("dropout_left_on", "no_draws_in_eval", Mean, {"pool": lambda self, hidden, mask: functional.dropout(
-        Mean.pool(self, hidden, mask), 0.1)}),
-    ("changes_states", "states_unchanged", Mean,
-     {"pool": lambda self, hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1)}),
+    ("assumes_right_padding", "padding_left", Mean, pool(lambda hidden, _: hidden[:, 0])),
+    ("last_by_length", "padding_left", Mean, pool(
+        lambda hidden, mask: hidden[torch.arange(len(mask)), (mask.sum(dim=1) - 1).clamp(min=0)])),
+    ("dropout_left_on", "no_draws_in_eval", Mean, {"pool": after(Mean.pool, lambda one: functional.dropout(one, 0.1))}),
+    ("changes_states", "states_unchanged", Mean, pool(lambda hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1))),
     ("changes_the_mask", "states_unchanged", Mean, {"forward": changes_the_mask}),
     ("remembers_the_last", "same_twice", Mean, {"pool": adds_the_last, "before": 0.0}),
-    ("wrong_axis", "batch_size", Mean, {"pool": lambda self, hidden, mask: functional.normalize(
-        Mean.pool(self, hidden, mask), dim=0)}),
-    ("centred_in_the_batch", "batch_size", Mean, {"pool": lambda self, hidden, mask: (
-        lambda pooled: pooled - pooled.mean(dim=0))(Mean.pool(self, hidden, mask))}),
-    ("squeezes_one_text", "batch_size", Mean, {"pool": lambda self, hidden, mask: Mean.pool(
-        self, hidden, mask).squeeze(0)}),
-    ("weighs_by_row", "batch_order", Mean, {"pool": lambda self, hidden, mask: Mean.pool(
-        self, hidden, mask) * torch.arange(1, len(hidden) + 1)[:, None]}, "the order of the batch changes the output"),
+    ("wrong_axis", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: functional.normalize(one, dim=0))}),
+    ("centred_in_the_batch", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: one - one.mean(dim=0))}),
+    ("squeezes_one_text", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: one.squeeze(0))}),
+    ("weighs_by_row", "batch_order", Mean,
+     {"pool": after(Mean.pool, lambda one: one * torch.arange(1, len(one) + 1)[:, None])},
+     "the order of the batch changes the output"),
     ("spread_of_one", "one_token", Mean, {"forward": spread_of_words}),
-    ("overflows_in_long_texts", "long_text", Mean, {"pool": lambda self, hidden, mask: weighed(
-        hidden, mask, 2.0 ** mask.cumsum(dim=1))}),
-    ("not_finite", "finite", Mean, {"pool": lambda self, hidden, mask: Mean.pool(self, hidden, mask) / 0},
-     "query: some values are not finite"),
-    ("detached", "gradient", Mean, {"pool": lambda self, hidden, mask: Mean.pool(self, hidden.detach(), mask)},
-     "query: no gradient reaches layer 2 of the encoder"),
+    ("overflows_in_long_texts", "long_text", Mean, pool(
+        lambda hidden, mask: weighed(hidden, mask, 2.0 ** mask.cumsum(dim=1)))),
+    ("not_finite", "finite", Mean,
+     {"pool": after(Mean.pool, lambda one: one / 0)}, "query: some values are not finite"),
+    ("detached", "gradient", Mean,
+     {"pool": after(Mean.pool, torch.Tensor.detach)}, "query: no gradient reaches layer 2 of the encoder"),
     ("deaf_to_the_encoder", "gradient", Learned,
      {"pool": lambda self, hidden, mask: self.vector.expand(len(hidden), -1)}, "no gradient reaches the encoder"),
     ("detached_queries", "gradient", Mean, {"forward": lambda self, states, side: (
@@ -368,9 +378,8 @@ POOLERS: list[tuple[Any, ...]] = [
     ("positional_option", "options_typed", PositionalOption, {}),
     ("hidden_options", "options_typed", HiddenOptions, {}),
     ("default_of_another_type", "options_typed", DefaultOfAnotherType, {}),
-    ("returns_vectors", "output", Cls, {"forward": lambda self, states, side: Cls.forward(self, states, side).vectors}),
-    ("drops_texts", "output", Cls, {"forward": lambda self, states, side: Cls.forward(
-        self, states, side).rows(slice(1, None))}),
+    ("returns_vectors", "output", Cls, {"forward": after(Cls.forward, lambda made: made.vectors)}),
+    ("drops_texts", "output", Cls, {"forward": after(Cls.forward, lambda made: made.rows(slice(1, None)))}),
     ("raises", "output", Cls, {"pool": lambda self, hidden, mask: hidden[:, 0] * self.scale}),
 ]  # fmt: skip
 
@@ -392,7 +401,6 @@ class Contrastive(Loss):
 
 
 def others(self, logits, positives, ignore):
-    """The mean score of the negatives, of which none may be left."""
     left = torch.ones_like(logits, dtype=torch.bool).scatter(1, positives[:, None], False)
     left = left if ignore is None else left & ~ignore
     negatives = (logits * left).sum(dim=1) / left.sum(dim=1)
@@ -400,25 +408,16 @@ def others(self, logits, positives, ignore):
 
 
 def overflowing(self, logits, positives, ignore):
-    """The exponential of a score as it is."""
     chances = logits.exp() if ignore is None else logits.exp().masked_fill(ignore, 0.0)
     return -(chances.gather(1, positives[:, None])[:, 0] / chances.sum(dim=1)).log().mean()
 
 
-def in_half_precision(self, queries, documents):
-    """Scores in float16, which ends at 65504."""
-    logits = Contrastive.logits(self, queries, documents)
-    return logits if logits.dtype == torch.float64 else logits + (logits.detach().half().float() - logits.detach())
-
-
 def filled_with_too_much(self, queries, documents):
-    """Filled with the least float32, which no bf16 number is."""
     logits = scores(queries, documents.as_indexed())
     return logits.masked_fill(torch.zeros_like(logits, dtype=torch.bool), torch.finfo(torch.float32).min).float()
 
 
 def changes_the_vectors(self, queries, documents):
-    """Vectors and weights are scaled in place."""
     for one in (queries.vectors, queries.weights):
         if one is not None:
             one.detach().mul_(0.5)
@@ -426,7 +425,6 @@ def changes_the_vectors(self, queries, documents):
 
 
 def changes_ignore(self, logits, positives, ignore):
-    """What is masked is changed in place."""
     if ignore is not None:
         ignore[0, -1] = True
     return Contrastive.total(self, logits, positives, ignore)
@@ -473,7 +471,6 @@ class Student(Contrastive):
 
 
 def over_missing(self, logits, teacher):
-    """Pairs without a score are not left out where a query has none."""
     known = ~teacher.isnan()
     rows = (logits - teacher.nan_to_num()).square().masked_fill(~known, 0.0).sum(dim=1)
     return (rows / known.sum(dim=1)).mean()
@@ -486,50 +483,56 @@ class NoTeacher(Student):
         return super().forward(queries, documents, positives, progress, ignore, teacher)
 
 
+def compared(change):
+    """`logits` of other representations."""
+    return {"logits": lambda self, queries, documents: Contrastive.logits(self, *change(queries, documents))}
+
+
+def total_of(change, reduction="mean"):
+    """`total` of other arguments: logits, positives and ignore."""
+    return {"total": lambda self, *arguments: Contrastive.total(self, *change(*arguments), reduction)}
+
+
 LOSSES: list[tuple[Any, ...]] = [
-    ("sum_over_queries", "mean_over_queries", Contrastive, {"total": lambda self, logits, positives, ignore: (
-        Contrastive.total(self, logits, positives, ignore, "sum"))}),
-    ("forgets_ignore", "ignore_effective", Contrastive, {"total": lambda self, logits, positives, ignore: (
-        Contrastive.total(self, logits, positives, None))}, "`ignore` has no effect"),
+    ("sum_over_queries", "mean_over_queries", Contrastive, total_of(lambda *one: one, "sum")),
+    ("forgets_ignore", "ignore_effective", Contrastive,
+     total_of(lambda logits, positives, _: (logits, positives, None)), "`ignore` has no effect"),
     ("nothing_left", "all_ignored", Contrastive, {"total": others}),
-    ("forgets_the_vector_mask", "masked_vectors", Contrastive, {"logits": lambda self, queries, documents: (
-        Contrastive.logits(self, queries, replace(documents, vector_mask=None)))},
+    ("forgets_the_vector_mask", "masked_vectors", Contrastive, compared(
+        lambda queries, documents: (queries, replace(documents, vector_mask=None))),
      "vectors that are masked change the loss"),
-    ("guesses_the_positives", "positives_effective", Contrastive, {"total": lambda self, logits, positives, ignore: (
-        Contrastive.total(self, logits, torch.arange(len(logits)) * 2, ignore))}, "`positives` has no effect"),
+    ("guesses_the_positives", "positives_effective", Contrastive, total_of(
+        lambda logits, _, ignore: (logits, torch.arange(len(logits)) * 2, ignore)), "`positives` has no effect"),
     ("weighs_the_first", "order_of_queries", Contrastive, {"total": lambda self, logits, positives, ignore: (
         Contrastive.total(self, logits, positives, ignore, "none")
         * torch.ones(len(logits)).index_fill(0, torch.tensor(0), 2.0)).mean()},
      "the order of queries changes the loss"),
     ("weighs_the_last_document", "order_of_documents", Contrastive,
-     {"total": lambda self, logits, positives, ignore: Contrastive.total(
-         self, logits + torch.eye(logits.shape[1])[-1], positives, ignore)}),
-    ("detached_queries", "gradient", Contrastive, {"logits": lambda self, queries, documents: Contrastive.logits(
-        self, queries.detach(), documents)}, "no gradient reaches the vectors of queries"),
-    ("detached_documents", "gradient", Contrastive, {"logits": lambda self, queries, documents: Contrastive.logits(
-        self, queries, documents.detach())}),
-    ("half_the_gradient", "finite_differences", Contrastive, {"logits": lambda self, queries, documents: (
-        lambda logits: 0.5 * logits + 0.5 * logits.detach())(Contrastive.logits(self, queries, documents))}),
+     {"logits": after(Contrastive.logits, lambda one: one + torch.eye(one.shape[1])[-1])}),
+    ("detached_queries", "gradient", Contrastive, compared(
+        lambda queries, documents: (queries.detach(), documents)), "no gradient reaches the vectors of queries"),
+    ("detached_documents", "gradient", Contrastive, compared(
+        lambda queries, documents: (queries, documents.detach()))),
+    ("half_the_gradient", "finite_differences", Contrastive,
+     {"logits": after(Contrastive.logits, lambda one: 0.5 * one + 0.5 * one.detach())}),
     ("temperature_multiplies", "temperature", Temperature, {"logits": lambda self, queries, documents: (
         Contrastive.logits(self, queries, documents) * self.temperature)}),
     ("temperature_ignored", "temperature", Temperature, {}),
     ("overflows", "large_scores", Contrastive, {"total": overflowing}),
-    ("half_precision", "large_scores", Contrastive, {"logits": in_half_precision}),
+    ("half_precision", "large_scores", Contrastive, {"logits": after(Contrastive.logits, lambda one: (
+        one if one.dtype == torch.float64 else one + (one.detach().half().float() - one.detach())))}),
     ("fills_with_too_much", "finite_in_bf16", Contrastive, {"logits": filled_with_too_much}),
-    ("wrong_sign", "falls_under_training", Contrastive, {"total": lambda self, logits, positives, ignore: (
-        Contrastive.total(self, -logits, positives, ignore))}),
-    ("no_scalar", "value", Contrastive, {"total": lambda self, logits, positives, ignore: Contrastive.total(
-        self, logits, positives, ignore, "none")}, r"has shape \(\d+,\), and must be a scalar"),
-    ("infinite", "value", Contrastive, {"total": lambda self, logits, positives, ignore: Contrastive.total(
-        self, logits, positives, ignore) / 0}, "the total is inf"),
-    ("without_graph", "gradient", Contrastive, {"total": lambda self, logits, positives, ignore: Contrastive.total(
-        self, logits, positives, ignore).detach()}, "no gradient reaches the vectors of queries"),
-    ("documents_with_queries", "value", Contrastive, {"total": lambda self, logits, positives, ignore: (
-        Contrastive.total(self, logits.T, positives, ignore))}),
+    ("wrong_sign", "falls_under_training", Contrastive, {"logits": after(Contrastive.logits, torch.neg)}),
+    ("no_scalar", "value", Contrastive, total_of(lambda *one: one, "none"),
+     r"has shape \(\d+,\), and must be a scalar"),
+    ("infinite", "value", Contrastive, {"total": after(Contrastive.total, lambda one: one / 0)}, "the total is inf"),
+    ("without_graph", "gradient", Contrastive, {"total": after(Contrastive.total, torch.Tensor.detach)},
+     "no gradient reaches the vectors of queries"),
+    ("documents_with_queries", "value", Contrastive, {"logits": after(Contrastive.logits, torch.t)}),
     ("changes_the_vectors", "inputs_unchanged", Contrastive, {"logits": changes_the_vectors}),
     ("changes_ignore", "inputs_unchanged", Contrastive, {"total": changes_ignore}),
-    ("draws_by_python", "two_processes", Contrastive, {"logits": lambda self, queries, documents: Contrastive.logits(
-        self, queries, documents) * (1 + random.random())}),
+    ("draws_by_python", "two_processes", Contrastive,
+     {"logits": after(Contrastive.logits, lambda one: one * (1 + random.random()))}),
     ("loss_option_ignored", "options_effective", LossOptionIgnored, {}),
     ("positional_option_of_a_loss", "options_typed", PositionalOptionOfALoss, {}),
     ("unused_parameter_of_a_loss", "parameters_trained", UnusedParameterOfALoss, {}),
@@ -552,32 +555,27 @@ def addend(value):
 
 
 def predicts_padding(self, samples, draw):
-    """Labels are padded with a token, which is predicted."""
     made = Mlm.collate(self, samples, draw)
     padded = made["texts"].attention_mask == 0
     return {**made, "labels": made["labels"].masked_fill(padded, self.vocabulary.ordinary[0])}
 
 
 def changes_the_labels(self, batch, progress):
-    """The labels are changed in place."""
     batch["labels"][batch["labels"] == UNLABELLED] = self.vocabulary.ordinary[0]
     return Mlm.forward(self, batch, progress)
 
 
 def remembers(self, batch, progress):
-    """How often it was called counts."""
     self.times += 1
     return LossValue(total(self, batch, progress) * self.times)
 
 
 def trains_the_head_alone(self, batch, progress):
-    """The states are detached."""
     states = self.encoder(batch["texts"], [self.encoder.info.layers])
     return LossValue.weighted({"mlm": token_loss(states.last.detach(), states.head, batch["labels"])}, {})
 
 
 def schedule_in_an_attribute(self, batch, progress):
-    """The number of steps is an attribute, which no checkpoint has."""
     self.times += self.training
     return addend(total(self, batch, progress) * (1 + 0.5 * self.times * self.training))
 
@@ -605,6 +603,17 @@ class UntypedOptionOfAPretrainer(Mlm):
         super().__init__(encoder, max_length, mask_ratio=ratio)
 
 
+def other_batch(**changes):
+    """`forward` on a batch with other parts."""
+    return {"forward": lambda self, batch, progress: Mlm.forward(
+        self, {**batch, **{name: change(batch[name]) for name, change in changes.items()}}, progress)}  # fmt: skip
+
+
+def other_draws(change):
+    """`collate` with another generator of random numbers."""
+    return {"collate": lambda self, samples, draw: Mlm.collate(self, samples, change(samples, draw))}
+
+
 PRETRAINERS: list[tuple[Any, ...]] = [
     ("takes_nothing", "samples", Mlm, {"samples": lambda self, document: 0},
      "a document of twenty sentences gives no sample"),
@@ -612,39 +621,34 @@ PRETRAINERS: list[tuple[Any, ...]] = [
      "a document without text gives a sample"),
     ("counts_at_random", "samples", Mlm, {"samples": lambda self, document: (
         random.randrange(1, 1 << 30) if document.spans else 0)}, "the number of samples is not always the same"),
-    ("hands_over_a_length", "batch", Mlm, {"collate": lambda self, samples, draw: {
-        **Mlm.collate(self, samples, draw), "length": len(samples)}}, "'length' of a batch is no tensor and no Batch"),
-    ("draws_elsewhere", "draws_from_generator", Mlm, {"collate": lambda self, samples, draw: Mlm.collate(
-        self, samples, random)}, "differs with the same generator"),
-    ("seed_ignored", "seed_effective", Mlm, {"collate": lambda self, samples, draw: Mlm.collate(
-        self, samples, random.Random(0))}),
-    ("no_scalar", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(
-        total(self, batch, progress), {"mlm": torch.ones(2)})}, r"the mlm has shape \(2,\), and must be a scalar"),
-    ("infinite", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(total(self, batch, progress) / 0)},
-     "the total is inf"),
+    ("hands_over_a_length", "batch", Mlm, {"collate": after(Mlm.collate, lambda batch: {**batch, "length": 3})},
+     "'length' of a batch is no tensor and no Batch"),
+    ("draws_elsewhere", "draws_from_generator", Mlm, other_draws(lambda *_: random),
+     "differs with the same generator"),
+    ("seed_ignored", "seed_effective", Mlm, other_draws(lambda *_: random.Random(0))),
+    ("no_scalar", "value", Mlm, {"forward": after(total, lambda one: LossValue(one, {"mlm": torch.ones(2)}))},
+     r"the mlm has shape \(2,\), and must be a scalar"),
+    ("infinite", "value", Mlm, {"forward": after(total, lambda one: LossValue(one / 0))}, "the total is inf"),
     ("wants_two", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(
         total(self, batch, progress) / (len(batch["labels"]) - 1))}, "the total of a single sample is inf"),
     ("changes_the_labels", "batch_unchanged", Mlm, {"forward": changes_the_labels}),
     ("remembers", "same_twice", Mlm, {"forward": remembers, "times": 0}, "the loss is another one the second time"),
-    ("weighs_the_first", "order_of_batch", Mlm, {"forward": lambda self, batch, progress: Mlm.forward(self, {
-        **batch, "labels": torch.cat([batch["labels"][:1], torch.full_like(batch["labels"][1:], UNLABELLED)])},
-        progress)}),
+    ("weighs_the_first", "order_of_batch", Mlm, other_batch(
+        labels=lambda one: torch.cat([one[:1], torch.full_like(one[1:], UNLABELLED)]))),
     ("sum_over_tokens", "mean_over_batch", Mlm, {"forward": lambda self, batch, progress: addend(
         total(self, batch, progress) * count_labels(batch["labels"]))}),
-    ("attends_to_padding", "padding", Mlm, {"forward": lambda self, batch, progress: Mlm.forward(self, {
-        **batch, "texts": replace(batch["texts"], attention_mask=torch.ones_like(batch["texts"].attention_mask))},
-        progress)}),
+    ("attends_to_padding", "padding", Mlm, other_batch(
+        texts=lambda one: replace(one, attention_mask=torch.ones_like(one.attention_mask)))),
     ("predicts_padding", "parts", Mlm, {"collate": predicts_padding}),
     ("counts_texts", "parts", Mlm, {"counts": lambda self, batch: {"mlm": len(batch["labels"])}}),
-    ("draws_for_the_batch", "parts", Mlm, {"collate": lambda self, samples, draw: Mlm.collate(
-        self, samples, random.Random(len(samples) * 1000 + draw.randrange(1000)))}),
+    ("draws_for_the_batch", "parts", Mlm, other_draws(
+        lambda samples, draw: random.Random(len(samples) * 1000 + draw.randrange(1000)))),
     ("counts_by_another_name", "parts", Mlm, {"counts": lambda self, batch: {"tokens": count_labels(batch["labels"])}}),
-    ("detached", "gradient", Mlm, {"forward": lambda self, batch, progress: LossValue(
-        total(self, batch, progress).detach())}, "no gradient reaches the encoder"),
+    ("detached", "gradient", Mlm,
+     {"forward": after(total, lambda one: LossValue(one.detach()))}, "no gradient reaches the encoder"),
     ("head_alone", "gradient", Mlm, {"forward": trains_the_head_alone}),
     ("unused_decoder", "parameters_trained", UnusedDecoder, {}),
-    ("wrong_sign", "falls_under_training", Mlm,
-     {"forward": lambda self, batch, progress: addend(-total(self, batch, progress))}),
+    ("wrong_sign", "falls_under_training", Mlm, {"forward": after(total, lambda one: addend(-one))}),
     ("schedule_in_an_attribute", "resumed", Mlm, {"forward": schedule_in_an_attribute, "times": 0}),
     ("saves_another", "saved_and_loaded", SavesAnother, {}, "saving and loading change the encoder"),
     ("pretrainer_option_ignored", "options_effective", PretrainerOptionIgnored, {}),
@@ -741,7 +745,6 @@ class SoundTexts(Indexer):
 
 
 def shifted_at_shards(self, source):
-    """The ids of each shard but the first are off by one."""
     rows, counts, ids = SoundIndexer.read(self, source)
     blocks = list(source.blocks(1000))
     parts = [ids[block.first + (number > 0) :][: block.texts] for number, block in enumerate(blocks)]
@@ -824,7 +827,6 @@ def opened_and(change):
 
 
 def forgets_deleted(self, read):
-    """The ids of joined segments are off by one."""
     self.rows, counts, self.ids = self.read(read())
     self.ids = self.ids[1:] + self.ids[:1]
     self.starts = np.cumsum([0, *counts[:-1]])
@@ -832,57 +834,49 @@ def forgets_deleted(self, read):
 
 
 def not_a_number(self, queries):
-    """Divided by the length of a query, which may be 0."""
     length = queries.vectors.norm(dim=-1, keepdim=True).numpy().max(axis=1)
     with np.errstate(all="ignore"):
         return SoundIndexer.all_scores(self, queries) / length * length
 
 
 def other_alone(self, queries):
-    """A query alone is compared in half precision."""
     found = SoundIndexer.all_scores(self, queries)
     return found.astype(np.float16).astype(np.float32) if len(found) == 1 else found
 
 
 def finds_twice(self, queries, k):
-    """The last text fills up what is missing to k."""
     ids, found = SoundIndexer.search(self, queries, k)
     missing = max(0, k - len(self.ids))
     return [one + one[-1:] * missing for one in ids], [np.pad(one, (0, missing), mode="edge") for one in found]
 
 
 def remembers_answers(self, queries, k):
-    """All answers are kept."""
     ids, found = SoundIndexer.search(self, queries, k)
     self.answers.append([(list(one), two.tolist()) for one, two in zip(ids, found, strict=True)])
     return ids, found
 
 
 def needs_a_query(self, queries, k):
-    """Queries are stacked."""
     return SoundIndexer.search(self, Representation(torch.stack(list(queries.vectors))), k)
 
 
 def writes_into_the_source(self, source, index_dir):
-    """A cache beside the vectors."""
     (source.folder / "cache.npy").write_bytes(b"cached")
     return SoundIndexer.build(self, source, index_dir)
 
 
 def of_square_size(self, source, index_dir):
-    """The products of all texts."""
     rows, _, _ = self.read(source)
     np.save(index_dir / "neighbours.npy", rows @ rows.T)
     return SoundIndexer.build(self, source, index_dir)
 
 
 def without_titles(self, source, index_dir):
-    """Texts alone."""
     (index_dir / "texts.json").write_text(json.dumps({one.id: self.words(one.text) for one in source}))
     return {"texts": len(source)}
 
 
-def mapped(function):
+def searched(function):
     """`search`, with the ids and scores of each query changed."""
     return lambda self, queries, k: tuple(
         list(part) for part in zip(*map(function, *SoundIndexer.search(self, queries, k)), strict=True)
@@ -904,11 +898,11 @@ INDEXERS: list[tuple[Any, ...]] = [
     ("ties_backwards", "ties", SoundIndexer, {"order": lambda self, found: (
         found.shape[1] - 1 - np.argsort(-found[:, ::-1], axis=1, kind="stable"))}),
     ("double_scores", "float32_scores", SoundIndexer,
-     {"search": mapped(lambda ids, found: (ids, found.astype(np.float64)))}),
+     {"search": searched(lambda ids, found: (ids, found.astype(np.float64)))}),
     ("cuts_k", "large_k", SoundIndexer, {"search": lambda self, queries, k: SoundIndexer.search(
         self, queries, min(k, 100))}),
     ("not_a_number", "finite_scores", SoundIndexer, {"all_scores": not_a_number}),
-    ("worst_first", "best_first", SoundIndexer, {"search": mapped(lambda ids, found: (ids[::-1], found[::-1]))}),
+    ("worst_first", "best_first", SoundIndexer, {"search": searched(lambda ids, found: (ids[::-1], found[::-1]))}),
     ("finds_twice", "large_k", SoundIndexer, {"search": finds_twice}),
     ("other_alone", "batch_of_queries", SoundIndexer, {"all_scores": other_alone}),
     ("unknown_is_zero", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
@@ -947,34 +941,17 @@ for kind, rows in FAULTS.items():
         globals()[f"{kind}_{name}"] = type(name, (base,), {**members, "__module__": __name__})
 
 
-def register_all(kind, register):
-    """The faulty components of a kind, and those without a fault."""
-    for name, *_ in FAULTS[kind]:
-        register(name, f"{__name__}:{kind}_{name}")
-    for one in SOUND.get(kind, ()):
-        register("sound_texts" if one is SoundTexts else "sound", f"{__name__}:{one.__name__}")
+def registering(kind):
+    """The hook that registers the faulty components of a kind, and those without a fault."""
+
+    def register_all(register):
+        for name, *_ in FAULTS[kind]:
+            register(name, f"{__name__}:{kind}_{name}")
+        for one in SOUND.get(kind, ()):
+            register("sound_texts" if one is SoundTexts else "sound", f"{__name__}:{one.__name__}")
+
+    return hookimpl(register_all, specname=f"register_{'losses' if kind == 'loss' else f'{kind}s'}")
 
 
-@hookimpl
-def register_encoders(register):
-    register_all("encoder", register)
-
-
-@hookimpl
-def register_poolers(register):
-    register_all("pooler", register)
-
-
-@hookimpl
-def register_losses(register):
-    register_all("loss", register)
-
-
-@hookimpl
-def register_pretrainers(register):
-    register_all("pretrainer", register)
-
-
-@hookimpl
-def register_indexers(register):
-    register_all("indexer", register)
+for kind in FAULTS:
+    globals()[f"register_{kind}"] = registering(kind)

@@ -73,17 +73,16 @@ FAULTS = {
     "undocumented": (
         "documented",
         "poolers.py",
-        POOLER[POOLER.index('    """The') : POOLER.index("    def __init__")],
-        "",
+        POOLER.partition("(Pooler):")[2].partition("    def __init__")[0],
+        "\n",
     ),
     "other_version": ("versions", "__init__.py", '__version__ = "0.1.0"', '__version__ = "0.2.0"'),
     "requires_nothing": ("versions", "pyproject.toml", '["retrievalkit"]', "[]"),
     "entry_point_in_capitals": ("entry_points", "pyproject.toml", 'tried = "retr', 'Tried = "retr'),
-}
-SLOW_FAULTS = {
     "wheel_without_modules": ("wheel", "pyproject.toml", 'packages = ["retrievalkit_tried"]', 'include = ["tests"]'),
     "no_build_backend": ("wheel", "pyproject.toml", "hatchling.build", "hatchling.built"),
 }
+SLOW = ("heavy_by_a_module", "prints", "wheel_without_modules", "no_build_backend")
 
 
 @pytest.fixture
@@ -119,28 +118,13 @@ def written(tmp_path, monkeypatch, fresh_registry):
         del sys.modules[module]
 
 
-def assert_found(written, fault, file, old, new):
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in FAULTS])
+def test_a_fault_is_found_by_the_property_that_names_it(written, name):
+    fault, file, old, new = FAULTS[name]
     written(old, new)
     failure = PACKAGES.report("retrievalkit-tried", only=[fault]).failures[0]
     assert failure.property == fault
     assert re.search(rf"{file.replace('.', '[.]')}:\d+", str(failure)), str(failure)
-
-
-@pytest.mark.parametrize(
-    "name", [one for one, fault in FAULTS.items() if fault[0] not in ("cold_import", "quiet_import")]
-)
-def test_a_fault_is_found_by_the_property_that_names_it(written, name):
-    assert_found(written, *FAULTS[name])
-
-
-def test_torch_at_the_top_is_found(written):
-    assert_found(written, *FAULTS["torch_at_the_top"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["heavy_by_a_module", "prints", *SLOW_FAULTS])
-def test_a_fault_that_another_process_sees_is_found(written, name):
-    assert_found(written, *{**FAULTS, **SLOW_FAULTS}[name])
 
 
 @pytest.mark.slow

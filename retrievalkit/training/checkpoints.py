@@ -276,9 +276,10 @@ def _copy(path: Path, to: Path) -> None:
 
     def link(path: str | Path, to: str | Path) -> object:
         try:
-            return os.link(path, to)
+            os.link(path, to)
         except OSError:  # a file system without links
-            return shutil.copy(path, to)
+            shutil.copy(path, to)
+        return to
 
     if path.is_dir():
         shutil.copytree(path, to, copy_function=link)

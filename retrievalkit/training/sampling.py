@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -88,10 +88,15 @@ class ExampleSampler:
     seed: int = 42
 
     @classmethod
-    def of(cls, rows: Sequence[Example], options: ExampleOptions, **more: Any) -> Self:
+    def of(
+        cls, rows: Sequence[Example], options: ExampleOptions, sampling: Literal["random", "window"] = "random"
+    ) -> Self:
         """The sampler of a training with these options."""
-        own = {"negatives": options.negatives, "pool": options.negative_pool, "positive": options.positive}
-        return cls(limited(rows, options.limit, options.seed), **own, seed=options.seed, **more)
+        kept = limited(rows, options.limit, options.seed)
+        pool, positive = options.negative_pool, options.positive
+        return cls(
+            kept, negatives=options.negatives, pool=pool, positive=positive, sampling=sampling, seed=options.seed
+        )
 
     def __len__(self) -> int:
         return len(self.examples)

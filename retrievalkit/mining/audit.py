@@ -18,7 +18,9 @@ from retrievalkit.contracts import Filter, Found
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import shortlist
 from retrievalkit.mining.filters import Filtered
+from retrievalkit.reporting.chart import line_chart
 from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.page import render
 from retrievalkit.reporting.terminal import printable
 
 SHOWN = 5
@@ -28,6 +30,7 @@ NEGATIVES_SHOWN = 3
 _SCORES = 1_000  # most scores of a sampled question, spread evenly over its negatives
 _SNIPPET = 300
 _BINS = 30
+_OPENED = 3  # how many questions of the page are unfolded: enough to show what can be checked
 Count = Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"]
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
 _FIRST_RANKS = 3
@@ -316,3 +319,50 @@ def _line(shown: Mapping[str, Any]) -> str:
     title = shown["title"] or shown["document_id"]
     reason = f" ({shown['reason']})" if shown["reason"] else ""
     return f"{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {shown['text'][:50]!r}{reason}"
+
+
+def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
+    """The page of an audit, as HTML.
+
+    Args:
+        audit: The audit that `rkit mine-negatives` writes.
+        title: The name of the mined file.
+    """
+    return render(
+        "audit.html.j2",
+        title=f"Mined negatives: {title}",
+        subtitle=f"from {describe_source(audit['source'])}",
+        audit=audit,
+        negatives=sum(bucket["count"] for bucket in audit["ranks_of_negatives"]),
+        ranks=_ranks(audit),
+        chart=_score_chart(audit["scores"]) if audit["scores"] else "",
+        options=[[option, str(value)] for option, value in audit["options"].items()],
+        opened=_OPENED,
+    )
+
+
+def _ranks(audit: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Negatives and best positives side by side, by buckets of ranks; a bucket may be missing on either side."""
+    negatives, positives = (
+        {bucket["from"]: bucket["count"] for bucket in audit[name]}
+        for name in ("ranks_of_negatives", "ranks_of_positives")
+    )
+    ends = {bucket["from"]: bucket["to"] for bucket in (*audit["ranks_of_positives"], *audit["ranks_of_negatives"])}
+    return [
+        {"low": low, "high": high, "negatives": negatives.get(low, 0), "positives": positives.get(low, 0)}
+        for low, high in sorted(ends.items())
+    ]
+
+
+def _score_chart(scores: Mapping[str, Any]) -> str:
+    """The frequency of scores, as one line per kind of passage; each point is the middle of a bin."""
+    low, width = scores["from"], scores["bin"]
+    series = {
+        name: [
+            (low + (place + 0.5) * width, 100 * count / scores[name]["count"])
+            for place, count in enumerate(scores[name]["bins"])
+        ]
+        for name in ("positives", "negatives")
+        if scores[name]["count"]
+    }
+    return line_chart(series, x="score", y="share in %")

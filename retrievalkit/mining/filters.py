@@ -201,7 +201,7 @@ class LikePositive(_NearDuplicate):
         texts = [self.shingles(found.ids[place]) for place in left]
         best = [("", 0.0)] * len(left)
         for positive in sorted(found.positives):
-            like = likeness(texts, self.shingles(positive), self.threshold)
+            like = likeness(texts, self.shingles(positive))
             best = [(positive, new) if new > old[1] else old for new, old in zip(like, best, strict=True)]
         for place, (positive, share) in zip(left, best, strict=True):
             if share >= self.threshold:

@@ -15,8 +15,7 @@ from retrievalkit.data.examples import Example, Examples, against_corpus, note_d
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, OptionError
-from retrievalkit.mining.audit import distribution
-from retrievalkit.mining.audit_page import audit_page
+from retrievalkit.mining.audit import audit_page, distribution
 from retrievalkit.mining.examples import group_questions, merge_examples, mined_examples
 from retrievalkit.mining.mine import MineOptions
 from retrievalkit.mining.parts import MinedParts, Mining, part_size

@@ -7,9 +7,9 @@ searched in the same batches, so the result is the same as that of an uninterrup
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from retrievalkit.reporting.progress import ProgressBar
 PART = 512
 HITS_AT_ONCE, PART_HITS = 1 << 21, 1 << 19
 _SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
-_CACHED_PARTS = 8
+_CACHED_PARTS = 4
 _PART_BYTES = 1 << 30
 _DO = "Remove the folder, and mine again."
 
@@ -140,17 +140,11 @@ class MinedParts:
         self.size = size
         self.audit = audit
         self._places = {question.query.text: place for place, question in enumerate(questions)}
-        self._cached: OrderedDict[int, list[Mined]] = OrderedDict()
+        self._part = lru_cache(_CACHED_PARTS)(self._read)
 
     def __getitem__(self, text: str) -> Mined:
         number, place = divmod(self._places[text], self.size)
-        if number not in self._cached:
-            self._cached[number] = [Mined(tuple(ids), one, lost) for ids, one, lost in self._read(number).mined]
-            held = sum(len(mined.negatives) for part in self._cached.values() for mined in part)
-            while len(self._cached) > 1 and (len(self._cached) > _CACHED_PARTS or held > HITS_AT_ONCE):
-                _, oldest = self._cached.popitem(last=False)
-                held -= sum(len(mined.negatives) for mined in oldest)
-        return self._cached[number][place]
+        return Mined(*self._part(number).mined[place])
 
     def complete(self) -> int:
         """Count the consecutive parts that already exist as they were written, and add them to the audit."""
@@ -194,7 +188,7 @@ class MinedParts:
 class _Part:
     """The form of a part's file."""
 
-    mined: list[tuple[list[str], str | None, bool]]
+    mined: list[tuple[tuple[str, ...], str | None, bool]]
     audit: Audit
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, RetrievalkitError
@@ -101,7 +102,9 @@ def save(loop: Loop, staging: Path) -> None:
         torch.save(drawn, written / f"random-{processes.rank()}.pt")
     optimizer = loop.optimizer.optimizer
     if loop.training.sharded:
-        divided = processes.optimizer_state(loop.module, optimizer)
+        # Whole in the main process.
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        divided = get_optimizer_state_dict(loop.module, optimizer, options=options)
         with processes.whole(loop.module):
             if processes.is_main():
                 _write(loop, written, divided)
@@ -151,7 +154,8 @@ def load(state: Path, loop: Loop) -> None:
         # Nothing but tensors and numbers is ever unpickled.
         parts = torch.load(state / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
         if loop.training.sharded:
-            processes.load_optimizer(loop.module, loop.optimizer.optimizer, parts["optimizer"])
+            options = StateDictOptions(full_state_dict=True)
+            set_optimizer_state_dict(loop.module, loop.optimizer.optimizer, parts["optimizer"], options=options)
         else:
             loop.optimizer.optimizer.load_state_dict(parts["optimizer"])
         loop.schedule.load_state_dict(parts["schedule"])
@@ -276,9 +280,10 @@ def _copy(path: Path, to: Path) -> None:
 
     def link(path: str | Path, to: str | Path) -> object:
         try:
-            return os.link(path, to)
+            os.link(path, to)
         except OSError:  # a file system without links
-            return shutil.copy(path, to)
+            shutil.copy(path, to)
+        return to
 
     if path.is_dir():
         shutil.copytree(path, to, copy_function=link)

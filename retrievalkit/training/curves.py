@@ -81,11 +81,8 @@ def read_series(log: Path) -> dict[str, Points]:
             values = storage.loads_json(line, nan=True)
         except ValueError:
             values = None
-        if (
-            not isinstance(values, dict)
-            or "step" not in values
-            or not all(isinstance(value, int | float) for value in values.values())
-        ):
+        numbers = values.values() if isinstance(values, dict) and "step" in values else [None]
+        if not all(isinstance(value, int | float) for value in numbers):
             msg = f"{log}:{number}: the line is no entry of a training's log: it is damaged. Train again."
             raise ArtifactError(msg)
         for name, value in values.items():

@@ -242,14 +242,11 @@ class Loop:
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:
-            last = next(iter(checkpoints.saved(self.folder / STATES)), None)
-            error.add_note(
-                f"Interrupted at step {self.done:,}; no state was saved before it (--set save_steps=N saves one every "
-                "N steps)."
-                if last is None
-                else f"Interrupted at step {self.done:,}; the state after step {checkpoints.step_of(last):,} is kept: "
-                "run the same command with --resume."
-            )
+            kept = "no state was saved before it (--set save_steps=N saves one every N steps)."
+            if states := checkpoints.saved(self.folder / STATES):
+                step = checkpoints.step_of(states[0])
+                kept = f"the state after step {step:,} is kept: run the same command with --resume."
+            error.add_note(f"Interrupted at step {self.done:,}; {kept}")
             raise
         finally:
             self.bar.stop()

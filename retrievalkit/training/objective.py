@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +19,8 @@ from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError, nearest
 from retrievalkit.models.retriever import Retriever
+
+Terms = list[tuple[str, "Terms"]]
 
 
 class Objective(nn.Module):
@@ -69,11 +70,10 @@ def create_loss(name: str, options: Mapping[str, Any]) -> Loss:
     """
     own = options_by_loss(name, options)
 
-    def create(terms: Sequence[Term]) -> Loss:
+    def create(terms: Terms) -> Loss:
         losses: dict[str, Loss] = {}
-        for term in terms:
-            inner = [create(term.inner)] if term.inner else []
-            losses[term.name] = registry.create("loss", term.name, *inner, **own[term.name])
+        for part, inner in terms:
+            losses[part] = registry.create("loss", part, *([create(inner)] if inner else []), **own[part])
         return LossSum(losses) if len(losses) > 1 else next(iter(losses.values()))
 
     return create(_parse(name))
@@ -84,7 +84,7 @@ def describe_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     described = {part: registry.describe("loss", part, own) for part, own in options_by_loss(name, options).items()}
     if len(described) == 1:
         return next(iter(described.values()))
-    return {"name": "+".join(map(str, _parse(name)))} | {
+    return {"name": "".join(name.split())} | {
         key: {part: value[key] for part, value in described.items()} for key in ("options", "distribution", "version")
     }
 
@@ -96,7 +96,11 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
         name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
         options: Of one loss {"temperature": 1}, of several {"contrastive": {"temperature": 1}}.
     """
-    names = [part for term in _parse(name) for part in term.names()]
+
+    def names_of(terms: Terms) -> list[str]:
+        return [one for part, inner in terms for one in (part, *names_of(inner))]
+
+    names = names_of(_parse(name))
     if repeated := [part for part in names if names.count(part) > 1]:
         msg = f"--loss {name} names '{repeated[0]}' twice. Name each loss once, and weigh it by its own options."
         raise OptionError(msg)
@@ -116,43 +120,26 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
     return {part: dict(options.get(part, {})) for part in names}
 
 
-@dataclass(frozen=True)
-class Term:
-    """A loss by its name, and the sum that it is made of; [] for one that is made of none."""
-
-    name: str
-    inner: list[Term] = field(default_factory=list)
-
-    def names(self) -> Iterator[str]:
-        """Its name, and those within."""
-        yield self.name
-        for term in self.inner:
-            yield from term.names()
-
-    def __str__(self) -> str:
-        return f"{self.name}({'+'.join(map(str, self.inner))})" if self.inner else self.name
-
-
-def _parse(text: str) -> list[Term]:
-    """The terms of the sum that a text names, which is an expression of Python."""
+def _parse(text: str) -> Terms:
+    """The losses of the sum that a text names, an expression of Python; each with the sum that it is made of, or []."""
     form = "Write NAME, NAME+NAME, or 'matryoshka(NAME)' in quotes."
 
-    def terms(node: ast.expr) -> list[Term]:
+    def terms(node: ast.expr) -> Terms:
         match node:
             case ast.BinOp(left, ast.Add(), right):
                 return terms(left) + terms(right)
             case ast.Name(name):
-                term = Term(name)
-            case ast.Call(ast.Name(name), [inner], []):
-                term = Term(name, terms(inner))
+                inner: Terms = []
+            case ast.Call(ast.Name(name), [argument], []):
+                inner = terms(argument)
             case _:
                 msg = f"--loss '{text}': '{ast.unparse(node)}' is not the name of a loss. {form}"
                 raise OptionError(msg)
-        if getattr(registry.get("loss", name), "wraps", False) != bool(term.inner):
-            need = "no other loss" if term.inner else f"another loss, such as '{name}(contrastive)'"
+        if getattr(registry.get("loss", name), "wraps", False) != bool(inner):
+            need = "no other loss" if inner else f"another loss, such as '{name}(contrastive)'"
             msg = f"--loss '{text}': '{name}' is made of {need}. {form}"
             raise OptionError(msg)
-        return [term]
+        return [(name, inner)]
 
     if not set("+()") & set(text):
         registry.component("loss", text.strip())

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -321,7 +320,7 @@ def shard(retriever: nn.Module, loss: nn.Module) -> None:
     parts: list[nn.Module] = [layer for layers in _outermost_lists(retriever) for layer in layers]
     parts += [retriever, loss]
     for part in parts:
-        if any(True for _ in part.parameters()):
+        if list(part.parameters()):
             divided: Any = fully_shard(part, mesh=mesh)
             divided.set_gradient_divide_factor(1.0)
             divided.set_force_sum_reduction_for_comms(True)
@@ -366,14 +365,3 @@ def _weights(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
         for name, weight in owner._parameters.items()
         if weight is not None
     ]
-
-
-def optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of an optimizer of divided weights, whole in the main process; all call it together."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return get_optimizer_state_dict(module, optimizer, options=options)
-
-
-def load_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Give each process its part of what `optimizer_state` returned."""
-    set_optimizer_state_dict(module, optimizer, state, options=StateDictOptions(full_state_dict=True))

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,28 +107,6 @@ class NegativeRefresh:
         Mining(group_questions(self.known), self.corpus, self.options, "").applicable()
         self._scores()
 
-    def mine(self, work: Path, title: str) -> tuple[list[Example], dict[str, Any]]:
-        """The examples with new negatives, and the audit.
-
-        Raises:
-            RetrievalkitError: No question has a negative.
-        """
-        questions = group_questions(self.known, self.corpus if self.options.drop_positives else None)
-        sources = Sources([str(_save(self.retriever, work / "checkpoint"))], precision=self.precision)
-        mining = Mining(questions, self.corpus, self.options, title, self._scores())
-        mined = mining.run(sources.open(self.corpus, work, questions), work / f"parts-{sources.fingerprint()[:12]}")
-        negatives = [row.negatives for row in mined_examples(self.known, mined)]
-        if not any(negatives):
-            raise RetrievalkitError(mined.audit.complaint(title))
-        rows = [replace(row, negatives=new) for row, new in zip(self.rows, negatives, strict=True)]
-        without = sum(not new for new in negatives)
-        report = mined.audit.report(self.corpus, without=without, examples=len(negatives))
-        return rows, {"source": {"source": title, "kind": "checkpoint"}, "options": asdict(self.options), **report}
-
-    def _scores(self) -> PairScores | None:
-        reranker = self.options.reranker
-        return None if reranker is None else open_scores(reranker, self.corpus.get)[0]
-
     def restore(self, epochs: int, folder: Path) -> None:
         """Give the sampler the negatives in use after so many whole epochs, if some were mined by then.
 
@@ -136,28 +115,42 @@ class NegativeRefresh:
         """
         every = self.options.every
         if epoch := epochs // every * every:
-            self._use(lambda: self._read(epoch, folder))
+            self._use(partial(self._read, epoch, folder))
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
         """Mine anew if that is due after this many epochs."""
         if epoch % self.options.every == 0:
-            self._use(lambda: self._mine(epoch, folder, log))
+            self._use(partial(self.mine, epoch, folder, log))
 
     def _use(self, rows_of_main: Callable[[], list[Example]]) -> None:
         with processes.together():
             rows = rows_of_main() if processes.is_main() else []
         self.sampler.examples = processes.from_main(rows)
 
-    def _mine(self, epoch: int, folder: Path, log: Log) -> list[Example]:
-        started, work = time.monotonic(), folder / _WORK
+    def mine(self, epoch: int, folder: Path, log: Log) -> list[Example]:
+        """The examples with new negatives, which are written to the folder with their audit.
+
+        Raises:
+            RetrievalkitError: No question has a negative.
+        """
+        started, work, title = time.monotonic(), folder / _WORK, f"the model after epoch {epoch}"
         work.mkdir(exist_ok=True)
         drawn = random.getstate(), np.random.get_state()
         try:
             with torch.random.fork_rng(range(torch.cuda.device_count())):
-                rows, audit = self.mine(work, f"the model after epoch {epoch}")
+                questions = group_questions(self.known, self.corpus if self.options.drop_positives else None)
+                sources = Sources([str(_save(self.retriever, work / "checkpoint"))], precision=self.precision)
+                search, parts = sources.open(self.corpus, work, questions), f"parts-{sources.fingerprint()[:12]}"
+                mined = Mining(questions, self.corpus, self.options, title, self._scores()).run(search, work / parts)
         finally:
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
+        negatives = [row.negatives for row in mined_examples(self.known, mined)]
+        if not any(negatives):
+            raise RetrievalkitError(mined.audit.complaint(title))
+        rows = [replace(row, negatives=new) for row, new in zip(self.rows, negatives, strict=True)]
+        report = mined.audit.report(self.corpus, without=sum(not new for new in negatives), examples=len(negatives))
+        audit = {"source": {"source": title, "kind": "checkpoint"}, "options": asdict(self.options), **report}
         file = _file(folder, epoch)
         write_examples(file, rows)
         storage.write_json(file.with_suffix(".audit.json"), audit)
@@ -175,6 +168,10 @@ class NegativeRefresh:
             raise ArtifactError(msg)
         mined = read_examples(file).rows
         return [replace(row, negatives=new.negatives) for row, new in zip(self.rows, mined, strict=True)]
+
+    def _scores(self) -> PairScores | None:
+        reranker = self.options.reranker
+        return None if reranker is None else open_scores(reranker, self.corpus.get)[0]
 
 
 def _file(folder: Path, epoch: int) -> Path:

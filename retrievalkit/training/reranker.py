@@ -31,7 +31,7 @@ from retrievalkit.training import processes
 from retrievalkit.training.examples import ExampleData, chosen
 from retrievalkit.training.loop import Backward, Key, Training
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
-from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, example_sampler
+from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler
 from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train_reranker import TrainRerankerOptions
 
@@ -130,7 +130,7 @@ class RerankerTraining(Training):
         rows, dropped = _with_negatives(data.train)
         if data.dev is not None:
             self.dev = DevLists(_with_negatives(data.dev)[0], data.passage)
-        self.samples = example_sampler(rows, options)
+        self.samples = ExampleSampler.of(rows, options)
         self.counts = {"examples": len(self.samples), "without_negatives": dropped}
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, data.train.rows, mask_false_negatives=mask)

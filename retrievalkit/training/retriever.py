@@ -29,7 +29,7 @@ from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, Training
 from retrievalkit.training.objective import Objective, create_loss, describe_loss
 from retrievalkit.training.refresh import NegativeRefresh, refresh_options
-from retrievalkit.training.sampling import ExampleSampler, StepAssembler, example_sampler, limited
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler, limited
 from retrievalkit.training.selection import DevSet
 from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train import TrainOptions
@@ -105,7 +105,7 @@ class RetrieverTraining(Training):
         self.precision = resolve_precision(options.precision, device)
         self.batch_tokens = options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
         self.sharded = options.sharding == "full"
-        self.samples = example_sampler(data.train.rows, options, sampling=options.sampling)
+        self.samples = ExampleSampler.of(data.train.rows, options, sampling=options.sampling)
         self.counts = {"examples": len(self.samples)}
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -86,6 +86,17 @@ class ExampleSampler:
     positive: Literal["first", "random"] = "first"
     sampling: Literal["random", "window"] = "random"
     seed: int = 42
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Example], options: ExampleOptions, sampling: Literal["random", "window"] = "random"
+    ) -> Self:
+        """The sampler of a training with these options."""
+        kept = limited(rows, options.limit, options.seed)
+        pool, positive = options.negative_pool, options.positive
+        return cls(
+            kept, negatives=options.negatives, pool=pool, positive=positive, sampling=sampling, seed=options.seed
+        )
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -212,17 +223,3 @@ def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[E
         return rows
     kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
     return chosen(rows, sorted(kept))
-
-
-def example_sampler(
-    rows: Sequence[Example], options: ExampleOptions, *, sampling: Literal["random", "window"] = "random"
-) -> ExampleSampler:
-    """The sampler of a training."""
-    return ExampleSampler(
-        limited(rows, options.limit, options.seed),
-        negatives=options.negatives,
-        pool=options.negative_pool,
-        positive=options.positive,
-        sampling=sampling,
-        seed=options.seed,
-    )

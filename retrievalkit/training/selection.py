@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit import storage
-from retrievalkit.contracts import Loss, Progress, Representation, Text
+from retrievalkit.contracts import SIDES, Loss, Progress, Representation, Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example, unscored
 from retrievalkit.models.precision import Precision
@@ -166,8 +166,8 @@ def judge(training: Training, folder: Path, epoch: int, log: Log) -> None:
 def _encode(
     retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
 ) -> tuple[Representation, Representation]:
-    encoded = (
-        retriever.encode(queries, "query", precision=precision),
-        retriever.encode(documents, "document", precision=precision),
+    one, other = (
+        retriever.encode(texts, side, precision=precision).to(retriever.device)
+        for texts, side in ((queries, SIDES[0]), (documents, SIDES[1]))
     )
-    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)
+    return one, other

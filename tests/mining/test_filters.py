@@ -159,21 +159,6 @@ def test_filters_of_documents_texts_and_a_rerankers_scores(options, left, reason
         assert filters[name].reason(outcome.found, place) == reason
 
 
-def test_the_reranker_is_called_once_for_what_the_others_left():
-    """One call for many questions, with the positives only where a margin needs them."""
-    asked = []
-
-    def scores(pairs):
-        asked.append([(found.question.query.id, one) for found, one in pairs])
-        return [0.0] * len(pairs)
-
-    options = MiningOptions(skip_top=4, reranker="R", reranker_above=1.0)
-    questions = [Question(Query(one, one), (one,), frozenset(["d1#0"])) for one in "ab"]
-    part = [Found.of(questions[0], TEXTS), Found.of(questions[1], TEXTS[:5])]
-    mine_part(part, options, make_filters(options, None, scores))
-    assert asked == [[("a", "d3#0"), ("a", "d4#0"), ("b", "d3#0")]]
-
-
 def test_each_filter_drops_what_the_ones_before_it_left():
     options = {"drop_answers": True, "same_document": "(.+)#", "near_duplicates": 0.7, "skip_top": 5}
     holds = [place == 3 for place in range(6)]

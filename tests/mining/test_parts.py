@@ -16,7 +16,7 @@ from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.runs import write_run
 from retrievalkit.mining import negatives
 from retrievalkit.mining import parts as mining
-from retrievalkit.mining.audit import Audit, distribution
+from retrievalkit.mining.audit import distribution
 
 QUESTIONS = 40
 OPTIONS = {"drop_answers": True, "near_duplicates": 0.5, "same_document": "title", "skip_top": 2, "negatives": 9}
@@ -129,18 +129,16 @@ def test_a_part_that_was_changed_since_is_mined_again(mine, tmp_path, interrupt,
     assert bytes_in(tmp_path / "resumed") == bytes_in(tmp_path / "whole")
 
 
-def test_parts_of_another_mining_are_not_used(mine, interrupt):
-    interrupt(1)
-    assert list(mine("resumed", skip_top=3)) == list(mine("whole", skip_top=3))
-
-
 @pytest.mark.parametrize("sample", ["top", "random"])
-def test_the_size_of_parts_changes_nothing(mine, tmp_path, monkeypatch, sample):
-    mine("one", **OPTIONS, sample=sample)
+def test_the_size_of_parts_changes_nothing_and_another_seed_draws_others(mine, tmp_path, monkeypatch, sample):
+    options = {**OPTIONS, "sample": sample, "negatives": 3}
+    one, other = mine("one", **options), mine("other", **options, seed=1)
+    assert (list(one) == list(other)) == (sample == "top")
+    assert [row["query_id"] for row in one.report["sample"]] != [row["query_id"] for row in other.report["sample"]]
     monkeypatch.setattr(mining, "PART", 3)
     monkeypatch.setattr(mining, "searched_at_once", lambda depth: 9)
-    mine("other", **OPTIONS, sample=sample)
-    assert bytes_in(tmp_path / "one") == bytes_in(tmp_path / "other")
+    mine("parts", **options)
+    assert bytes_in(tmp_path / "one") == bytes_in(tmp_path / "parts")
 
 
 def test_the_order_of_questions_does_not_matter(mine, data):
@@ -153,18 +151,14 @@ def test_the_order_of_questions_does_not_matter(mine, data):
         assert one.report[name] == other.report[name]
 
 
-def test_another_seed_draws_other_negatives_and_another_sample(mine):
-    one, again, other = (mine(name, negatives=3, sample="random", seed=len(name)) for name in ("a", "b", "cc"))
-    assert list(one) == list(again) != list(other)
-    assert [row["query_id"] for row in one.report["sample"]] != [row["query_id"] for row in other.report["sample"]]
-
-
 # --- the audit -----------------------------------------------------------------------------------------------------
 
 
-def test_the_audit_counts_every_hit_once_and_shows_what_was_written(mine, data):
+def test_the_audit_counts_every_hit_once_and_shows_what_was_written(mine, data, tmp_path):
     """Hits = dropped by each filter + left; kept are those that were written. The sample is to be checked by hand."""
-    mined = mine("out", **OPTIONS)
+    rows = read_examples(data / "train.jsonl").rows
+    rows[0] = Example("q0", "<b>bold</b> & more", ("p0",))
+    mined = mine("out", **OPTIONS, examples=rows)
     audit, kept = mined.report, sum(len(row.negatives) for row in mined)
     assert audit["hits"] == 30 * QUESTIONS
     assert audit["left"] == audit["hits"] - sum(one["dropped"] for one in audit["filters"])
@@ -186,6 +180,10 @@ def test_the_audit_counts_every_hit_once_and_shows_what_was_written(mine, data):
     assert first["reason"].startswith("document 't")
     assert first["positive"]["title"] == first["title"]
     assert (data / "corpus.jsonl").read_text().count(first["text"])
+    page = (tmp_path / "out" / "out.jsonl.audit.html").read_text()
+    assert "<b>bold" not in page
+    assert all(name in page for name in (*shown, *(row["query_id"] for row in audit["sample"])))
+    assert page.count("<svg") == 1
 
 
 @pytest.mark.parametrize(
@@ -201,19 +199,3 @@ def test_the_audit_counts_every_hit_once_and_shows_what_was_written(mine, data):
 def test_the_audit_warns(mine, tmp_path, options, warning):
     assert any(warning in one for one in mine("out", **options).report["warnings"])
     assert str(markupsafe.escape(warning)) in (tmp_path / "out" / "out.jsonl.audit.html").read_text()
-
-
-def test_the_page_shows_the_audit_and_takes_nothing_for_html(mine, data, tmp_path):
-    rows = read_examples(data / "train.jsonl").rows
-    audit = mine("out", examples=[Example("q0", "<b>bold</b> & more", ("p0",)), *rows[1:]], **OPTIONS).report
-    page = (tmp_path / "out" / "out.jsonl.audit.html").read_text()
-    assert "<b>bold" not in page
-    assert all(one["name"] in page for one in audit["filters"])
-    assert all(row["query_id"] in page for row in audit["sample"])
-    assert page.count("<svg") == 1
-
-
-def test_an_empty_part_changes_no_audit():
-    audit, empty = (Audit.of([], [], questions=1) for _ in range(2))
-    audit.add(empty)
-    assert audit == empty

@@ -168,11 +168,8 @@ def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "null", "[]", "{}", "[" * 100_000, '{"processes": 1}', '{"processes": 1, "files": []}'),
-        '{"processes": 1, "files": {"progress.json": 3}}',
-        '{"processes": 1, "files": {"progress.json": {"bytes": {}, "blake2b": ""}}}',
+        *("", "[" * 100_000, '{"processes": 1, "files": {"progress.json": 3}}'),
         '{"processes": 1, "files": {"../../training.jsonl": {"bytes": 0, "blake2b": "%s"}}}' % ("0" * 32),
-        '{"processes": 1, "files": {"/etc/passwd": {"bytes": 0, "blake2b": "%s"}}}' % ("0" * 32),
     ],
     ids=lambda text: text[:40] or "empty",
 )

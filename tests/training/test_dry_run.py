@@ -8,142 +8,103 @@ import pytest
 import torch
 
 from retrievalkit.contracts import Loss, LossValue, Representation
-from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.data.examples import Example
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.dry_run import _note_alike, dry_run, first_draws
 from retrievalkit.training.objective import Objective
 from retrievalkit.training.sampling import ExampleSampler
 from retrievalkit.training.selection import DevSet
-from retrievalkit.training.train import train
 
 PLUGIN = """
 import torch
 from retrievalkit import hookimpl
-from retrievalkit.contracts import Encoder, Loss, LossValue, Pooler, Representation
+from retrievalkit.contracts import Loss, LossValue, Pooler, Representation
 from retrievalkit.models.encoders.transformer import Transformer
-
 
 @hookimpl
 def register_encoders(register):
     register("deaf", "local_parts:Deaf")
 
-
 @hookimpl
 def register_poolers(register):
-    for name in ("narrow", "short", "bare", "picky_when_judged"):
-        register(name, f"local_parts:{name.title().replace('_', '')}")
-
+    for name in ("narrow", "short", "bare", "picky"):
+        register(name, f"local_parts:{name.title()}")
 
 @hookimpl
 def register_losses(register):
     for name in ("wordless", "many", "nothing"):
         register(name, f"local_parts:{name.title()}")
 
-
 class Deaf(Transformer):
     def forward(self, batch, layers):
         return {}["hidden states"]
 
-
 class Plain(Pooler):
+    width = 32
     def __init__(self, info):
         super().__init__()
-        self.projection = torch.nn.Linear(info.width, 4)
-
+        self.projection = torch.nn.Linear(self.width, 4)
     def forward(self, states, side):
         return Representation(self.projection(states.last[:, :1]))
 
-
 class Narrow(Plain):
-    def __init__(self, info):
-        super().__init__(info)
-        self.projection = torch.nn.Linear(99, 4)
-
+    width = 99
 
 class Short(Plain):
     def forward(self, states, side):
         return super().forward(states, side).rows(slice(1))
 
-
 class Bare(Plain):
     def forward(self, states, side):
         return states.last[:, 0]
 
-
-class PickyWhenJudged(Plain):
+class Picky(Plain):
     def forward(self, states, side):
         if not self.training:
             raise ValueError("not while I am judged")
         return super().forward(states, side)
 
-
 class Wordless(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         raise AssertionError
-
 
 class Many(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         return LossValue(queries.vectors.sum(dim=(1, 2)))
 
-
 class Nothing(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         return queries.vectors.sum()
 """
+FAILING = [
+    ({"encoder": "deaf"}, r"encoder 'deaf' fails on the first examples: KeyError \(local_parts.py:\d+\): 'hidden"),
+    ({"pooler": "narrow"}, r"pooler 'narrow' fails .* RuntimeError .*shapes cannot be multiplied \(2x32 and 99x4\)"),
+    ({"pooler": "short"}, r"pooler 'short' .*returned a Representation of 1, .* a Representation of 2 texts"),
+    ({"pooler": "bare"}, r"pooler 'bare' .*returned a Tensor, and must return a Representation of 2 texts"),
+    ({"loss": "wordless"}, r"loss 'wordless' .*AssertionError \(local_parts.py:\d+\): no reason given. Its options"),
+    ({"loss": "many"}, r"loss 'many' .*a LossValue with a total of shape \(2,\), and must return a LossValue"),
+    (
+        {"loss": "nothing"},
+        r"'nothing' .*a Tensor.* other parts \(encoder 'transformer', pooler 'mean', loss 'nothing'\)",
+    ),
+    ({"loss": "contrastive+many"}, r"loss 'contrastive\+many' fails"),
+    ({"loss": "self_contrastive"}, r"'self_contrastive' needs a pooler that keeps one"),
+    ({"pooler": "picky", "dev": True}, r"pooler 'picky' fails when dev .* judged: ValueError \(local"),
+]
 
-FITS = r"may not fit the other parts \(encoder 'transformer', pooler 'cls', loss '{loss}'\); or it is a mistake of its "
 
-
-@pytest.fixture
-def parts(tmp_path_factory, monkeypatch, fresh_registry):
+@pytest.mark.parametrize(("changes", "message"), FAILING, ids=str)
+def test_a_part_that_fails_is_named_and_nothing_is_left(
+    programs, examples, tmp_path, tmp_path_factory, monkeypatch, fresh_registry, changes, message
+):
     path = tmp_path_factory.mktemp("plugin") / "local_parts.py"
     path.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
-
-
-def trained(tiny_model, tiny_collection, output, **more):
-    options = {"epochs": 1, "limit": 8, "batch_size": 4, "precision": "fp32"}
-    folder = str(tiny_collection.folder)
-    return train(tiny_model, folder, corpus=folder, output=output, **options, **more).manifest
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoder": "deaf"}, r"encoder 'deaf' fails on the first examples: KeyError \(local_parts.py:\d+\): 'hidden"),
-        (
-            {"pooler": "narrow"},
-            r"pooler 'narrow' fails .* RuntimeError .*shapes cannot be multiplied \(2x32 and 99x4\)",
-        ),
-        ({"pooler": "short"}, r"pooler 'short' .*returned a Representation of 1, .* a Representation of 2 texts"),
-        ({"pooler": "bare"}, r"pooler 'bare' .*returned a Tensor, and must return a Representation of 2 texts"),
-        (
-            {"loss": "wordless"},
-            r"loss 'wordless' .*AssertionError \(local_parts.py:\d+\): no reason given. Its options",
-        ),
-        ({"loss": "many"}, r"loss 'many' .*a LossValue with a total of shape \(2,\), and must return a LossValue"),
-        ({"loss": "nothing"}, r"loss 'nothing' .*returned a Tensor, and must return a LossValue"),
-        ({"loss": "nothing"}, FITS.format(loss="nothing")),
-        ({"loss": "contrastive+many"}, r"loss 'contrastive\+many' fails"),
-        ({"loss": "self_contrastive"}, r"'self_contrastive' needs a pooler that keeps one"),
-    ],
-    ids=str,
-)
-def test_a_part_that_fails_is_named_and_nothing_is_left(tiny_model, tiny_collection, tmp_path, parts, changes, message):
+    changes = changes | ({"dev": examples["test"]} if "dev" in changes else {})
     with pytest.raises(UnsupportedError, match=message):
-        trained(tiny_model, tiny_collection, tmp_path / "out", **changes)
+        programs["train"](tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_judging_of_dev_questions_is_tried_too(tiny_model, tiny_collection, tmp_path, parts):
-    trained(tiny_model, tiny_collection, tmp_path / "out", pooler="picky_when_judged")
-    dev = tmp_path / "dev.jsonl"
-    write_examples(dev, read_examples(tiny_collection.folder, split="test").rows)
-    with pytest.raises(InputError, match=r"pooler 'picky_when_judged' fails when dev .* judged: ValueError \(local"):
-        trained(tiny_model, tiny_collection, tmp_path / "dev", pooler="picky_when_judged", dev=str(dev))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.jsonl", "out"]
 
 
 # --- what a dry run may not do -----------------------------------------------------------------------------------
@@ -200,24 +161,23 @@ def test_vectors_that_tell_no_document_from_another_or_equal_each_other_are_note
     assert re.search(said, " ".join(capfd.readouterr().err.split()))
 
 
-# --- which examples ------------------------------------------------------------------------------------------------
+BARE = [Example(str(row), "q", ("p",)) for row in range(4)]
+TAUGHT = [Example("0", "q", ("p",), ("a", "b", "c"), teacher={"p": 1.0, "c": 0.0})]
 
 
-def drawn(examples, **options):
-    return [(draw.example.query_id, draw.negatives) for draw in first_draws(ExampleSampler(examples, **options))]
-
-
-def test_the_first_examples_with_negatives_are_taken():
-    bare = [Example(str(row), "q", ("p",)) for row in range(4)]
-    assert drawn([bare[0], EXAMPLES[1], bare[2], EXAMPLES[3]]) == [("1", ("n1",)), ("3", ("n3",))]
-    assert drawn([*bare[:2], EXAMPLES[2]]) == [("0", ()), ("2", ("n2",))]
-    assert drawn(bare[:1]) == [("0", ())]
-
-
-def test_negatives_that_the_teacher_scored_come_first():
-    """In a step of many queries some are drawn; two examples may have bad luck."""
-    example = Example("0", "q", ("p",), ("a", "b", "c"), teacher={"p": 1.0, "c": 0.0})
-    assert drawn([example]) == [("0", ("c",))]
-    assert drawn([example], negatives=2) == [("0", ("c", "a"))]
-    assert drawn([example], negatives=0) == [("0", ())]
-    assert drawn([example], pool=2) == [("0", ("a",))]
+@pytest.mark.parametrize(
+    ("examples", "options", "drawn"),
+    [
+        ([BARE[0], EXAMPLES[1], BARE[2], EXAMPLES[3]], {}, [("1", ("n1",)), ("3", ("n3",))]),
+        ([*BARE[:2], EXAMPLES[2]], {}, [("0", ()), ("2", ("n2",))]),
+        (BARE[:1], {}, [("0", ())]),
+        # Negatives that the teacher scored come first: in a step of many queries some are drawn.
+        (TAUGHT, {}, [("0", ("c",))]),
+        (TAUGHT, {"negatives": 2}, [("0", ("c", "a"))]),
+        (TAUGHT, {"negatives": 0}, [("0", ())]),
+        (TAUGHT, {"pool": 2}, [("0", ("a",))]),
+    ],
+)
+def test_the_first_examples_with_negatives_are_tried(examples, options, drawn):
+    draws = first_draws(ExampleSampler(examples, **options))
+    assert [(draw.example.query_id, draw.negatives) for draw in draws] == drawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,14 +36,9 @@ def one_vector(states, side):
 
 def many_vectors(states, side):
     """A vector a token, as many as the batch is long: texts of a step have different numbers of them."""
-    return Representation(
-        states.last[:, :1] if side == "query" else states.last,
-        None if side == "query" else states.attention_mask.bool(),
-    )
-
-
-def vectors_and_weights(states, side):
-    return Representation(states.last[:, 1:3], weights=states.last[:, 0].relu())
+    if side == "query":
+        return Representation(states.last[:, :1])
+    return Representation(states.last, states.attention_mask.bool())
 
 
 def weights_alone(states, side):
@@ -56,8 +52,7 @@ def top_weights(states, side):
 
 
 def many_vectors_and_top_weights(states, side):
-    many = many_vectors(states, side)
-    return Representation(many.vectors, many.vector_mask, top_weights(states, side).weights)
+    return replace(many_vectors(states, side), weights=top_weights(states, side).weights)
 
 
 def first_in_training(states, side):
@@ -69,13 +64,17 @@ def named_parts(states, side):
 
 
 POOLERS = [
-    one_vector, many_vectors, vectors_and_weights, weights_alone, top_weights, many_vectors_and_top_weights,
-    first_in_training, named_parts, "cls", "mean", "last", "colbert",
+    one_vector, many_vectors, weights_alone, top_weights, many_vectors_and_top_weights, first_in_training, named_parts,
+    "cls", "mean", "last", "colbert",
 ]  # fmt: skip
 
 
 class BatchStatistics(Loss):
-    """Looks at all that a representation has: parts, the vector kept, and a statistic of the whole batch's weights."""
+    """Looks at all that a representation has: parts, the vector kept, a statistic of weights; and learns."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(0.7))
 
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         total = torch.nn.functional.cross_entropy(scores(queries, documents), positives)
@@ -86,7 +85,7 @@ class BatchStatistics(Loss):
                 total = total + one.vectors[:, one.kept].square().mean()
             for columns in (one.parts or {}).values():
                 total = total + one.vectors[..., columns].square().mean() * columns.stop
-        return LossValue(total)
+        return LossValue(total * self.scale)
 
 
 class Setting:
@@ -128,13 +127,14 @@ class Setting:
     def run(self, step, ignore=None, seed=0):
         torch.manual_seed(seed)
         self.retriever.zero_grad()
+        self.loss.zero_grad()
         loss = step(
             self.encode,
             self.chunks,
             lambda queries, documents: self.compare(queries, documents, ignore),
             torch.autograd.backward,
         )
-        named = self.retriever.named_parameters()
+        named = [*self.retriever.named_parameters(), *self.loss.named_parameters()]
         gradients = {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
         return loss.total.detach(), gradients, torch.get_rng_state()
 
@@ -146,35 +146,32 @@ def assert_equal_gradients(one, other, **tolerance):
         torch.testing.assert_close(gradient, other[name], msg=name, **tolerance or {"rtol": 1e-4, "atol": 1e-6})
 
 
-# Chunks of a text each, and of all texts, with the poolers whose outputs differ in size from chunk to chunk.
-ENDS = [(pooler, most) for pooler in (many_vectors, top_weights) for most in (1, 100)]
+# Chunks of a text each, and of all texts, with the poolers whose outputs differ in size by chunk; losses that
+# ship are tried with all that ship of poolers in tests/test_combinations.py.
+CASES = [
+    *((pooler, {}) for pooler in POOLERS),
+    *((pooler, {"most": most}) for pooler in (many_vectors, top_weights) for most in (1, 100)),
+    *((pooler, {"loss": BatchStatistics}) for pooler in POOLERS),
+    *((one_vector, {"separate": separate, "model": "tiny_t5"}) for separate in (False, True)),
+    (one_vector, {"separate": True}),
+    *((pooler, {"precision": torch.bfloat16}) for pooler in (many_vectors_and_top_weights, "colbert")),
+]
 
 
-@pytest.mark.parametrize(("pooler", "most"), [*((pooler, 2) for pooler in POOLERS), *ENDS])
-def test_cached_gradients_equal_plain_ones_with_the_same_dropout(tiny_model, pooler, most):
-    setting = Setting(tiny_model, pooler, most=most)
-    plain, cached = setting.run(plain_step), setting.run(cached_step)
+@pytest.mark.parametrize(("pooler", "options"), CASES)
+def test_cached_gradients_equal_plain_ones_with_the_same_dropout(request, pooler, options):
+    """And the random numbers go on as after a plain step."""
+    options = {"model": "tiny_model", "most": 2, **options}
+    model, loss = request.getfixturevalue(options.pop("model")), options.pop("loss", lambda: None)()
+    setting = Setting(model, pooler, **options, loss=loss)
+    ignore = None if loss is None else IGNORE
+    plain, cached = setting.run(plain_step, ignore), setting.run(cached_step, ignore)
     torch.testing.assert_close(plain[0], cached[0])
-    assert_equal_gradients(plain[1], cached[1])
-
-
-# Losses that ship are tried with all that ship of poolers in tests/test_combinations.py.
-@pytest.mark.parametrize("pooler", POOLERS)
-def test_a_loss_that_looks_at_everything(tiny_model, pooler):
-    setting = Setting(tiny_model, pooler, most=2, loss=BatchStatistics())
-    plain, cached = setting.run(plain_step, IGNORE), setting.run(cached_step, IGNORE)
-    torch.testing.assert_close(plain[0], cached[0])
-    assert_equal_gradients(plain[1], cached[1])
-
-
-@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
-@pytest.mark.parametrize("separate", [False, True])
-def test_for_every_kind_of_towers(request, model, separate):
-    setting = Setting(request.getfixturevalue(model), one_vector, most=2, separate=separate)
-    plain, cached = setting.run(plain_step), setting.run(cached_step)
-    assert_equal_gradients(plain[1], cached[1])
-    towers = {name.split(".")[1] for name in plain[1]}
-    assert towers == ({"query", "document"} if separate else {"shared"})
+    assert_equal_gradients(plain[1], cached[1], **({"rtol": 0.05, "atol": 0.01} if "precision" in options else {}))
+    assert torch.equal(plain[2], cached[2])
+    assert ("scale" in plain[1]) == (loss is not None)
+    if options.get("separate"):
+        assert {name.split(".")[1] for name in plain[1]} == {"query", "document"}
 
 
 def test_without_dropout_the_size_of_the_chunks_changes_nothing(tiny_model):
@@ -190,69 +187,6 @@ def test_without_dropout_the_size_of_the_chunks_changes_nothing(tiny_model):
         cut = step_of(cached_step, most)
         torch.testing.assert_close(whole[0], cut[0])
         assert_equal_gradients(whole[1], cut[1])
-
-
-@pytest.mark.parametrize("pooler", [many_vectors_and_top_weights, "colbert"])
-def test_in_half_precision_too(tiny_model, pooler):
-    setting = Setting(tiny_model, pooler, most=2, precision=torch.bfloat16)
-    plain, cached = setting.run(plain_step), setting.run(cached_step)
-    torch.testing.assert_close(plain[0], cached[0])
-    assert_equal_gradients(plain[1], cached[1], rtol=0.05, atol=0.01)
-
-
-@pytest.mark.parametrize("pooler", [one_vector, top_weights])
-def test_a_scaled_loss_scales_the_gradients(tiny_model, pooler):
-    """As mixed precision in fp16 does."""
-    setting = Setting(tiny_model, pooler, most=2)
-    _, expected, _ = setting.run(cached_step)
-
-    def scaled(encode, chunks, compare, backward):
-        return cached_step(encode, chunks, compare, lambda total: backward(total * 8))
-
-    _, gradients, _ = setting.run(scaled)
-    assert_equal_gradients({name: 8 * one for name, one in expected.items()}, gradients)
-
-
-def test_the_random_numbers_go_on_as_after_a_plain_step(tiny_model):
-    """So that a training with gradient caching sees the same dropout as one without."""
-    setting = Setting(tiny_model, one_vector, most=2)
-    states = [setting.run(step)[2] for step in (plain_step, cached_step)]
-    assert torch.equal(*states)
-
-
-def test_a_loss_with_weights_of_its_own_is_trained_too(tiny_model):
-    setting = Setting(tiny_model, one_vector, most=2)
-    scale = torch.ones((), requires_grad=True)
-    found = []
-    for step in (plain_step, cached_step):
-        torch.manual_seed(0)
-        scale.grad = None
-
-        def compare(queries, documents):
-            loss = setting.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1))
-            loss.total = loss.total * scale
-            return loss
-
-        step(setting.encode, setting.chunks, compare, torch.autograd.backward)
-        found.append(scale.grad.clone())
-    torch.testing.assert_close(*found)
-    assert found[0] != 0
-
-
-def test_representations_come_in_the_order_of_the_texts(tiny_model):
-    setting = Setting(tiny_model, one_vector, most=2, dropout=0.0)
-    seen = []
-
-    def compare(queries, documents):
-        seen.append((queries.vectors.detach(), documents.vectors.detach()))
-        return setting.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1))
-
-    for step in (plain_step, cached_step):
-        step(setting.encode, setting.chunks, compare, torch.autograd.backward)
-    for queries, documents in seen:
-        for texts, side, vectors in ((QUERIES, "query", queries), (DOCUMENTS, "document", documents)):
-            expected = setting.retriever.encode(texts, side, precision="fp32").vectors
-            torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_side_that_the_loss_does_not_use_gets_no_gradient(tiny_model):
@@ -310,56 +244,20 @@ def test_weights_are_kept_compactly(tiny_model):
     assert found == [(0, 2), 0]
 
 
-def test_vectors_are_kept_without_what_they_were_cut_from(tiny_model):
-    setting = Setting(tiny_model, one_vector, most=2)
-    found = []
-
-    def leaf(one):
-        return one.dim() == 3 and one.is_leaf and one.requires_grad
-
-    others = tensors_where(leaf)  # those of other tests, which stay alive until the comparison
-
-    def compare(queries, documents):
-        leaves = [one for one in tensors_where(leaf) if not any(one is other for other in others)]
-        found.extend(one.untyped_storage().nbytes() - one.numel() * one.element_size() for one in leaves)
-        return setting.compare(queries, documents)
-
-    cached_step(setting.encode, setting.chunks, compare, torch.autograd.backward)
-    assert found == [0] * len(setting.chunks)
-
-
-def test_an_absent_term_gets_no_gradient():
-    """A weight of 0 is not kept, so that a pooler which would learn from it learns from the others alone."""
-    weights = torch.tensor([[0.0, 1.0, 2.0]], requires_grad=True)
-    batch = token_batch()
-    chunks = [Chunk("query", [0], batch), Chunk("document", [0], batch)]
-
-    def encode(batch, side):
-        return Representation(weights=weights)
-
-    cached_step(encode, chunks, lambda q, d: LossValue(scores(q, d).sum() + q.weights.sum()), torch.autograd.backward)
-    assert weights.grad.tolist() == [[0.0, 3.0, 5.0]]
-
-
-def test_a_text_without_any_term():
-    """Beside one that has some, and alone."""
-    weights = torch.tensor([[0.0, 0.0], [0.0, 3.0]], requires_grad=True)
-    chunks = [Chunk(side, [row], token_batch(row)) for side in ("query", "document") for row in (0, 1)]
-    seen = []
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_texts_without_a_term_and_absent_terms_get_no_gradient(scale):
+    """A pooler learns from non-zero weights alone; a scaled loss, as in fp16, scales the gradient."""
+    weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 1.0]], requires_grad=True)
+    one = torch.ones(1, 1, dtype=torch.long)
+    chunks = [Chunk(side, [row], Batch(one * row, one, one.bool())) for side in ("query", "document") for row in (1, 0)]
 
     def encode(batch, side):
         row = int(batch.input_ids)
         return Representation(weights=weights[row : row + 1])
 
     def compare(queries, documents):
-        seen.append((queries.weights.tolist(), documents.weights.tolist()))
-        return LossValue(scores(queries, documents).sum())
+        assert queries.weights.tolist() == documents.weights.tolist() == weights.tolist(), "in the order of the texts"
+        return LossValue(scores(queries, documents).sum() + queries.weights.sum())
 
-    cached_step(encode, chunks, compare, torch.autograd.backward)
-    assert seen == [(weights.tolist(), weights.tolist())]
-    assert weights.grad.tolist() == [[0.0, 0.0], [0.0, 6.0]]
-
-
-def token_batch(token=0):
-    one = torch.full((1, 1), token)
-    return Batch(one, torch.ones_like(one), torch.zeros_like(one, dtype=torch.bool))
+    cached_step(encode, chunks, compare, lambda total: (total * scale).backward())
+    assert weights.grad.tolist() == [[0.0, 0.0, 0.0], [0.0, 7.0 * scale, 3.0 * scale]]

@@ -41,17 +41,6 @@ def test_a_last_step_of_one_example_is_dropped(examples, batch_size, sizes):
     assert steps_per_epoch(examples, batch_size) == len(sizes)
 
 
-def test_each_epoch_has_every_example_once_in_its_own_order():
-    samples = ExampleSampler(EXAMPLES)
-    orders = []
-    for epoch in (0, 1):
-        keys = [key for step in batches(samples, 3, epoch) for key in step]
-        assert {number for number, _ in keys} == {epoch}
-        orders.append([position for _, position in keys])
-        assert sorted(orders[-1]) == list(range(9))
-    assert orders[0] != orders[1]
-
-
 # --- chunks --------------------------------------------------------------------------------------------------------
 
 
@@ -72,32 +61,28 @@ def collated(tiny_model, tmp_path_factory):
     return collated
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_tokens": 40}, {"micro_batch_size": 2}], ids=str)
-def test_chunks_hold_every_text_once(collated, options):
-    inputs, _ = collated(**options)
-    for side, texts in (("query", 9), ("document", 18)):
-        rows = [row for chunk in inputs.chunks if chunk.side == side for row in chunk.rows]
-        assert sorted(rows) == list(range(texts))
-    assert all(len(chunk.batch) == len(chunk.rows) for chunk in inputs.chunks)
-    assert inputs.positives.tolist() == list(range(0, 18, 2))
-
-
-def test_a_chunk_stays_within_its_budget(collated):
-    sizes = [chunk.batch.input_ids.numel() for chunk in collated(batch_tokens=60)[0].chunks]
-    assert max(sizes) <= 60
-    assert len(sizes) > 4
-    counts = [len(chunk.rows) for chunk in collated(micro_batch_size=4)[0].chunks]
-    assert counts == [4, 4, 1, 4, 4, 4, 4, 2]
-
-
-def test_a_chunk_holds_the_texts_of_its_rows(collated):
-    inputs, retriever = collated(micro_batch_size=4)
-    tower = retriever.tower("document")
-    for chunk in inputs.chunks:
-        if chunk.side == "document":
-            texts = [("", passage(f"{'pn'[row % 2]}{row // 2}").text) for row in chunk.rows]
-            expected = tower.collate(tower.tokenize(texts, "document"), "document")
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [({}, [9, 18]), ({"batch_tokens": 60}, None), ({"micro_batch_size": 4}, [4, 4, 1, 4, 4, 4, 4, 2])],
+    ids=str,
+)
+def test_chunks_hold_every_text_once_within_their_budget(collated, options, sizes):
+    inputs, retriever = collated(**options)
+    texts = {"query": [one.query for one in EXAMPLES]}
+    texts["document"] = [passage(f"{kind}{row}").text for row in range(9) for kind in "pn"]
+    for side, own in texts.items():
+        chunks = [chunk for chunk in inputs.chunks if chunk.side == side]
+        assert sorted(row for chunk in chunks for row in chunk.rows) == list(range(len(own)))
+        tower = retriever.tower(side)
+        for chunk in chunks:
+            expected = tower.collate(tower.tokenize([("", own[row]) for row in chunk.rows], side), side)
             assert torch.equal(chunk.batch.input_ids, expected.input_ids)
+    assert inputs.positives.tolist() == list(range(0, 18, 2))
+    if sizes is None:
+        assert len(inputs.chunks) > 4
+        assert max(chunk.batch.input_ids.numel() for chunk in inputs.chunks) <= 60
+    else:
+        assert [len(chunk.rows) for chunk in inputs.chunks] == sizes
 
 
 def test_masks_and_teacher_scores_come_along(collated):

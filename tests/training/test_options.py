@@ -77,10 +77,7 @@ def test_every_option_changes_something(programs, places, baselines, tmp_path, m
         ("train", {"epochs": -1}, "epochs.*-1.*greater than or equal to 0"),
         ("train", {"epochs": float("nan")}, "epochs.*nan"),
         ("train", {"learning_rate": float("inf")}, "learning_rate.*inf"),
-        *(
-            ("train", {option: 0}, f"{option}.*0.*greater than or equal to 1")
-            for option in ("batch_size", "limit", "micro_batch_size", "save_steps", "logging_steps")
-        ),
+        ("train", {"batch_size": 0}, "batch_size.*0.*greater than or equal to 1"),
         ("train", {"warmup_ratio": 2}, "warmup_ratio.*2.*less than or equal to 1"),
         ("train", {"seed": -1}, "seed.*-1"),
         ("train", {"batch_size": 1, "negatives": 0}, "nothing to contrast"),

@@ -21,7 +21,6 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.models.retriever import Retriever
-from retrievalkit.training import token_store as tokens
 from retrievalkit.training.loop import batches
 from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import PretrainOptions, pretrain
@@ -226,26 +225,6 @@ def test_each_epoch_has_every_sample_once_and_masks_it_anew(opened):
 # --- wrong input ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": "no-such/model"}, "cannot load the model 'no-such/model'"),
-        ({"corpus": "nowhere.jsonl"}, "nowhere.jsonl"),
-        ({"pretrainer": "mml"}, "did you mean 'mlm'"),
-        ({"pretrainer_options": {"mask_ration": 1}}, "did you mean 'mask_ratio'"),
-        ({"encoder_options": {"lora_rank": 2}}, "Leave out encoder.lora_rank"),
-        ({"max_length": 1000}, "max_length is 1000, and"),
-        ({"precision": "fp16"}, "fp16 needs a GPU"),
-        ({"batch_size": 0}, "batch_size.*0"),
-    ],
-    ids=str,
-)
-def test_wrong_input_leaves_nothing(quick, tmp_path, changes, message):
-    with pytest.raises(InputError, match=message):
-        quick(tmp_path / "out", **changes)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_model_without_a_head_a_mask_or_its_own_vocabulary_is_refused(quick, tmp_path):
     for architecture, message in (("t5", "'t5' has none that is known here"), ("llama", "has no mask token")):
         with pytest.raises(InputError, match=message):
@@ -257,11 +236,6 @@ def test_a_model_without_a_head_a_mask_or_its_own_vocabulary_is_refused(quick, t
         with pytest.raises(InputError, match=rf"has 263 tokens and its model {size} embeddings"):
             quick(tmp_path / "out", model=str(model))
     assert not (tmp_path / "out").exists()
-
-
-def corpus_of(path, *texts):
-    path.write_text("".join(json.dumps({"_id": str(row), "text": text}) + "\n" for row, text in enumerate(texts)))
-    return str(path)
 
 
 PAIRS = """
@@ -296,37 +270,47 @@ def local_pairs(tmp_path_factory, monkeypatch, fresh_registry):
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
 
 
+def lines(*texts):
+    return [json.dumps({"_id": str(row), "text": text}) for row, text in enumerate(texts)]
+
+
 @pytest.mark.parametrize(
-    ("pretrainer", "lines", "message"),
+    ("changes", "message"),
     [
-        ("mlm", [], r"corpus\.jsonl: the file is empty"),
-        (
-            "mlm",
-            [*(json.dumps({"_id": str(row), "text": "The city."}) for row in range(300)), "{"],
-            r"corpus\.jsonl:301: ",
-        ),
-        ("mlm", ['{"_id": "0", "text": " "}'], r"none of the 1 documents of .* has text at max_length 20"),
-        ("pairs", ['{"_id": "0", "text": "Lima."}'], "has two spans of text"),
+        ({"model": "no-such/model"}, "cannot load the model 'no-such/model'"),
+        ({"corpus": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ({"pretrainer": "mml"}, "did you mean 'mlm'"),
+        ({"pretrainer_options": {"mask_ration": 1}}, "did you mean 'mask_ratio'"),
+        ({"encoder_options": {"lora_rank": 2}}, "Leave out encoder.lora_rank"),
+        ({"max_length": 1000}, "max_length is 1000, and"),
+        ({"precision": "fp16"}, "fp16 needs a GPU"),
+        ({"pretrainer": "picky"}, "'picky' needs another encoder"),
+        ({"corpus": []}, r"corpus\.jsonl: the file is empty"),
+        ({"corpus": [*lines(*["The city."] * 300), "{"]}, r"corpus\.jsonl:301: "),
+        ({"corpus": lines(" ")}, r"none of the 1 documents of .* has text at max_length 20"),
+        ({"corpus": lines("Lima."), "pretrainer": "pairs"}, "has two spans of text"),
     ],
-    ids=["empty", "broken", "blank", "single sentences"],
+    ids=lambda value: str(value)[:40],
 )
-def test_a_corpus_that_gives_no_sample_is_refused(quick, tmp_path, local_pairs, pretrainer, lines, message):
+def test_wrong_input_leaves_nothing(quick, tmp_path, local_pairs, changes, message):
     path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(f"{line}\n" for line in lines))
+    if isinstance(changes.get("corpus"), list):
+        path.write_text("".join(f"{line}\n" for line in changes["corpus"]))
+        changes = changes | {"corpus": str(path)}
     with pytest.raises(InputError, match=message):
-        quick(tmp_path / "out", pretrainer=pretrainer, corpus=str(path))
-    assert list(tmp_path.iterdir()) == [path]
+        quick(tmp_path / "out", **changes)
+    assert set(tmp_path.iterdir()) <= {path}
 
 
 def test_documents_that_lack_what_the_method_wants_are_dropped_and_counted(quick, tmp_path, local_pairs):
-    texts = ["The city of Lima. " * 10, "Lima.", "People pay with the sol. " * 9]
-    manifest = quick(tmp_path / "out", pretrainer="pairs", corpus=corpus_of(tmp_path / "corpus.jsonl", *texts))
+    texts = lines("The city of Lima. " * 10, "Lima.", "People pay with the sol. " * 9)
+    (tmp_path / "corpus.jsonl").write_text("\n".join(texts))
+    manifest = quick(tmp_path / "out", pretrainer="pairs", corpus=str(tmp_path / "corpus.jsonl"))
     assert (manifest["counts"]["dropped"], manifest["counts"]["samples"]) == (1, 2)
-    assert "3, 1 of them without two spans of text and dropped" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_what_would_fail_in_the_first_step_fails_before_anything_is_written(quick, tmp_path, local_pairs, monkeypatch):
-    monkeypatch.setattr(tokens, "array", None)
-    with pytest.raises(InputError, match="'picky' needs another encoder"):
-        quick(tmp_path / "out", pretrainer="picky")
-    assert list(tmp_path.iterdir()) == []
+    card = (tmp_path / "out" / "README.md").read_text()
+    for part in (
+        "| pretrainer | pairs",
+        "pipeline_tag: fill-mask",
+        "3, 1 of them without two spans of text and dropped",
+    ):
+        assert part in card

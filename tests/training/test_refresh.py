@@ -6,14 +6,11 @@ import json
 import signal
 
 import pytest
-from click.testing import CliRunner
-from safetensors.torch import load_file
 
 import retrievalkit as rk
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
-from retrievalkit.cli import main
 from retrievalkit.data.examples import read_examples
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import InputError
 from retrievalkit.mining import parts as mining
 from retrievalkit.training import loop, refresh, sampling
 from retrievalkit.training.refresh import RefreshOptions, refresh_options, share_changed
@@ -38,11 +35,6 @@ def refreshed(quick, tmp_path_factory):
     output = tmp_path_factory.mktemp("refreshed") / "out"
     quick(output)
     return output
-
-
-def weights_of(folder):
-    tensors = load_file(folder / "encoder" / "model.safetensors")
-    return {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
 def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
@@ -97,17 +89,6 @@ def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, monke
     assert read_examples(tmp_path / "mined.jsonl").rows == read_examples(mined).rows
 
 
-def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
-    """The log has no such line, the folder no such files, and until the refresh the trainings are the same one."""
-    quick(tmp_path / "out", refresh={})
-    assert not (tmp_path / "out" / "negatives").exists()
-    assert "refresh" not in json.loads((tmp_path / "out" / "manifest.json").read_text())["options"]
-    logs = [(folder / "training.jsonl").read_text().splitlines() for folder in (tmp_path / "out", refreshed)]
-    assert logs[0][0] == logs[1][0]
-    assert not any("negatives" in line for line in logs[0])
-    assert weights_of(tmp_path / "out") != weights_of(refreshed)
-
-
 # --- resuming ------------------------------------------------------------------------------------------------------
 
 
@@ -150,56 +131,36 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"refresh": {"every": 1, "positives": "retrieved"}}, "a training keeps its positives"),
         ({"refresh": {"every": 1, "keep": 3}}, "there is no other set"),
         ({"refresh": {"every": 1, "reranker": "nowhere", "reranker_above": 0}}, "cannot load the model 'nowhere'"),
+        ({"refresh": {"depth": 5}}, "needs the option 'every'"),
+        ({"refresh": {"every": 2, "dept": 5}}, "did you mean 'depth'"),
+        ({"refresh": {}, "refresh_negatives": "2"}, "such as every=2"),
+        ({"refresh": {}, "refresh_negatives": "evry=2"}, "did you mean 'every'"),
+        ({"refresh": {}, "refresh_negatives": "every=two"}, "cannot be 'two'"),
         ({"negatives": 0}, "there are none to mine anew"),
         ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),
+        ({"corpus": None}, "Give it: --corpus CORPUS"),
     ],
 )
 def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
-    """One message, and nothing in the folder."""
+    if "corpus" in options:  # the examples bring their passages along
+        rows = ({"anchor": f"which {number}?", "positive": "this one", "negative": "that one"} for number in range(4))
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+        options = options | {"examples": str(tmp_path / "train.jsonl")}
     with pytest.raises(InputError, match=problem):
         quick(tmp_path / "out", **options)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == (["train.jsonl"] if "corpus" in options else [])
 
 
-def test_a_corpus_is_needed(tiny_model, tmp_path):
-    """Also where the examples bring their passages along."""
-    row = {"anchor": "which?", "positive": "this one", "negative": "that one"}
-    rows = [row | {"anchor": f"which {number}?"} for number in range(4)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    arguments = ["train", "--model", str(tiny_model), "--examples", str(tmp_path / "train.jsonl")]
-    arguments += ["--output", str(tmp_path / "out"), "--refresh-negatives", "every=1", "--epochs", "3"]
-    ran = CliRunner().invoke(main, arguments)
-    assert (ran.exit_code, "Give it: --corpus CORPUS" in ran.output) == (2, True)
-    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
-
-
-def options_of(flag, settings):
-    given = {"refresh_negatives": flag, "refresh_options": settings}
-    return refresh_options(TrainOptions("model", "examples", output="output", **given))
-
-
-def test_the_command_line_says_when_and_which():
-    """The flag and --set refresh.OPTION go together."""
-    assert options_of(None, {}) is None
-    assert options_of("every=2", {"depth": "50"}) == RefreshOptions(every=2, depth=50)
-    assert options_of("every=1,skip_top=5", {}) == RefreshOptions(every=1, skip_top=5)
-    assert options_of(None, {"every": 1}) == RefreshOptions(every=1)
-
-
-@pytest.mark.parametrize(
-    ("flag", "settings", "problem"),
-    [
-        ("2", {}, "such as every=2"),
-        ("evry=2", {}, "did you mean 'every'"),
-        ("every=two", {}, "cannot be 'two'"),
-        (None, {"depth": 5}, "needs the option 'every'"),
-        ("every=2", {"dept": 5}, "did you mean 'depth'"),
-    ],
-)
-def test_a_flag_of_another_form_is_refused(flag, settings, problem):
-    """The message says which form."""
-    with pytest.raises(OptionError, match=problem):
-        options_of(flag, settings)
+def test_the_flag_and_the_options_go_together():
+    for flag, settings, expected in (
+        (None, {}, None),
+        ("every=2", {"depth": "50"}, {"every": 2, "depth": 50}),
+        ("every=1,skip_top=5", {}, {"every": 1, "skip_top": 5}),
+        (None, {"every": 1}, {"every": 1}),
+    ):
+        given = {"refresh_negatives": flag, "refresh_options": settings}
+        made = refresh_options(TrainOptions("model", "examples", output="output", **given))
+        assert made == (expected and RefreshOptions(**expected))
 
 
 @forks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -29,19 +28,9 @@ GOLDEN = {0: (1, [0, 4]), 1: (0, [1, 3]), 2: (1, [2, 0]), 3: (0, [4, 1])}
 
 @pytest.mark.parametrize("epoch", GOLDEN)
 def test_window_sampling_golden(epoch):
-    """Item 3, seed 42, 2 positives, negatives 0 to 4, two an epoch."""
+    """Item 3, seed 42, 2 positives, negatives 0 to 4, two an epoch; a smaller pool is drawn from with replacement."""
     assert window_sample(3, epoch, seed=42, positives=2, pool=range(5), count=2) == GOLDEN[epoch]
-
-
-def test_the_window_meets_every_negative_before_one_comes_again():
-    draws = [window_sample(0, epoch, seed=1, positives=1, pool=range(6), count=2)[1] for epoch in range(3)]
-    assert sorted(itertools.chain(*draws)) == list(range(6))
-    assert window_sample(0, 3, seed=1, positives=1, pool=range(6), count=2)[1] == draws[0]
-
-
-def test_a_pool_smaller_than_the_window_is_drawn_from_with_replacement():
-    _, negatives = window_sample(0, 0, seed=1, positives=1, pool=["a"], count=3)
-    assert negatives == ["a", "a", "a"]
+    assert window_sample(0, epoch, seed=1, positives=1, pool=["a"], count=3) == (0, ["a", "a", "a"])
 
 
 def test_the_sampler_applies_the_window_rule_to_ids():
@@ -64,27 +53,22 @@ def test_draws_differ_by(what):
     assert drawn[0] != drawn[1]
 
 
-def test_negatives_are_drawn_without_replacement_from_the_whole_pool():
-    drawn = [sampler(negatives=8).draw(0, epoch).negatives for epoch in range(50)]
-    assert all(len(set(negatives)) == 8 for negatives in drawn)
-    assert set(itertools.chain(*drawn)) == set(NEGATIVES)
-
-
 @pytest.mark.parametrize("sampling", ["random", "window"])
-def test_the_pool_is_the_first_negatives(sampling):
-    drawn = {one for epoch in range(40) for one in sampler(pool=3, sampling=sampling).draw(0, epoch).negatives}
-    assert drawn == {"n0", "n1", "n2"}
-
-
-def test_an_example_with_too_few_negatives_gives_those_it_has():
+def test_negatives_come_without_repeats_from_the_pool(sampling):
+    """Those that there are, if there are too few; the positive is the first, or a random one."""
+    draws = [sampler(negatives=8, pool=12, sampling=sampling).draw(0, epoch) for epoch in range(50)]
+    assert all(len(set(draw.negatives)) == 8 for draw in draws)
+    assert {one for draw in draws for one in draw.negatives} == set(NEGATIVES[:12])
+    assert {draw.positive for draw in draws} == {"p0"}
+    assert {sampler(positive="random", sampling=sampling).draw(0, epoch).positive for epoch in range(20)} == {
+        "p0",
+        "r0",
+    }
     few = [Example("q", "q", ("p",), ("n",)), Example("q", "q", ("p",))]
-    assert sampler(few, negatives=3).draw(0, 0).negatives == ("n",)
-    assert sampler(few, negatives=3).draw(1, 0).negatives == ()
-
-
-def test_the_positive_is_the_first_or_a_random_one():
-    assert {sampler().draw(0, epoch).positive for epoch in range(20)} == {"p0"}
-    assert {sampler(positive="random").draw(0, epoch).positive for epoch in range(20)} == {"p0", "r0"}
+    assert [set(sampler(few, negatives=3, sampling=sampling).draw(row, 0).negatives) for row in (0, 1)] == [
+        {"n"},
+        set(),
+    ]
 
 
 def test_the_order_is_a_shuffle_that_differs_by_epoch_and_seed():
@@ -116,32 +100,35 @@ def test_each_positive_is_followed_by_its_own_negatives():
     assert [text for _, text in made.documents] == [f"text of {one}" for one in ("p", "n1", "n2", "q", "r", "n3")]
     assert made.documents[0] == ("title of p", "text of p")
     assert made.positives == [0, 3, 4]
-    assert made.ignore == []
-    assert made.teacher == {}
+    assert (made.ignore, made.teacher) == ([], {})
 
 
-def test_another_known_positive_is_no_negative():
-    """Query a also has q as a positive, which comes as the positive of b."""
-    assert step([draw("a", "p", "n", known=("q",)), draw("b", "q")]).ignore == [(0, 2)]
+EARLIER = Example("2", "a", ("q",))
 
 
-def test_a_positive_that_another_example_of_the_query_names_is_known():
-    examples = [Example("1", "a", ("p",)), Example("2", "a", ("q",)), Example("3", "b", ("r",))]
-    draws = [Draw(examples[0], "p", ()), Draw(examples[2], "r", ("q",))]
-    assert step(draws, examples).ignore == [(0, 2)]
-
-
-def test_the_same_text_as_the_positive_is_no_negative():
-    """By id (two queries of one passage) and by text (two ids of one text)."""
-    assert step([draw("a", "p"), draw("b", "p")]).ignore == [(0, 1), (1, 0)]
-    assert step([draw("a", "same-1", "same-2"), draw("b", "q")]).ignore == [(0, 1)]
-
-
-def test_a_copy_of_another_known_positive_is_no_negative():
-    """Query a also has same-1 as a positive: its copy same-2 is no negative, whether same-1 is in the step or not."""
-    assert step([draw("a", "p", known=("same-1",)), draw("b", "same-2")]).ignore == [(0, 1)]
-    made = step([draw("a", "p", "same-2", known=("same-1",)), draw("b", "same-1")])
-    assert made.ignore == [(0, 1), (0, 2), (1, 1)]
+@pytest.mark.parametrize(
+    ("draws", "ignored"),
+    [
+        # Query a also has q as a positive, which comes as the positive of b; another example of the query may say so.
+        ([draw("a", "p", "n", known=("q",)), draw("b", "q")], [(0, 2)]),
+        ([draw("a", "p"), draw("b", "r", "q")], [(0, 2)]),
+        # The text of the positive, by id (two queries of one passage) and by text (two ids of one text).
+        ([draw("a", "p"), draw("b", "p")], [(0, 1), (1, 0)]),
+        ([draw("a", "same-1", "same-2"), draw("b", "r")], [(0, 1)]),
+        # A copy of another known positive, in the step or not.
+        ([draw("a", "p", known=("same-1",)), draw("b", "same-2")], [(0, 1)]),
+        ([draw("a", "p", "same-2", known=("same-1",)), draw("b", "same-1")], [(0, 1), (0, 2), (1, 1)]),
+        # Never the positive itself.
+        ([draw("a", "p", "p", "q", known=("q", "p")), draw("b", "q", "p")], [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]),
+    ],
+)
+def test_known_positives_and_their_copies_are_no_negatives(draws, ignored):
+    """Unless nothing is masked, as in the papers' own code."""
+    known = [EARLIER, *(one.example for one in draws)]
+    made = step(draws, known)
+    assert made.ignore == ignored
+    assert made.tensors()[1].nonzero().tolist() == [list(pair) for pair in ignored]
+    assert step(draws, known, mask_false_negatives=False).ignore == []
 
 
 def test_a_known_positive_outside_of_the_step_is_looked_up_once():
@@ -171,17 +158,6 @@ def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
     assert documents.grad.flatten().tolist() == pytest.approx([-1 / (e + 1) / 2, 0.0, 1 / (e + 1) / 2])
 
 
-def test_the_positive_itself_is_never_ignored():
-    made = step([draw("a", "p", "p", "q", known=("q", "p")), draw("b", "q", "p")])
-    assert all(row != made.positives[query] for query, row in made.ignore)
-    assert made.ignore == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
-
-
-def test_masking_can_be_turned_off():
-    """The papers' own code masks nothing."""
-    assert step([draw("a", "p"), draw("b", "p")], mask_false_negatives=False).ignore == []
-
-
 def test_a_passage_of_two_queries_has_each_ones_own_score():
     """In its own rows alone: as a passage of another query it has none, though the teacher knows it."""
     shared = {"p": 1.0, "n": 2.0}
@@ -189,12 +165,3 @@ def test_a_passage_of_two_queries_has_each_ones_own_score():
     _, _, teacher = made.tensors()
     assert teacher.nan_to_num(nan=0.0).tolist() == [[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 4.0, 3.0]]
     assert teacher.isnan().tolist() == [[False, False, True, True], [True, True, False, False]]
-
-
-def test_tensors_are_what_a_loss_is_given():
-    made = step([draw("a", "p", "n", known=("q",)), draw("b", "q", teacher={"q": 2.0})])
-    positives, ignore, teacher = made.tensors()
-    assert positives.tolist() == [0, 2]
-    assert ignore.tolist() == [[False, False, True], [False, False, False]]
-    assert torch.equal(teacher.isnan(), torch.tensor([[True, True, True], [True, True, False]]))
-    assert teacher[1, 2] == 2.0

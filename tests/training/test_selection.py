@@ -61,28 +61,21 @@ TAUGHT = [
 # --- DPR's rule ----------------------------------------------------------------------------------------------------
 
 
-def test_the_lowest_value_is_kept_and_an_equal_one_does_not_replace_it():
+@pytest.mark.parametrize(
+    ("history", "taken"),
+    [
+        ([("loss", value) for value in (3.0, 2.0, 2.0, 2.5, 1.0)], [True, True, False, False, True]),
+        # A rank of 40 is no worse than a loss of 1: the two are not comparable.
+        ([("loss", 0.5), ("rank", 40.0), ("rank", 45.0), ("rank", 38.0)], [True, True, False, True]),
+        # Something must be kept, and what is no number is worse than any.
+        ([("loss", math.nan), ("loss", 5.0), ("loss", math.nan)], [True, True, False]),
+    ],
+)
+def test_the_lowest_value_of_a_measure_is_the_best(history, taken):
     best = Best()
-    taken = [best.improve(epoch, "loss", value) for epoch, value in enumerate([3.0, 2.0, 2.0, 2.5, 1.0])]
-    assert taken == [True, True, False, False, True]
-    assert best == Best(4, "loss", 1.0)
-
-
-def test_the_best_value_is_reset_when_the_measure_changes():
-    """A rank of 40 is no worse than a loss of 1: the two are not comparable."""
-    best = Best()
-    history = [("loss", 1.0), ("loss", 0.5), ("average_rank", 40.0), ("average_rank", 45.0), ("average_rank", 38.0)]
-    taken = [best.improve(epoch, *measured) for epoch, measured in enumerate(history)]
-    assert taken == [True, True, True, False, True]
-    assert (best.epoch, best.measure, best.value) == (4, "average_rank", 38.0)
-
-
-def test_a_value_that_is_no_number_is_worse_than_any():
-    best = Best()
-    assert best.improve(0, "loss", math.nan), "something must be kept"
-    assert best.improve(1, "loss", 5.0)
-    assert not best.improve(2, "loss", math.nan)
-    assert best.epoch == 1
+    assert [best.improve(epoch, *measured) for epoch, measured in enumerate(history)] == taken
+    last = max(epoch for epoch, one in enumerate(taken) if one)
+    assert best == Best(last, *history[last])
 
 
 @pytest.mark.parametrize(("epoch", "measure"), [(0, "loss"), (29, "loss"), (30, "average_rank"), (31, "average_rank")])
@@ -99,20 +92,15 @@ def cross_entropy(scores, target):
 
 
 def test_the_loss_is_that_of_training_with_the_first_hard_negative():
-    """Documents a, a-, b, b-; worked out by hand."""
-    first = cross_entropy([0.85, 0.55, -0.5, 0.95], 0)
-    second = cross_entropy([-0.3, 0.85, 1.5, 0.15], 2)
-    assert dev_set().loss(Encoded(), contrastive(), "fp32") == pytest.approx((first + second) / 2, abs=1e-6)
-
-
-def test_batches_share_their_passages_and_each_question_counts_once():
-    """Three questions in batches of two: the mean is over the questions, not over the batches."""
-    examples = [*EXAMPLES, Example("3", "qa", ("b-",), ("b",))]
-    first = cross_entropy([0.85, 0.55, -0.5, 0.95], 0) + cross_entropy([-0.3, 0.85, 1.5, 0.15], 2)
-    second = cross_entropy([0.95, -0.5], 0)
-    expected = (first + second) / 3
-    dev = dev_set(examples, batch_size=2, mask_false_negatives=False)
+    """Documents a, a-, b, b-; worked out by hand. Each question counts once, whatever its batch."""
+    both = cross_entropy([0.85, 0.55, -0.5, 0.95], 0) + cross_entropy([-0.3, 0.85, 1.5, 0.15], 2)
+    assert dev_set().loss(Encoded(), contrastive(), "fp32") == pytest.approx(both / 2, abs=1e-6)
+    dev = dev_set([*EXAMPLES, Example("3", "qa", ("b-",), ("b",))], batch_size=2, mask_false_negatives=False)
+    expected = (both + cross_entropy([0.95, -0.5], 0)) / 3
     assert dev.loss(Encoded(), contrastive(), "fp32") == pytest.approx(expected, abs=1e-6)
+    examples = [Example("1", "qa", ("a",)), Example("2", "qb", ("a",)), Example("3", "qa", ("b",))]
+    masked, kept = (dev_set(examples, mask_false_negatives=one) for one in (True, False))
+    assert masked.loss(Encoded(), contrastive(), "fp32") < kept.loss(Encoded(), contrastive(), "fp32")
 
 
 def test_a_loss_with_a_teacher_is_taken_with_its_scores():
@@ -121,20 +109,9 @@ def test_a_loss_with_a_teacher_is_taken_with_its_scores():
     scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
     expected = sum((ours - theirs) ** 2 for ours, theirs in scored) / 2
     assert dev_set(TAUGHT).measure(Encoded(), margin, 0, "fp32") == ("loss", pytest.approx(expected, abs=1e-6))
-
-
-def test_where_the_dev_questions_have_no_teacher_the_rank_decides():
-    margin = registry.create("loss", "margin_mse")
-    name, value = dev_set(TAUGHT[:1] + EXAMPLES[1:]).measure(Encoded(), margin, 0, "fp32")
-    assert (name, value) == ("average_rank", dev_set().average_rank(Encoded(), "fp32"))
-    assert dev_set(EXAMPLES).measure(Encoded(), contrastive(), 0, "fp32")[0] == "loss"
-
-
-def test_false_negatives_are_masked_as_in_training():
-    examples = [Example("1", "qa", ("a",)), Example("2", "qb", ("a",)), Example("3", "qa", ("b",))]
-    masked = dev_set(examples).loss(Encoded(), contrastive(), "fp32")
-    kept = dev_set(examples, mask_false_negatives=False).loss(Encoded(), contrastive(), "fp32")
-    assert masked < kept
+    # Without the scores the rank decides.
+    lacking = dev_set(TAUGHT[:1] + EXAMPLES[1:]).measure(Encoded(), margin, 0, "fp32")
+    assert lacking == ("average_rank", dev_set().average_rank(Encoded(), "fp32"))
 
 
 def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():
@@ -155,13 +132,9 @@ def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():
 # --- average rank --------------------------------------------------------------------------------------------------
 
 
-def test_the_rank_of_the_gold_passage_is_counted_from_0_among_all_passages():
-    """qa: b- 0.95, a 0.85, a- 0.55, b -0.5; qb: b 1.5, ... so ranks 1 and 0."""
-    assert dev_set().average_rank(Encoded(), "fp32") == 0.5
-
-
 def test_blocks_change_nothing(monkeypatch):
-    """Few questions and passages at a time give the same ranks as all at once."""
+    """qa: b- 0.95, a 0.85, a- 0.55, b -0.5; qb: b 1.5, ... so ranks 1 and 0, counted from 0."""
+    assert dev_set().average_rank(Encoded(), "fp32") == 0.5
     monkeypatch.setattr(selection, "_BLOCK", 1)
     monkeypatch.setattr(selection, "_POOL_BLOCK", 1)
     encoded = Encoded()

@@ -21,8 +21,8 @@ from retrievalkit import storage
 from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.models.architectures import longest_input
 from retrievalkit.models.batches import token_budget_batches
-from retrievalkit.models.encoders.architectures import longest_input
 from retrievalkit.models.precision import Precision, autocast, default_device
 from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
 from retrievalkit.storage import NOT_WEIGHTS

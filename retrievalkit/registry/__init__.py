@@ -64,10 +64,11 @@ HOOKS = {
 DISTRIBUTIONS = {
     "analyse-views": "retrievalkit-mvr",
     "export": "retrievalkit-export",
+    "pydoc:": "retrievalkit-pydoc",
     "serve": "retrievalkit-serve",
     **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }
-"""Commands of distributions of ours -> the distribution to install."""
+"""Commands and prefixes of sources of distributions of ours -> the distribution to install."""
 
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}

@@ -70,7 +70,6 @@ def register_sources(register: Register) -> None:
     register("documents", "retrievalkit.data.sources.documents:Documents")
     register("hf", "retrievalkit.data.sources.remote:HuggingFace")
     register("irds", "retrievalkit.data.sources.remote:IrDatasets")
-    register("pydoc", "retrievalkit.data.sources.pydoc:PythonDocumentation")
     register("parquet", "retrievalkit.data.sources.local:Parquet")
     for ending in ("jsonl", "json", "tsv", "csv"):
         register(ending, "retrievalkit.data.sources.local:Local")

@@ -87,11 +87,10 @@ def test_by_name_where_the_content_fits_two_kinds(tmp_path, name, text, kind):
     assert kind_of(tmp_path / name) == kind
 
 
-def test_folders_and_packages(tmp_path):
+def test_folders(tmp_path):
     assert kind_of(tmp_path) == "corpus"
     (tmp_path / "queries.jsonl.gz").touch()
     assert kind_of(tmp_path) == "collection"
-    assert kind_of("pydoc:numpy") == "collection"
 
 
 @pytest.mark.parametrize(

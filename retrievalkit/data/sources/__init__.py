@@ -1,4 +1,4 @@
-"""Where data comes from: files, folders, rows in memory, and prefixes such as `hf:`, `irds:` and `pydoc:`."""
+"""Where data comes from: files, folders, rows in memory, and prefixes such as `hf:` and `irds:`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from retrievalkit import registry
 from retrievalkit.data.sources.local import Local
 from retrievalkit.data.sources.source import PARTS, InMemory, Memory, Part, Row, Source
-from retrievalkit.errors import InputError, nearest, shortlist
+from retrievalkit.errors import InputError, MissingDependencyError, nearest, shortlist
 from retrievalkit.registry import trust
 
 __all__ = ["open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix"]
@@ -38,6 +38,8 @@ def open_source(address: str | Path) -> Source:
     if not prefix:
         match = _PREFIXED.fullmatch(name)
         if match is not None and not os.path.exists(name):
+            if distribution := registry.DISTRIBUTIONS.get(f"{match[1]}:"):
+                raise MissingDependencyError(distribution, f"reading '{name}'")
             close = nearest(match[1], known)
             offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
             msg = (

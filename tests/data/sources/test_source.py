@@ -16,7 +16,7 @@ from retrievalkit.data.kinds import kind_of
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint, open_source, split_prefix
-from retrievalkit.errors import DataError, InputError
+from retrievalkit.errors import DataError, InputError, MissingDependencyError
 
 PLUGIN = '''
 from retrievalkit import hookimpl
@@ -126,7 +126,11 @@ def test_a_part_that_a_source_lacks_is_refused(films, tmp_path):
         read_queries(tmp_path / "a.lines")
 
 
-def test_an_unknown_prefix_names_the_nearest():
+def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_brings_it(monkeypatch, fresh_registry):
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    fresh_registry()
+    with pytest.raises(MissingDependencyError, match=r"'pydoc:click' needs .* pip install retrievalkit-pydoc"):
+        open_source("pydoc:click")
     with pytest.raises(
         InputError,
         match=r"no known prefix of a source; did you mean 'irds:vaswani'\? Known: csv:, documents:, hf:, irds:",
@@ -141,7 +145,7 @@ def test_a_file_with_a_colon_in_its_name_is_a_file(tmp_path, monkeypatch):
     (tmp_path / "foo:bar").write_text('{"_id": "1", "title": "", "text": "x"}\n')
     assert open_corpus("foo:bar").ids() == ["1"]
     assert split_prefix("foo:bar") == ("", "foo:bar")
-    assert split_prefix("pydoc:numpy,scipy") == ("pydoc", "numpy,scipy")
+    assert split_prefix("irds:beir/fiqa") == ("irds", "beir/fiqa")
 
 
 def test_a_folder_says_what_it_has(tiny_collection, tmp_path):

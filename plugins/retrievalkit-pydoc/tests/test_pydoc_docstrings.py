@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from retrievalkit.data.sources.pydoc import (
+from retrievalkit_pydoc.source import (
     LEAST_BODY_WORDS,
     MOST_BODY_WORDS,
     MOST_SUMMARY_WORDS,

@@ -6,12 +6,14 @@ import gzip
 import sys
 
 import pytest
+from retrievalkit_pydoc import modules
+from retrievalkit_pydoc.source import plain
 
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples
+from retrievalkit.data.kinds import kind_of
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.sources import fingerprint, pydoc_modules
-from retrievalkit.data.sources.pydoc import plain
+from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import InputError, UnknownNameError
 
 BODY = "This body says with quite a number of words what happens to each of the {0} when they are bowed or plucked."
@@ -65,7 +67,7 @@ def passages(packages):
 def cache(tmp_path, monkeypatch):
     """A cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pydoc_modules.version.cache_clear()
+    modules.version.cache_clear()
     return tmp_path / "cache" / "retrievalkit" / "pydoc"
 
 
@@ -98,6 +100,7 @@ def test_passages_and_questions(violins):
     assert Example("q:violins.tune", "Tune all strings of a violin", ("violins.tune",)) in read_examples(
         "pydoc:violins"
     )
+    assert kind_of("pydoc:violins") == "collection"
     assert "violins" not in sys.modules
 
 
@@ -126,7 +129,7 @@ def test_no_cache_is_needed(violins, cache):
 def test_a_changed_package_is_read_again(violins):
     before = fingerprint("pydoc:violins")
     (violins / "deep.py").write_text("")
-    pydoc_modules.version.cache_clear()
+    modules.version.cache_clear()
     assert [one.id for one in passages("violins")] == ["violins.tune"]
     assert fingerprint("pydoc:violins") != before
 
@@ -139,9 +142,9 @@ def test_an_unknown_package_names_the_nearest():
 
 
 def test_the_name_that_is_installed_is_understood():
-    assert pydoc_modules.import_name("PyYAML") == "yaml"
-    assert pydoc_modules.import_name("ir-measures") == "ir_measures"
-    assert pydoc_modules.import_name("json") == "json"
+    assert modules.import_name("PyYAML") == "yaml"
+    assert modules.import_name("ir-measures") == "ir_measures"
+    assert modules.import_name("json") == "json"
 
 
 def test_numpy():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from retrievalkit.data.sources.pydoc_modules import documented, is_public, read_module
+from retrievalkit_pydoc.modules import documented, is_public, read_module
 
 
 def package(**sources):

@@ -11,6 +11,7 @@ import ast
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
 import sysconfig
 import types
@@ -18,12 +19,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from retrievalkit.contracts.commands import fingerprint_value
 from retrievalkit.data.files import uncollected
 from retrievalkit.errors import UnknownNameError
-from retrievalkit.registry.modules import module_spec
-from retrievalkit.storage import fingerprint_value
 
 STANDARD_LIBRARY = "stdlib"
 
@@ -68,17 +69,23 @@ _DOC_CALLS = ("add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all")
 def import_name(name: str) -> str:
     """The import name of a package, also from the name of its distribution (scikit-learn)."""
     top = name.partition(".")[0]
-    plain = all(part.isidentifier() for part in name.split("."))
-    if plain and (top == STANDARD_LIBRARY or module_spec(top)):
+    if all(part.isidentifier() for part in name.split(".")) and (top == STANDARD_LIBRARY or _spec(top)):
         return name
     by_import = importlib.metadata.packages_distributions()
     wanted = name.lower().replace("_", "-")
     for imported, distributions in sorted(by_import.items(), key=lambda item: (item[0].startswith("_"), item[0])):
-        if wanted in (other.lower().replace("_", "-") for other in distributions) and module_spec(imported):
+        if wanted in (other.lower().replace("_", "-") for other in distributions) and _spec(imported):
             return imported
-    known = {imported for imported in by_import if not imported.startswith("_") and module_spec(imported)}
+    known = {imported for imported in by_import if not imported.startswith("_") and _spec(imported)}
     hint = f"Install it first; '{STANDARD_LIBRARY}' is the standard library."
     raise UnknownNameError("package", name, known, hint=hint)
+
+
+def _spec(top: str) -> ModuleSpec | None:
+    """Where an importable package or module is; None if it is not installed."""
+    with suppress(ImportError, ValueError):  # ValueError: a module that was made at run time
+        return importlib.util.find_spec(top) if top.isidentifier() else None
+    return None
 
 
 @functools.cache
@@ -274,7 +281,7 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
         names = sorted(sys.stdlib_module_names - _EXCLUDED_MODULES)
         roots = [(name, path) for name in names for path in (folder / f"{name}.py", folder / name)]
     else:
-        spec = module_spec(package)
+        spec = _spec(package)
         places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
         roots = [(package, Path(place)) for place in places if place]
     for name, root in roots:

@@ -22,10 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrievalkit.data.sources import pydoc_modules
-from retrievalkit.data.sources.source import Source
-from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.storage import fingerprint_file, fingerprint_value, write_file
+from retrievalkit.contracts.commands import fingerprint_value
+from retrievalkit.data.sources import Source
+from retrievalkit.errors import InputError
+from retrievalkit_pydoc import modules
 
 _RENAMED = {
     "posixpath.": "os.path.",
@@ -154,7 +154,7 @@ class PythonDocumentation(Source):
 def _entries(packages: str) -> list[Entry]:
     entries: dict[str, Entry] = {}
     for listed in filter(None, map(str.strip, packages.split(","))):
-        name = pydoc_modules.import_name(listed)
+        name = modules.import_name(listed)
         package = name.partition(".")[0]
         for entry in _of_package(package):
             if name == package or entry.name.startswith(f"{name}."):
@@ -167,8 +167,8 @@ def _entries(packages: str) -> list[Entry]:
 
 def _of_package(package: str) -> list[Entry]:
     """The entries of one package, from the cache if neither the package nor the code that reads it has changed."""
-    code = [fingerprint_file(path) for path in (__file__, pydoc_modules.__file__)]
-    key = fingerprint_value([code, package, pydoc_modules.version(package)])
+    code = [Path(path).read_text(encoding="utf-8") for path in (__file__, modules.__file__)]
+    key = fingerprint_value([code, package, modules.version(package)])
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = Path(home) / "retrievalkit" / "pydoc" / f"{package}-{key}.jsonl.gz"
     try:
@@ -176,19 +176,18 @@ def _of_package(package: str) -> list[Entry]:
             return [Entry(*json.loads(line)) for line in stream]
     except (OSError, EOFError, ValueError, TypeError):
         entries = _read_package(package)
-    with (
-        suppress(OSError, RetrievalkitError),  # the cache is optional; the home folder may be read-only or full
-        write_file(cache) as staging,
-        gzip.open(staging, "wt", encoding="utf-8", compresslevel=3) as stream,
-    ):
-        stream.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    with suppress(OSError):  # the cache is optional; the home folder may be read-only or full
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        # Written in place: a truncated gzip file is recognised, and several writers write equal bytes.
+        cache.write_bytes(gzip.compress(text.encode(), compresslevel=3, mtime=0))
     return entries
 
 
 def _read_package(package: str) -> list[Entry]:
     """Read a package's documentation: one entry per text, under its shortest name, ordered by name."""
     entries = []
-    for path, doc in pydoc_modules.documented(pydoc_modules.read_package(package)):
+    for path, doc in modules.documented(modules.read_package(package)):
         name = path
         for prefix, public in _RENAMED.items():
             if path.startswith(prefix):

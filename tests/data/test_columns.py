@@ -69,13 +69,7 @@ def test_rows_without_an_id_keep_theirs_when_others_come(tmp_path):
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [
-        (
-            Columns(text="Anser"),
-            r"faq\.csv:2: there is no field 'Anser'; did you mean 'Answer'\? The fields are Topic,",
-        ),
-        (Columns(title="Topic"), r"faq\.csv:2: none of the fields is known to be the text\. Name it: text_field"),
-    ],
+    [(Columns(text="Anser"), r"2: .* 'Anser'; did you mean 'Answer'\?"), (Columns(title="Topic"), "2: .*: text_field")],
 )
 def test_a_missing_column_is_named(faq, columns, message):
     with pytest.raises(DataError, match=message):

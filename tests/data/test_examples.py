@@ -23,12 +23,6 @@ def jsonl(tmp_path, rows, name="train.jsonl"):
     return path
 
 
-def array(tmp_path, rows, **options):
-    path = tmp_path / "train.json"
-    path.write_text(json.dumps(rows, **options), encoding="utf-8")
-    return path
-
-
 def passage(number, key="docid", **more):
     return {key: number, "title": f"T{number}", "text": f"text {number}", **more}
 
@@ -39,13 +33,9 @@ PASSAGES = {one: Passage(one, f"T{one}", f"text {one}") for one in "123"}
 
 ONE, TWO = hashed_id("text 1"), hashed_id("text 2")
 HASHED = {ONE: Passage(ONE, "", "text 1"), TWO: Passage(TWO, "", "text 2")}
-TEVATRON = {
-    "query_id": "q1",
-    "query": "who",
-    "positive_passages": [passage("1"), passage(2)],
-    "negative_passages": [passage("3")],
-    "answers": ["me"],
-}
+TEVATRON = {"positive_passages": [passage("1"), passage(2)], "negative_passages": [passage("3")]}
+TEVATRON |= {"query_id": "q1", "query": "who", "answers": ["me"]}
+TEVATRON_2 = {"query_id": 1, "query_text": "who", "query_image": None, "source": None}
 TRIPLE = Example(hashed_id("who"), "who", (ONE,), (TWO,))
 
 
@@ -53,23 +43,9 @@ TRIPLE = Example(hashed_id("who"), "who", (ONE,), (TWO,))
 @pytest.mark.parametrize(
     ("row", "expected", "passages"),
     [
-        (
-            {**OURS, "teacher": {"1": 2, "3": -0.5}},
-            Example("q1", "who", ("1", "2"), ("3",), ("me",), {"1": 2.0, "3": -0.5}),
-            {},
-        ),
+        ({**OURS, "teacher": {"1": 2}}, Example("q1", "who", ("1", "2"), ("3",), ("me",), {"1": 2.0}), {}),
         ({"query_id": 1, "query": "who", "positives": [5]}, Example("1", "who", ("5",)), {}),
-        (
-            {
-                "query_id": 1,
-                "query_text": "who",
-                "query_image": None,
-                "positive_document_ids": ["1", 2],
-                "source": None,
-            },
-            Example("1", "who", ("1", "2")),
-            {},
-        ),
+        ({**TEVATRON_2, "positive_document_ids": ["1", 2]}, Example("1", "who", ("1", "2")), {}),
         (TEVATRON, Example("q1", "who", ("1", "2"), ("3",), ("me",)), PASSAGES),
         ({"anchor": "who", "positive": "text 1", "negative": "text 2"}, TRIPLE, HASHED),
         ({"query": "who", "pos": ["text 1"], "neg": ["text 2"]}, TRIPLE, HASHED),
@@ -117,8 +93,7 @@ def test_an_id_in_a_field_of_texts_is_refused(tmp_path, row, read):
         read(path, Corpus.of(PASSAGES.values()))
 
 
-@pytest.mark.parametrize("indent", [None, 4])
-def test_dpr(tmp_path, indent):
+def test_dpr(tmp_path):
     rows = [
         {
             "dataset": "nq",
@@ -138,7 +113,8 @@ def test_dpr(tmp_path, indent):
         },
         {"question": "no negative", "answers": ["x"], "positive_ctxs": [{"title": "T", "text": "no id"}]},
     ]
-    examples = read_examples(array(tmp_path, rows, indent=indent))
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    examples = read_examples(tmp_path / "train.json")
     made = hashed_id("T\nno id")
     assert examples.rows == [
         Example(hashed_id("who's"), "who's", ("1", "2"), ("3",), ("me", "you")),
@@ -174,6 +150,9 @@ def test_a_file_of_examples_is_one_of_queries_with_the_same_ids(tmp_path, row, n
 def test_triples_in_a_table(tmp_path):
     (tmp_path / "t.tsv").write_text("anchor\tpositive\tnegative\nwho\ttext 1\ttext 2\nwho\ttext 2\ttext 1\n")
     assert read_examples(tmp_path / "t.tsv").rows == [TRIPLE, Example(TRIPLE.query_id, "who", (TWO,), (ONE,))]
+
+
+Q2 = {"query_id": "q2", "query": "x"}
 
 
 @pytest.fixture
@@ -221,15 +200,9 @@ def test_ids_are_looked_up(tmp_path):
         ({**OURS, "query_id": "q2", "positives": [None]}, r"'positives' is null; an id is text or"),
         ({**OURS, "query_id": "q2", "query": None}, r"'query' is null, but should be text"),
         ({**OURS, "query": "other"}, r"the query id 'q1' is already used at line 1, for another query"),
-        ({"query_id": "q2", "query": "x", "positive_passages": ["1"]}, r"'positive_passages' should hold passages"),
-        (
-            {"query_id": "q2", "query": "x", "positive_passages": [passage("1"), passage("1", text="x")]},
-            r"the passage id '1' stands for another text",
-        ),
-        (
-            {"query_id": "q2", "query": "x", "positive_passages": [{"docid": "1"}]},
-            r"a passage in 'positive_passages' has no text; it has these fields: docid",
-        ),
+        ({**Q2, "positive_passages": ["1"]}, r"'positive_passages' should hold passages"),
+        ({**Q2, "positive_passages": [passage("1"), passage("1", text="x")]}, r".*'1' stands for another text"),
+        ({**Q2, "positive_passages": [{"docid": "1"}]}, r"a passage in 'positive_passages' has no text; .* docid"),
     ],
 )
 def test_damage_is_named(tmp_path, row, message):
@@ -237,15 +210,12 @@ def test_damage_is_named(tmp_path, row, message):
         read_examples(jsonl(tmp_path, [OURS, row]))
 
 
-def test_nothing_to_train_on(tmp_path):
-    with pytest.raises(DataError, match=r"holds 1 example and no positive\. Training needs"):
-        read_examples(jsonl(tmp_path, [{**OURS, "positives": []}]))
-    (tmp_path / "e.json").write_text("[]")
-    with pytest.raises(DataError, match=r"e\.json: there is no example in it"):
-        read_examples(tmp_path / "e.json")
-    (tmp_path / "e.jsonl").touch()
-    with pytest.raises(DataError, match=r"the file is empty, but training examples were expected"):
-        read_examples(tmp_path / "e.jsonl")
+@pytest.mark.parametrize(
+    ("rows", "message"), [([{**OURS, "positives": []}], "1 example and no positive"), ([], "the file is empty")]
+)
+def test_nothing_to_train_on(tmp_path, rows, message):
+    with pytest.raises(DataError, match=message):
+        read_examples(jsonl(tmp_path, rows))
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

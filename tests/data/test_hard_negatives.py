@@ -148,12 +148,7 @@ def test_damaged_scores_are_refused(text, place):
         ({"systems": ["bm52"]}, {}, UnknownNameError, r"'bm52'; did you mean 'bm25'\? Known: bm25, tas-b, v3"),
         ({"margin": 3}, {}, OptionError, "margin 3 compares the scores"),
         ({}, {"queries.tsv": "571019\twhat\n"}, DataError, r"'571018' is not among .*; did you mean '571019'\?"),
-        (
-            {"per_system": 3},
-            {"hard.jsonl": '{"query": "a", "pos": ["b"], "neg": ["c"]}'},
-            DataError,
-            "no form of a line",
-        ),
+        ({}, {"hard.jsonl": '{"query": "a", "pos": ["b"], "neg": ["c"]}'}, DataError, "no form of a line"),
     ],
 )
 def test_what_does_not_fit_is_named(place, options, files, error, message):

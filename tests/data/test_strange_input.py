@@ -78,15 +78,10 @@ def written(tmp_path: Path, content: bytes | str, name: str = "a") -> Path:
 
 
 def read_or_refuse(kind: str, path: Path) -> None:
-    refused: RetrievalkitError | None = None
     try:
         READERS[kind](path)
     except RetrievalkitError as error:
-        refused = error
-    if refused is not None:
-        assert refused.exit_code == 2
-        assert str(path) in str(refused)
-        assert len(str(refused)) < 3000
+        assert (error.exit_code, str(path) in str(error), len(str(error)) < 3000) == (2, True, True)  # noqa: PT017
 
 
 @QUICK
@@ -115,6 +110,7 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
     [
         ("corpus", "1\tabc\r2\tdef\r", r"a:1: the row cannot be read: a carriage return \(CR\) is in it"),
         ("corpus", '{"_id": ' + "9" * 5000 + ', "text": "x"}', r"a:1: a whole number in it has thousands of digits"),
+        ("corpus", '[{"_id": ' + "9" * 5000 + ', "text": "x"}]', r"a:1: element 1: a whole number in it has thousands"),
         ("corpus", '{"_id": "1", "text": "x", "m": ' + "[" * 100_000, r"a:1: its values are nested too deeply"),
         ("queries", "who\t" + "[" * 100_000 + "]" * 100_000, r"a:1: the answers are no list of texts"),
         ("corpus", '{"_id": "1", "_id": "2", "text": "x"}', r"a:1: the key '_id' occurs twice"),
@@ -139,35 +135,19 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
         ("run", "q Q0 a 1 2 t\rq Q0 b 2 1 t\r", r"a:1: the line has 11 columns"),
         ("run", '{"q": {"a": 1}, "q": {"a": 2}}', r"a:1: the key 'q' occurs twice"),
         ("run", '{"q": {"\\u0007": 1}}', r"a:1: query 'q' with document '\\x07': an id may not contain"),
-        (
-            "examples",
-            '{"query_id": "1", "query": "w", "positives": ["a"], "teacher": {"a": 1e400}}',
-            r"a:1: 'teacher' of",
-        ),
+        ("examples", '{"anchor": "w", "positives": ["a"], "teacher": {"a": 1e400}}', r"a:1: 'teacher' of"),
         ("corpus", b"\xff\xfea\0b\0", r"a:1: byte 0xff .* the file is in UTF-16"),
         ("corpus", bz2.compress(b"1\tabc\n"), r"a: the file is packed with bzip2, which is not read"),
-        (
-            "corpus",
-            gzip.compress(gzip.compress(b"1\tabc\n", mtime=0), mtime=0),
-            r"a:1: byte 0x8b .* the file is packed twice",
-        ),
+        ("corpus", gzip.compress(PACKED, mtime=0), r"a:1: byte 0x8b .* the file is packed twice"),
         ("corpus", PACKED + b"junk", r"a: the compressed file is damaged or cut off"),
         ("queries", "", r"a: the file is empty, but queries were expected"),
-        (
-            "queries",
-            '{"_id": "1"}',
-            r"a:1: the query has no text \(query, .*, text, contents\)\. Its fields are: _id\.",
-        ),
+        ("queries", '{"_id": "1"}', r"a:1: the query has no text \(query, .*\)\. Its fields are: _id\."),
         ("queries", '{"_id": "1", "text": ["who"]}', r"a:1: 'text' is \[\"who\"\], but should be text"),
         ("queries", "1\twho\n2\n", r"a:2: the row has 1 column, but the table has 2: id, text"),
         ("queries", "[]", r"a: there is no query in it"),
         ("qrels", "1 Q0 a 1 0.5 tag\n", r"a:1: .* as those of a run\. Known forms"),
         ("qrels", "1 0 a 0.5\n", r"a:1: the grade is '0\.5'"),
-        (
-            "qrels",
-            "1 0 a 1\n1 0 b 1\n1 0 a 2\n",
-            r"a:3: document 'a' of query '1' was judged 1 at line 1, and is 2 here",
-        ),
+        ("qrels", "1 0 a 1\n1 0 b 1\n1 0 a 2\n", r"a:3: document 'a' of query '1' was judged 1 at line 1"),
         ("qrels", "", r"a: there is no judgement in it"),
         ("run", "q Q0 a 1 3.5\n", r"a:1: the line has 5 columns\. Known forms of a run: TREC"),
         ("run", "q\ta\t0\n", r"a:1: '0' is not a rank"),
@@ -199,8 +179,12 @@ def test_ids_that_break_lines_or_terminals_are_refused(tmp_path, odd):
 
 
 def test_members_of_a_packed_file_are_read_one_after_another(tmp_path):
-    packed = gzip.compress(b"1\tabc\n", mtime=0) + gzip.compress(b"2\tdef\n")
+    packed = PACKED + gzip.compress(b"2\tdef\n")
     assert [one.id for one in READERS["corpus"](written(tmp_path, packed))] == ["1", "2"]
+
+
+def test_a_cell_may_be_longer_than_the_limit_of_the_csv_module(tmp_path):
+    assert len(read_queries(written(tmp_path, "x" * 200_000 + "\t['a']\n"))[0].text) == 200_000
 
 
 def test_white_space_that_is_not_ascii_belongs_to_an_id(tmp_path):
@@ -255,17 +239,9 @@ def test_a_file_without_permission_cannot_be_read(tmp_path):
         READERS["corpus"](path)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("", "the path of the data is empty"),
-        ("a\0b", "is no path"),
-        ("a\udcff", "is no path"),
-        ("x" * 5000, "too long"),
-    ],
-)
-def test_what_is_no_path_is_refused(path, message):
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("path", ["", "a\0b", "a\udcff", "x" * 5000])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(DataError, match="path"):
         open_corpus(path)
 
 

@@ -14,6 +14,7 @@ from retrievalkit.errors import DataError, InputError
 OURS = {"query_id": "q1", "query": "who", "positives": ["1", "2"], "negatives": ["3"]}
 TEVATRON_2 = {"query_id": "q1", "query_text": "who", "positive_document_ids": [1, "2"], "negative_document_ids": ["3"]}
 TRIPLE = {"query": "who", "pos": ["one"], "neg": ["two", "three"]}
+HASHED = [hashed_id(one) for one in ("one", "two", "three")]
 
 
 def read(tmp_path, *rows):
@@ -25,14 +26,9 @@ def passage(number, **more):
     return {"docid": number, "title": "", "text": f"text {number}", **more}
 
 
-PASSAGES = {
-    "positive_passages": [passage("1", ce_score=9.5)],
-    "negative_passages": [passage("2", ce_score=-3), passage("3"), passage("4", ce_score=None)],
-}
-CONTEXTS = {
-    "positive_ctxs": [passage("1", ce_score=9.5, score=1000)],
-    "hard_negative_ctxs": [passage("2", score=12.5)],
-}
+PASSAGES = {"negative_passages": [passage("2", ce_score=-3), passage("3"), passage("4", ce_score=None)]}
+PASSAGES |= {"positive_passages": [passage("1", ce_score=9.5)]}
+CONTEXTS = {"positive_ctxs": [passage("1", ce_score=9.5, score=1000)], "hard_negative_ctxs": [passage("2", score=12.5)]}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +44,7 @@ CONTEXTS = {
         (OURS, None),
         ({"query_id": "q1", "query": "who", **PASSAGES}, {"1": 9.5, "2": -3.0}),
         ({"question": "who", "answers": [], **CONTEXTS}, {"1": 9.5}),
-        (
-            {**TRIPLE, "pos_scores": [3], "neg_scores": [2, 1]},
-            {hashed_id("one"): 3.0, hashed_id("two"): 2.0, hashed_id("three"): 1.0},
-        ),
+        ({**TRIPLE, "pos_scores": [3], "neg_scores": [2, 1]}, dict(zip(HASHED, (3.0, 2.0, 1.0), strict=True))),
         ({**OURS, "positives": ["1", "1"], "teacher": [2, 2, 1]}, {"1": 2.0, "3": 1.0}),
     ],
 )
@@ -70,15 +63,12 @@ def test_scores_come_by_id_in_order_with_each_passage_or_in_two_lists(tmp_path, 
         ({**OURS, "teacher": [1, True, 2]}, "'teacher' of document '2' is true, but should be a number"),
         ({**OURS, "teacher": [1, float("nan"), 2]}, "'teacher' of document '2' is NaN, but should be a number"),
         ({**OURS, "teacher": [1, 10**400, 2]}, "'teacher' of document '2' is 1000"),
-        (
-            {**OURS, "teacher": {"1": 2, "33": 1}},
-            "scores the document '33', which is neither a positive nor a negative",
-        ),
+        ({**OURS, "teacher": {"1": 2, "33": 1}}, "scores the document '33', which is neither"),
         ({**OURS, "positives": ["1", "3"], "teacher": [1, 2, 3]}, "gives the document '3' two scores, 2.0 and 3.0"),
         ({**TRIPLE, "pos_scores": [3, 3], "neg_scores": [2, 1]}, "'pos_scores' has 2 scores for 1 positives"),
         (
             {"query_id": "q2", "query": "who", "positive_passages": [passage("1", ce_score="9")]},
-            "'ce_score' of document '1' is '9', but should be a number",
+            "'ce_score' of document '1'",
         ),
     ],
 )
@@ -87,11 +77,8 @@ def test_damage_is_named(tmp_path, row, message):
         read(tmp_path, OURS, row)
 
 
-def test_enough_scores(tmp_path):
-    check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
-
-
 def test_scores_of_negatives_that_are_not_drawn(tmp_path):
+    check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
     with pytest.raises(InputError, match=r"negatives is 0\. Draw some"):
         check_teacher(read(tmp_path, {**OURS, "teacher": [1, 2, 3]}), negatives=0)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 
@@ -76,56 +76,25 @@ def test_the_package_is_asked_for(monkeypatch):
         list(open_corpus("irds:x"))
 
 
-class Doc(NamedTuple):
-    doc_id: str
-    title: str
-    body: str
-
+class Doc(namedtuple("Doc", "doc_id title body")):
     def default_text(self):
         return f"{self.title} {self.body}"
 
 
-class Asked(NamedTuple):
-    query_id: str
-    text: str
-
-
-class Judged(NamedTuple):
-    query_id: str
-    doc_id: str
-    relevance: int
-    iteration: str
-
-
-class Toy:
-    """What ir_datasets gives for a data set without training pairs."""
-
-    def has_docs(self):
-        return True
-
-    def has_queries(self):
-        return True
-
-    def has_qrels(self):
-        return True
-
-    def docs_count(self):
-        return 1
-
-    def docs_iter(self):
-        return iter([Doc("d1", "Violin", "A string instrument.")])
-
-    def queries_iter(self):
-        return iter([Asked("q1", "what is a violin")])
-
-    def qrels_iter(self):
-        return iter([Judged("q1", "d1", 2, "0"), Judged("q1", "d2", 0, "0")])
+Asked = namedtuple("Asked", "query_id text")
+Judged = namedtuple("Judged", "query_id doc_id relevance iteration")
 
 
 @pytest.fixture
 def toy(monkeypatch):
     """ir_datasets with one more data set; a stand-in with that data set alone where the package is not installed."""
-    added = Toy()
+    added = SimpleNamespace(
+        **dict.fromkeys(("has_docs", "has_queries", "has_qrels"), lambda: True),
+        docs_count=lambda: 1,
+        docs_iter=lambda: iter([Doc("d1", "Violin", "A string instrument.")]),
+        queries_iter=lambda: iter([Asked("q1", "what is a violin")]),
+        qrels_iter=lambda: iter([Judged("q1", "d1", 2, "0"), Judged("q1", "d2", 0, "0")]),
+    )
     try:
         import ir_datasets
     except ImportError:
@@ -146,6 +115,6 @@ def test_ir_datasets(toy, monkeypatch):
     assert sources.fingerprint("irds:toy") != sources.fingerprint("irds:toys")
     with pytest.raises(DataError, match=r"knows no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
         list(open_corpus("irds:vaswanii"))
-    monkeypatch.setattr(toy, "has_qrels", lambda: False, raising=False)
+    toy.has_qrels = lambda: False
     with pytest.raises(DataError, match=r"'irds:toy' has no judgements; it has passages, queries"):
         read_qrels("irds:toy")

@@ -70,13 +70,17 @@ def test_a_header_that_lies_is_refused(tmp_path, content):
         open_array(tmp_path / "a.npy", ("<i4",), 1)
 
 
-def members(matrix, **changes):
-    arrays = {"indices": matrix.indices, "indptr": matrix.indptr, "format": np.array(b"csr"), "data": matrix.data}
-    arrays |= {"shape": np.array(matrix.shape)} | changes
-    return {name: array if isinstance(array, bytes) else saved(array) for name, array in arrays.items()}
-
-
 MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dtype=np.float32))
+
+
+def archive(folder, **changes):
+    """The matrix as scipy saves it, with other members."""
+    arrays = {"indices": MATRIX.indices, "indptr": MATRIX.indptr, "format": np.array(b"csr"), "data": MATRIX.data}
+    arrays |= {"shape": np.array(MATRIX.shape)} | changes
+    with zipfile.ZipFile(folder / "m.npz", "w") as written:
+        for name, array in arrays.items():
+            written.writestr(f"{name}.npy", array if isinstance(array, bytes) else saved(array))
+    return folder / "m.npz"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,8 @@ MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dty
     ],
 )
 def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
-    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
-        for name, content in members(MATRIX, **changes).items():
-            archive.writestr(f"{name}.npy", content)
     with pytest.raises(ValueError, match=r".") as caught:
-        MappedCsr(tmp_path / "m.npz")
+        MappedCsr(archive(tmp_path, **changes))
     assert "\n" not in str(caught.value)
 
 
@@ -118,18 +119,7 @@ def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
 )
 def test_columns_and_weights_are_checked_when_they_are_read(tmp_path, changes):
     """A column outside of the vocabulary would be written outside of an array."""
-    np.savez(
-        tmp_path / "m.npz",
-        **{
-            "format": b"csr",
-            "shape": MATRIX.shape,
-            "indptr": MATRIX.indptr,
-            "indices": MATRIX.indices,
-            "data": MATRIX.data,
-        }
-        | changes,
-    )
-    mapped = MappedCsr(tmp_path / "m.npz")
+    mapped = MappedCsr(archive(tmp_path, **changes))
     for read in (lambda: mapped.rows(0, 3), lambda: mapped.take(np.array([2, 0]))):
         with pytest.raises(ArtifactError, match=r"m\.npz' is damaged: it holds numbers"):
             read()

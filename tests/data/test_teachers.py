@@ -66,10 +66,7 @@ def test_scores_come_by_id_in_order_with_each_passage_or_in_two_lists(tmp_path, 
         ({**OURS, "teacher": {"1": 2, "33": 1}}, "scores the document '33', which is neither"),
         ({**OURS, "positives": ["1", "3"], "teacher": [1, 2, 3]}, "gives the document '3' two scores, 2.0 and 3.0"),
         ({**TRIPLE, "pos_scores": [3, 3], "neg_scores": [2, 1]}, "'pos_scores' has 2 scores for 1 positives"),
-        (
-            {"query_id": "q2", "query": "who", "positive_passages": [passage("1", ce_score="9")]},
-            "'ce_score' of document '1'",
-        ),
+        ({"query_id": "q2", "query": "w", "positive_passages": [passage("1", ce_score="9")]}, "'ce_score' of document"),
     ],
 )
 def test_damage_is_named(tmp_path, row, message):

@@ -1,7 +1,6 @@
-"""`python -m fuzz`: trials by number, one of them again, or a reproducer; exit code 0 if none fails."""
+"""`python -m fuzz`: the kept cases and trials by number, or one of them again; exit code 0 if none fails."""
 
 import argparse
-import functools
 import json
 import multiprocessing
 import os
@@ -12,10 +11,10 @@ import tempfile
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from fuzz import material, process
-from fuzz.targets import TARGETS
 from fuzz.trial import Bench, Trial
 from fuzz.verdict import Failure
 
@@ -27,8 +26,6 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="the number of a trial, or the file of a reproducer")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--no-plugins", dest="plugins", action="store_false", help="nothing that needs Java or Milvus")
-    parser.add_argument("--cases", type=Path, help="a folder of reproducers to try; writes cases.json")
     parser.add_argument("--report", type=Path, default=Path("build/fuzz"))
     given = parser.parse_args()
     # Ended from outside, it tidies up too.
@@ -41,7 +38,7 @@ def main():
     try:
         (folder / "outside").mkdir()
         (folder / "outside" / "passwd").write_text("root:x:0:0\n")
-        material.make(folder / "material", plugins=given.plugins)
+        material.make(folder / "material")
         shutil.rmtree(folder / "made")
         return _perform(Bench(folder), given)
     finally:
@@ -49,11 +46,8 @@ def main():
 
 
 def _perform(bench, given):
-    chosen = [one for one in TARGETS if given.plugins or not one.plugins]
     if given.only is not None:
-        path = Path(given.only)
-        read = Trial(**json.loads(path.read_text())) if path.is_file() else None
-        trial = read or bench.draw(given.seed, int(given.only), chosen)
+        trial = _trial(bench, given.seed, Path(given.only) if Path(given.only).is_file() else int(given.only))
         ended, failures, applied = bench.attempt(trial)
         _show(f"{trial}\n{applied} edits applied; exit {ended.code}, {ended.seconds:.1f} s, {ended.memory >> 20} MB\n")
         _show(f"{ended.out[-3000:]}{ended.err[-6000:]}\n{ended.stack[-3000:]}")
@@ -61,16 +55,13 @@ def _perform(bench, given):
         return bool(failures)
     groups, counts = defaultdict(list), Counter()
     context = multiprocessing.get_context("fork")
+    jobs = [*sorted((Path(__file__).parent / "cases").glob("*.json")), *range(given.trials)]
     with ProcessPoolExecutor(given.workers, context, _start, (bench.folder,)) as pool:
-        attempt = functools.partial(_attempt, given.seed, chosen)
-        for number, (trial, code, failures) in enumerate(pool.map(attempt, range(given.trials))):
+        for job, (trial, code, failures) in zip(jobs, pool.map(partial(_attempt, given.seed), jobs), strict=True):
             counts.update([trial.target, f"exit {code}"])
             for failure in failures:
-                groups[failure.kind, failure.place].append((trial.size(), number, trial, failure))
+                groups[failure.kind, failure.place].append((trial.size(), str(job), trial, failure))
     _report(given.report, groups, counts)
-    if given.cases is not None:
-        outcomes = {path.name: _outcome(bench, path) for path in sorted(given.cases.glob("*.json"))}
-        (given.report / "cases.json").write_text(json.dumps(outcomes, indent=1))
     return bool(groups)
 
 
@@ -80,19 +71,21 @@ def _start(folder):
     _own = Bench(folder, f"worker-{os.getpid()}")
 
 
-def _attempt(seed, chosen, number):
+def _trial(bench, seed, job):
+    """The trial of a number, or of a file."""
+    return Trial(**json.loads(job.read_text())) if isinstance(job, Path) else bench.draw(seed, job)
+
+
+def _attempt(seed, job):
     """A trial in a worker: the trial, exit code, failures."""
-    trial = _own.draw(seed, number, chosen)
+    trial = _trial(_own, seed, job)
     try:
-        ended, failures, _ = _own.attempt(trial)
+        ended, failures, applied = _own.attempt(trial)
     except Exception as error:  # noqa: BLE001 - other trials go on
         return trial, None, [Failure("fuzzer", f"{type(error).__name__} {error}"[:300])]
+    if isinstance(job, Path) and applied < len(trial.edits):
+        failures.append(Failure("edits of a case can no longer be made", job.name))
     return trial, ended.code, failures
-
-
-def _outcome(bench, path):
-    ended, failures, applied = bench.attempt(Trial(**json.loads(path.read_text())))
-    return {"failures": list(map(str, failures)), "applied": applied, "code": ended.code, "err": ended.err[-2000:]}
 
 
 def _report(folder, groups, counts):

@@ -3,7 +3,6 @@
     {"op": "splice", "file": F, "at": 7, "cut": 2, "put": "x", "times": 1}   bytes; latin-1, "cut": null = the rest
     {"op": "set", "file": F, "line": 3, "where": ["a", 0], "value": V}          a value in JSON, JSON lines or YAML
     {"op": "drop", "file": F, "line": null, "where": ["a"]}
-    {"op": "recode", "file": F, "as": "utf-16"}
     {"op": "array", "file": F, "member": "data.npy", "key": "shape", "value": "(1,)"}     the header of .npy, or in .npz
     {"op": "remove" | "fifo", "file": F}, {"op": "link", "file": F, "to": T}
     {"op": "swap", "file": F, "other": G}, {"op": "copy", "file": F, "of": MATERIAL}
@@ -13,7 +12,6 @@ A file is named from the folder; "" is a material that is a file itself. {"$text
 JSON that no library writes: NaN, 1e400, a thousand brackets.
 """
 
-import gzip
 import io
 import json
 import os
@@ -65,18 +63,6 @@ def _splice(edit, root, material):
     at, cut = edit["at"], edit["cut"]
     rest = b"" if cut is None else content[at + cut :]
     path.write_bytes(content[:at] + edit["put"].encode("latin-1") * edit.get("times", 1) + rest)
-
-
-def _recode(edit, root, material):
-    path, content = _content(edit, root)
-    name = edit["as"]
-    if name == "gzip":
-        content = gzip.compress(content, mtime=0)
-    elif len(name.strip()) < 3:
-        content = content.replace(b"\n", name.encode())
-    else:
-        content = content.decode().encode(name)
-    path.write_bytes(content)
 
 
 def parsed(path, line):
@@ -201,7 +187,7 @@ def _seal(edit, root, material):
 
 
 _OPERATIONS = {
-    "splice": _splice, "set": _set, "drop": _set, "recode": _recode, "array": _array, "remove": _remove, "fifo": _fifo,
+    "splice": _splice, "set": _set, "drop": _set, "array": _array, "remove": _remove, "fifo": _fifo,
     "link": _link, "swap": _swap, "copy": _copy, "seal": _seal,
 }  # fmt: skip
 

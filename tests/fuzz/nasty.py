@@ -40,11 +40,6 @@ YAML = (
 )  # fmt: skip
 """Recipes, or lines of them, that no reader should follow."""
 
-CODES = (
-    "utf-16", "utf-16-le", "utf-32", "utf-8-sig", "\r", "\r\n", "\x00", "\x0b", "\x85", "\u2028", "gzip", "utf-7",
-)  # fmt: skip
-"""Other encodings, line ends and compressions."""
-
 HEADERS = {
     "shape": (
         "()", "(0,)", "(1,)", "(-1,)", "(-1, 32)", "(12, -32)", "(9223372036854775808,)", "(9223372036854775807, 2)",
@@ -61,7 +56,7 @@ HEADERS = {
 """Entries of the headers of arrays."""
 
 KINDS = (
-    "corpus.jsonl", "queries.tsv", "run.trec", "qrels.tsv", "examples.jsonl", "recipe.yaml", "weights.json",
+    "corpus.jsonl", "queries.jsonl", "run.trec", "qrels.tsv", "examples.jsonl", "recipe.yaml", "weights.json",
     "vectors/ids.txt", "vectors/vectors-00000.npy", "weights/lexical-00000.npz", "checkpoint/retrievalkit.json",
     "checkpoint/manifest.json", "bert/config.json", "bert/model.safetensors", "flat", "vectors", "checkpoint",
     "sparse", "beir", "vectors/manifest.json",
@@ -113,9 +108,6 @@ OPTION_VALUES = {
     "weights": (
         "", ",", "0.3,0.7", "1,1,1", "nan,1", "inf,inf", "0,0", "-1,1", "1e400,1", "a,b", "9" * 5000, "/dev/null",
         "/", ".", "\ud800", "1;1", "0.5",
-    ),
-    "few": (
-        "0", "-1", "1", "2", "x", "",
     ),
     "place": (
         "out", "out.json", "out.html", "out.csv", "out.tex", "out.md", ".", "..", "", "a" * 300, "a/b/c/out",

@@ -68,11 +68,11 @@ def warm():
     gc.freeze()
 
 
-def run(command, room, *, bounded=True, before=None):
+def run(command, room, *, before=None):
     """Run `rkit` with these arguments in the folder `room`; returns how it ended.
 
-    Its standard output, home and temporary files lie in folders beside the room. Memory is not bounded for a Java
-    machine, which reserves more than it uses. `before` is called in the new process before the command.
+    Its standard output, home and temporary files lie in folders beside the room. `before` is called in the new process
+    before the command.
     """
     beside = Path(room).parent
     for name in ("home", "tmp", "log"):
@@ -82,7 +82,7 @@ def run(command, room, *, bounded=True, before=None):
     own = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     child = os.fork()
     if child == 0:
-        _become(command, Path(room), bounded=bounded, before=before)
+        _become(command, Path(room), before=before)
     handle = os.pidfd_open(child)
     timed_out = not select.select([handle], [], [], SECONDS)[0]
     os.close(handle)
@@ -98,7 +98,7 @@ def run(command, room, *, bounded=True, before=None):
     return Ended(os.waitstatus_to_exitcode(status), read[0], read[1], seconds, memory, read[2], timed_out)
 
 
-def _become(command, room, *, bounded, before):
+def _become(command, room, *, before):
     """Turn this fork into the command; does not return."""
     code = 1
     try:
@@ -108,7 +108,7 @@ def _become(command, room, *, bounded, before):
         os.environ |= {"HOME": str(room.parent / "home"), "TMPDIR": str(room.parent / "tmp")}
         tempfile.tempdir = None
         os.chdir(room)
-        _limit(bounded)
+        _limit()
         if before is not None:
             before()
         code = _perform(command)
@@ -140,17 +140,13 @@ def bound_memory():
     resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + EXTRA_MEMORY, hard))
 
 
-def _limit(bounded):
+def _limit():
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Python ignores it; the default would end the process without a word.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    if bounded:
-        bound_memory()
-    else:
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    bound_memory()
 
 
 def _perform(command):

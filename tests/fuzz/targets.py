@@ -16,7 +16,6 @@ class Target:
         meaning: Whether other contents may mean other results: texts, judgements, recipes, models without a manifest.
             Otherwise a result that differs from that of the whole input is a failure, unless the manifest says so too.
         share: How often it is drawn, relative to others.
-        plugins: Whether it needs Java or Milvus, which take seconds.
         room: The damaged material is the whole working folder: what a killed command left.
         keeps: Whether a command that fails may leave a folder: `rkit run` keeps the steps that are done.
         notes: Whether it adds to the manifest of what it reads: `rkit index --check`.
@@ -28,44 +27,20 @@ class Target:
     damaged: tuple[str, ...]
     meaning: bool = False
     share: float = 1.0
-    plugins: bool = False
     room: bool = False
     keeps: bool = False
     notes: bool = False
     options: tuple[tuple[str, str], ...] = ()
 
 
-_WITH_TEXTS = ["tevatron.jsonl", "dpr.json", "triples.jsonl", "triples.tsv", "scored.jsonl"]
-
-
-def _converted():
-    kinds = {
-        "corpus": "corpus.jsonl corpus.jsonl.gz corpus.jsonl.zst corpus.json collection.tsv passages.tsv "
-        "contents.jsonl",
-        "queries": "queries.jsonl queries.tsv answers.tsv",
-        "qrels": "qrels.tsv qrels.trec qrels.msmarco",
-        "run": "run.trec run.tsv run.json",
-        "examples": "examples.jsonl tevatron.jsonl tevatron_2.jsonl dpr.json triples.jsonl triples.tsv scored.jsonl "
-        "taught.jsonl",
-    }
-    for kind, names in kinds.items():
-        for name in names.split():
-            end = ".trec" if kind in ("qrels", "run") else "" if name in _WITH_TEXTS else ".jsonl"
-            yield Target(f"convert {name}", f"convert @{name} out{end} --kind {kind}", (name,), True, 0.6)
-    yield Target("convert collection", "convert @beir out --kind collection", ("beir",), True)
-    yield Target("convert", "convert @corpus.jsonl out.jsonl", ("corpus.jsonl", "queries.tsv", "run.trec"), True)
-
-
 _SEARCHED = "--queries @queries.jsonl --k 10 -o out.trec"
 _INDEXES = {"flat": 3.0, "many_flat": 2.5, "faiss": 3.0, "sparse": 4.0, "dense_sparse": 3.0}
-_BY_PLUGINS = {"bm25": 0.3, "impact": 0.15, "lucene_hnsw": 0.15, "milvus": 0.3}
 _TRAINED = "--epochs 1 --batch-size 4 --precision fp32 --set limit=4 -o out"
 
 
 def _searched():
-    for name, share in (_INDEXES | _BY_PLUGINS).items():
-        yield Target(f"search {name}", f"search @{name} {_SEARCHED}", (name,), False, share, name in _BY_PLUGINS)
-    for name in _INDEXES:
+    for name, share in _INDEXES.items():
+        yield Target(f"search {name}", f"search @{name} {_SEARCHED}", (name,), False, share)
         yield Target(f"check {name}", f"index @{name} --check --check-count 3", (name,), True, 0.5, notes=True)
     built = {"vectors": "flat faiss", "many_vectors": "flat faiss", "weights": "sparse", "both": "dense_sparse"}
     for name, indexers in built.items():
@@ -99,7 +74,7 @@ OPTIONS = (
     ),
     ("index", "index @vectors", 1.0, _options("--indexer:text --set:setting -o:place --set:factory")),
     (
-        "encode", "encode @bert @queries.tsv -o out", 1.0,
+        "encode", "encode @bert @queries.jsonl -o out", 1.0,
         _options("--batch-tokens:number --pooler:text --encoder:text --set:setting --side:text"),
     ),
     (
@@ -118,31 +93,15 @@ OPTIONS = (
 )  # fmt: skip
 
 TARGETS = (
-    *_converted(),
     *_searched(),
     Target("search one query", "search @flat --query france", ("flat",), True, 0.7),
     Target("search by a checkpoint", f"search @flat {_SEARCHED} --model @checkpoint", ("checkpoint",), False, 5.0),
-    Target(
-        "search queries", f"search @flat {_SEARCHED}", ("queries.jsonl", "queries.tsv", "answers.tsv"), True, 1.0
-    ),
     Target(
         "fuse",
         "search @run.trec @other.trec --fusion linear --missing minimum --weights @weights.json -o out.trec",
         ("weights.json", "run.trec", "other.trec"), True, 3.0,
     ),
-    Target(
-        "tune",
-        "search @run.trec @other.trec --fusion linear --missing zero --tune @qrels.tsv --tune-queries @queries.jsonl "
-        "-o out.json",
-        ("qrels.tsv", "queries.jsonl", "run.trec"), True, 1.0,
-    ),
-    Target("evaluate", "evaluate @run.trec --qrels @qrels.tsv", ("run.trec", "qrels.tsv", "run.json"), True, 2.0),
-    Target("evaluate forms", "evaluate @run.tsv --qrels @qrels.trec", ("run.tsv", "qrels.trec"), True, 1.0),
-    Target("evaluate json", "evaluate @run.json --qrels @qrels.msmarco", ("run.json", "qrels.msmarco"), True, 1.0),
-    Target(
-        "evaluate answers", "evaluate @run.trec --answers @queries.jsonl --corpus @corpus.jsonl",
-        ("run.trec", "queries.jsonl", "corpus.jsonl"), True, 1.0,
-    ),
+    Target("evaluate", "evaluate @run.trec --qrels @qrels.tsv", ("run.trec", "qrels.tsv"), True, 2.0),
     Target(
         "compare",
         "compare @run.trec @other.trec --qrels @qrels.tsv --queries @queries.jsonl --corpus @corpus.jsonl --no-plot "
@@ -156,23 +115,17 @@ TARGETS = (
     ),
     Target("mine again", MINED, ("mining_state",), False, 1.0, room=True),
     Target("encode", "encode @checkpoint @corpus.jsonl -o out", ("checkpoint",), False, 4.0),
-    Target("encode texts", "encode @checkpoint @corpus.jsonl -o out", ("corpus.jsonl", "corpus.json"), True, 0.7),
     Target("encode by a model", "encode @bert @corpus.jsonl --pooler mean -o out", ("bert",), True, 2.0),
-    Target("encode by a published model", "encode @published @queries.tsv -o out", ("published",), True, 2.5),
-    Target("encode by a pretrained model", "encode @pretrained @queries.tsv -o out", ("pretrained",), False, 2.0),
+    Target("encode by a published model", "encode @published @queries.jsonl -o out", ("published",), True, 2.5),
+    Target("encode by a pretrained model", "encode @pretrained @queries.jsonl -o out", ("pretrained",), False, 2.0),
     Target(
         "rerank", "rerank apply @reranker --run @run.trec --queries @queries.jsonl --corpus @corpus.jsonl --k 3 "
         "-o out.trec", ("reranker",), False, 4.0,
     ),
     Target(
-        "rerank texts", "rerank apply @reranker --run @run.trec --queries @queries.jsonl --corpus @corpus.jsonl "
-        "--k 3 -o out.trec", ("run.trec", "queries.jsonl", "corpus.jsonl"), True, 0.7,
-    ),
-    Target(
         "train", f"train --model @bert --corpus @corpus.jsonl --examples @taught.jsonl {_TRAINED}",
         ("bert", "taught.jsonl", "corpus.jsonl"), True, 0.5,
     ),
-    Target("train triples", f"train --model @bert --examples @triples.jsonl {_TRAINED}", ("triples.jsonl",), True, 0.2),
     Target("resume", f"{RESUMED} --resume", ("training_state",), False, 1.5, room=True),
     Target(
         "train a re-ranker", f"rerank train --model @bert --corpus @corpus.jsonl --examples @examples.jsonl {_TRAINED}",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fuzz import edits, material, mutations, process, verdict
-from fuzz.targets import BY_NAME
+from fuzz.targets import BY_NAME, TARGETS
 
 _DEEP = "a/b/c/d/e"
 """The room lies this deep in a trial's folder, so that `../../../x` is seen."""
@@ -56,10 +56,10 @@ class Bench:
             self.wholes[known] = Whole(ended.err, changes.results)
         return self.wholes[known]
 
-    def draw(self, seed, number, targets):
+    def draw(self, seed, number):
         """The trial of this number."""
         rng = random.Random(f"{seed}:{number}")
-        target = rng.choices(targets, [one.share for one in targets])[0]
+        target = rng.choices(TARGETS, [one.share for one in TARGETS])[0]
         if target.options:
             return Trial(target.name, options=tuple(mutations.draw_options(rng, target.options)))
         damaged = rng.choice(target.damaged)
@@ -84,7 +84,7 @@ class Bench:
         for name in ("home", "tmp", "log"):
             (self.room.parent / name).mkdir()
         before, around = verdict.listing(self.place), self._around()
-        ended = process.run(command, self.room, bounded=not target.plugins)
+        ended = process.run(command, self.room)
         after = verdict.listing(self.place)
         return ended, self._changes(before, after, around, ended), applied
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import tracemalloc
@@ -84,13 +85,6 @@ def test_dpr(tmp_path):
     assert [corpus.get(one) for one in "4321"] == wanted[::-1]
 
 
-def test_ms_marco(tmp_path):
-    (tmp_path / "collection.tsv").write_text('0\t"Manhattan" project\n1\tThe "end\n')
-    corpus = open_corpus(tmp_path)
-    assert list(corpus) == [Passage("0", "", '"Manhattan" project'), Passage("1", "", 'The "end')]
-    assert corpus.get("1").text == 'The "end'
-
-
 def test_a_folder_of_files(tmp_path):
     """In the order of names; a passage is found in whichever file it is."""
     jsonl(tmp_path, [{"id": "x 2", "contents": "b"}], "docs01.jsonl")
@@ -124,11 +118,9 @@ def test_a_duplicated_id_names_both_lines(tmp_path, name, second):
 
 
 def test_a_duplicate_is_found_long_before_the_end(tmp_path):
-    rows = [{"_id": str(min(number, 10)), "text": "t"} for number in range(5000)]
-    corpus = iter(open_corpus(jsonl(tmp_path, rows)))
+    corpus = open_corpus(jsonl(tmp_path, ({"_id": str(min(number, 10)), "text": "t"} for number in range(5000))))
     with pytest.raises(DataError):
-        for _ in range(2000):
-            next(corpus)
+        list(itertools.islice(corpus, 2000))
 
 
 def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
@@ -250,8 +242,14 @@ def test_every_passage_is_found(tmp_path_factory, ids, text, end):
 
 
 @pytest.mark.parametrize(
-    "text", ["id\ttitle\ttext\n1\tViolin\tA string instrument.\n", "1\tA string instrument.\tViolin\n"]
+    ("text", "expected"),
+    [
+        ("id\ttitle\ttext\n1\tViolin\tA string instrument.\n", A),
+        ("1\tA string instrument.\tViolin\n", A),
+        ('0\t"Manhattan" project\n1\tThe "end\n', Passage("1", "", 'The "end')),
+    ],
+    ids=["names", "three", "ms marco"],
 )
-def test_columns_by_their_names_or_their_number(tmp_path, text):
-    (tmp_path / "c.tsv").write_text(text)
-    assert list(open_corpus(tmp_path / "c.tsv")) == [A]
+def test_columns_by_their_names_or_their_number(tmp_path, text, expected):
+    (tmp_path / "collection.tsv").write_text(text)
+    assert list(open_corpus(tmp_path))[-1] == open_corpus(tmp_path).get("1") == expected

@@ -124,10 +124,7 @@ def test_an_overlapping_partner_begins_with_the_end_of_the_anchor():
     document = document_of([3] * 12, [range(4), range(4, 8), range(8, 12)])
     assert drawn(overlap, document, 0) == pytest.approx({range(3, 7): 0.5, range(2, 6): 0.5}, abs=0.05)
     assert drawn(overlap, document, 1) == pytest.approx({range(7, 11): 0.5, range(6, 10): 0.5}, abs=0.05)
-
-
-def test_an_overlapping_partner_of_the_last_span_ends_with_its_beginning():
-    document = document_of([3] * 12, [range(4), range(4, 8), range(8, 12)])
+    # That of the last span ends with its beginning.
     assert drawn(overlap, document, 2) == pytest.approx({range(5, 9): 0.5, range(6, 10): 0.5}, abs=0.05)
 
 

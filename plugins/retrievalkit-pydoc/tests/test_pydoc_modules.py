@@ -118,18 +118,6 @@ TUNE, OTHER = {"pkg.tune": "Doc."}, {"pkg.other": "Other."}
             TUNE | OTHER,
         ),
     ],
-    ids=[
-        "exported",
-        "through modules",
-        "computed",
-        "shortest",
-        "imports",
-        "tests",
-        "instance",
-        "two",
-        "method",
-        "cycle",
-    ],
 )
 def test_public_names(sources, expected):
     """The shortest path by which a definition is exported, and its own name among equals."""

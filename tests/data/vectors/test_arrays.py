@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import zipfile
 
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from retrievalkit.data.vectors.arrays import check_finite, open_array
-from retrievalkit.data.vectors.csr import MappedCsr
+from retrievalkit.data.vectors.csr import MappedCsr, spread
 from retrievalkit.errors import ArtifactError
 
 
@@ -70,13 +73,8 @@ def test_a_header_that_lies_is_refused(tmp_path, content):
         open_array(tmp_path / "a.npy", ("<i4",), 1)
 
 
-def members(matrix, **changes):
-    arrays = {"indices": matrix.indices, "indptr": matrix.indptr, "format": np.array(b"csr"), "data": matrix.data}
-    arrays |= {"shape": np.array(matrix.shape)} | changes
-    return {name: array if isinstance(array, bytes) else saved(array) for name, array in arrays.items()}
-
-
 MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dtype=np.float32))
+PARTS = ("indptr", "indices", "data")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +98,10 @@ MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dty
     ],
 )
 def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
+    own = {"format": np.array(b"csr"), "shape": np.array(MATRIX.shape)}
     with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
-        for name, content in members(MATRIX, **changes).items():
-            archive.writestr(f"{name}.npy", content)
+        for name, part in (own | {name: getattr(MATRIX, name) for name in PARTS} | changes).items():
+            archive.writestr(f"{name}.npy", part if isinstance(part, bytes) else saved(part))
     with pytest.raises(ValueError, match=r".") as caught:
         MappedCsr(tmp_path / "m.npz")
     assert "\n" not in str(caught.value)
@@ -118,17 +117,8 @@ def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
 )
 def test_columns_and_weights_are_checked_when_they_are_read(tmp_path, changes):
     """A column outside of the vocabulary would be written outside of an array."""
-    np.savez(
-        tmp_path / "m.npz",
-        **{
-            "format": b"csr",
-            "shape": MATRIX.shape,
-            "indptr": MATRIX.indptr,
-            "indices": MATRIX.indices,
-            "data": MATRIX.data,
-        }
-        | changes,
-    )
+    own = {"format": b"csr", "shape": MATRIX.shape, **{name: getattr(MATRIX, name) for name in PARTS}}
+    np.savez(tmp_path / "m.npz", **own | changes)
     mapped = MappedCsr(tmp_path / "m.npz")
     for read in (lambda: mapped.rows(0, 3), lambda: mapped.take(np.array([2, 0]))):
         with pytest.raises(ArtifactError, match=r"m\.npz' is damaged: it holds numbers"):
@@ -158,6 +148,29 @@ def test_a_compressed_matrix_is_refused(tmp_path):
     scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=True)
     with pytest.raises(ValueError, match="is not stored as it is"):
         MappedCsr(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("matrix", [MATRIX, scipy.sparse.random(40, 9, 0.3, "csr", np.float32), 0 * MATRIX])
+def test_rows_of_a_matrix_in_a_file(tmp_path, matrix):
+    rows = matrix.shape[0]
+    scipy.sparse.save_npz(tmp_path / "m.npz", matrix, compressed=False)
+    mapped = MappedCsr(tmp_path / "m.npz")
+    assert mapped.shape == matrix.shape
+    for start, end in ((0, rows), (rows // 3, rows // 2), (1, 1)):
+        np.testing.assert_array_equal(mapped.rows(start, end).toarray(), matrix[start:end].toarray())
+    for wanted in ([rows - 1, 0, 0, rows // 2], np.arange(0)):
+        np.testing.assert_array_equal(mapped.take(np.array(wanted)).toarray(), matrix[wanted].toarray())
+
+
+@settings(max_examples=50, deadline=None)
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=9), data=st.data())
+def test_spread_lists_the_elements_of_runs(counts, data):
+    starts = np.cumsum([0, *counts])
+    wanted = np.array(data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=9)), dtype=np.int64)
+    places, new = spread(starts, wanted)
+    parts = [list(range(starts[one], starts[one + 1])) for one in wanted]
+    assert places.tolist() == [place for part in parts for place in part]
+    assert [places[start:end].tolist() for start, end in itertools.pairwise(new)] == parts
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

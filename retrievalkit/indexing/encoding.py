@@ -80,7 +80,7 @@ def encode(
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
         msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
         raise OptionError(msg)
-    retriever = opened or _opened(model, options)
+    retriever = opened or open_retriever(model, **options.parts, lean=True)
     note_untrained_dimensions(model, options.dimensions)
     source = _Texts.open(texts, side)
     job = _Job.of(retriever, source, options)
@@ -319,23 +319,12 @@ class _Worker:
 
     def __init__(self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str) -> None:
         model = storage.local(model)
-        retriever = _opened(model, options)
+        retriever = open_retriever(model, **options.parts, lean=True)
         check_same("model", model, retriever.fingerprint, fingerprint)
         self._job = _Job.of(retriever, _Texts([], side, ""), options)
 
     def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard]:
         return self._job.without_failing(*shard)
-
-
-def _opened(model: str | Path, options: EncodingOptions) -> Retriever:
-    return open_retriever(
-        model,
-        encoder=options.encoder,
-        pooler=options.pooler,
-        encoder_options=options.encoder_options,
-        pooler_options=options.pooler_options,
-        lean=True,
-    )
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:

@@ -35,6 +35,11 @@ class ModelOptions:
     encoder_options: Mapping[str, Any] | None = None
     pooler_options: Mapping[str, Any] | None = None
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts and their options, by name."""
+        return {name: getattr(self, name) for name in ("encoder", "pooler", "encoder_options", "pooler_options")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:

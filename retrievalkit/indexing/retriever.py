@@ -21,8 +21,6 @@ from retrievalkit.models import retriever as program
 from retrievalkit.models.checkpoint import note_untrained_dimensions
 from retrievalkit.reporting import notebook
 
-_PARTS = ("encoder", "pooler", "encoder_options", "pooler_options")
-
 
 @dataclass(frozen=True)
 class LoadOptions(ModelOptions, ReadingOptions):
@@ -103,15 +101,7 @@ class Retriever:
         Raises:
             InputError: There is no such model, or an option does not fit.
         """
-        loaded = program.open_retriever(
-            options.model,
-            encoder=options.encoder,
-            pooler=options.pooler,
-            encoder_options=options.encoder_options,
-            pooler_options=options.pooler_options,
-            lean=True,
-        )
-        return cls(options.model, loaded, options)
+        return cls(options.model, program.open_retriever(options.model, **options.parts, lean=True), options)
 
     @method(DocumentsOptions)
     def encode_documents(self, options: DocumentsOptions) -> Any:
@@ -133,7 +123,7 @@ class Retriever:
     def _encode(self, options: DocumentsOptions, side: Side) -> Vectors | Path:
         cluster, output = options.cluster, options.output
         # This process has loaded the model; workers of a cluster load it themselves.
-        parts = {} if cluster is None else {name: getattr(self._options, name) for name in _PARTS}
+        parts = {} if cluster is None else self._options.parts
         encoding = EncodingOptions(
             precision=options.precision or self._options.precision,
             dimensions=options.dimensions,
@@ -169,7 +159,7 @@ class Retriever:
     @property
     def named(self) -> dict[str, Any]:
         """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
-        return {name: value for name in _PARTS if (value := getattr(self._options, name))}
+        return {name: value for name, value in self._options.parts.items() if value}
 
     def __repr__(self) -> str:
         return f"Retriever.load({self.source!r})"

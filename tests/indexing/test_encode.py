@@ -12,6 +12,7 @@ import torch
 
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import InputError
 from retrievalkit.indexing import encoding as program
@@ -46,13 +47,23 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_vectors_are_those_of_the_retriever_in_the_order_of_the_corpus(documents, tiny_model, tiny_collection):
-    folder = documents("v", precision="fp32")
-    passages = list(open_corpus(tiny_collection.corpus))
-    retriever = Retriever.create(tiny_model, pooler="mean")
-    expected = retriever.encode([(one.title, one.text) for one in passages], "document")
-    assert list(VectorStore(folder).ids) == [one.id for one in passages]
+@pytest.mark.parametrize("side", ["document", "query"])
+def test_vectors_are_those_of_the_retriever_in_the_order_of_the_texts(documents, tiny_model, tiny_collection, side):
+    """The manifest names the texts and describes the model, which can be made from it again."""
+    source = tiny_collection.corpus if side == "document" else tiny_collection.folder
+    folder = documents("v", source, side=side, precision="fp32")
+    if side == "document":
+        texts = {one.id: (one.title, one.text) for one in open_corpus(source)}
+    else:
+        texts = {one.id: ("", one.text) for one in read_queries(source)}
+    expected = Retriever.create(tiny_model, pooler="mean").encode(list(texts.values()), side)
+    assert list(VectorStore(folder).ids) == list(texts)
     np.testing.assert_allclose(all_vectors(folder), expected.vectors[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+    manifest = read_manifest(folder, "vectors")
+    assert manifest.get("corpus", {}).get("source") == (str(source) if side == "document" else None)
+    assert manifest["counts"]["texts"] == len(texts)
+    checkpoint = manifest["checkpoint"]
+    assert Retriever.from_description(checkpoint["description"], "cpu").fingerprint == checkpoint["fingerprint"]
 
 
 @pytest.mark.parametrize("shard_texts", [5, 42, 100])
@@ -154,23 +165,6 @@ def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch
     assert max(ahead) <= 30
 
 
-def test_queries_are_encoded_as_queries(documents, tiny_model, tiny_collection):
-    store = VectorStore(documents("q", tiny_collection.folder, side="query", precision="fp32"))
-    assert len(store) == 126
-    expected = Retriever.create(tiny_model, pooler="mean").encode([("", "what is the capital of Peru")], "query")
-    row = list(store.ids).index("q33-0")
-    np.testing.assert_allclose(store.take([row]).vectors[0], expected.vectors[0, 0].numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_the_manifest_says_what_encoded_and_what_was_encoded(documents, tiny_collection):
-    manifest = read_manifest(documents("v"), "vectors")
-    assert manifest["checkpoint"]["description"]["pooler"]["name"] == "mean"
-    assert manifest["corpus"]["source"] == str(tiny_collection.corpus)
-    assert manifest["counts"]["texts"] == 42
-    again = Retriever.from_description(manifest["checkpoint"]["description"], "cpu")
-    assert again.fingerprint == manifest["checkpoint"]["fingerprint"]
-
-
 @pytest.mark.parametrize(
     "extra", [{"pooler": "mean"}, {"pooler_options": {"normalize": True}}, {"encoder": "transformer"}]
 )
@@ -187,54 +181,46 @@ def test_bf16_vectors_point_the_way_of_float32_vectors(documents):
     assert torch.nn.functional.cosine_similarity(one, other).min() > 0.9999
 
 
-def on_a_worker(make, items, cluster, *, ordered):
-    return map(make(), items())
-
-
 @pytest.fixture
-def poisoned(tiny_collection, tmp_path, monkeypatch):
-    """A corpus of whose texts the model can compute all but two, the third and the last."""
-    lines = tiny_collection.corpus.read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    rows[2]["text"] += " poison"
-    rows[-1]["text"] += " poison"
+def poisoned(tiny_collection, tiny_model, tmp_path, monkeypatch):
+    """Encodes, on a cluster, a corpus of whose texts the model can compute all but two, the third and the last."""
+    rows = list(map(json.loads, tiny_collection.corpus.read_text(encoding="utf-8").splitlines()))
+    for row in (rows[2], rows[-1]):
+        row["text"] += " poison"
     path = tmp_path / "poisoned.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tokenize = program.Retriever.tower
+    make_tower = Retriever.tower
 
     def tower(self, side):
-        found = tokenize(self, side)
+        made = make_tower(self, side)
 
         def refusing(texts, which):
             if any("poison" in text for _, text in texts):
-                message = "no memory for this text"
-                raise MemoryError(message)
-            return type(found).tokenize(found, texts, which)
+                raise MemoryError("no memory for this text")
+            return type(made).tokenize(made, texts, which)
 
-        monkeypatch.setattr(found, "tokenize", refusing, raising=False)
-        return found
+        monkeypatch.setattr(made, "tokenize", refusing, raising=False)
+        return made
 
-    monkeypatch.setattr(program.Retriever, "tower", tower)
-    monkeypatch.setattr(program, "spread_map", on_a_worker)
-    return path, [row["_id"] for row in rows]
+    monkeypatch.setattr(Retriever, "tower", tower)
+    monkeypatch.setattr(program, "spread_map", lambda make, items, cluster, *, ordered: map(make(), items()))
+
+    def encoded(shard_texts):
+        more = {"options": program.EncodingOptions(shard_texts=shard_texts)}
+        cluster = program.ClusterOptions(ray="local")
+        return program.encode(tiny_model, path, side="document", output=tmp_path / "v", cluster=cluster, **more)
+
+    return encoded, [row["_id"] for row in rows]
 
 
-def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tiny_model, tmp_path, capsys):
+def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tmp_path, capsys):
     """They are named at the end, also those that an earlier, interrupted command met."""
-    path, ids = poisoned
-    options = program.EncodingOptions(shard_texts=10)
-    cluster = program.ClusterOptions(ray="local")
-    manifest = program.encode(
-        tiny_model, path, side="document", output=tmp_path / "v", options=options, cluster=cluster
-    )
-    told = [{"id": one, "reason": "MemoryError: no memory for this text"} for one in (ids[2], ids[-1])]
-    assert manifest["left_out"] == told
+    encoded, ids = poisoned
+    with pytest.raises(MemoryError, match="no memory"):
+        encoded(1)  # a shard without a text
+    assert encoded(10)["left_out"] == [
+        {"id": one, "reason": "MemoryError: no memory for this text"} for one in (ids[2], ids[-1])
+    ]
     assert f"2 texts could not be encoded, and the vectors are without: '{ids[2]}'" in capsys.readouterr().err
     assert list(VectorStore(tmp_path / "v").ids) == [one for one in ids if one not in (ids[2], ids[-1])]
     assert not list((tmp_path / "v").glob("left-out*"))
-
-
-def test_a_shard_none_of_which_can_be_encoded_is_an_error(poisoned, tiny_model, tmp_path):
-    more = {"options": program.EncodingOptions(shard_texts=1), "cluster": program.ClusterOptions(ray="local")}
-    with pytest.raises(MemoryError, match="no memory"):
-        program.encode(tiny_model, poisoned[0], side="document", output=tmp_path / "v", **more)

@@ -5,19 +5,21 @@ Each started command is the leader of a session, so that whatever it leaves runn
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
-import traceback
 import warnings
 from contextlib import suppress
+from functools import partial
+from multiprocessing import connection
 
 import psutil
+
+from forked_commands import Command
+from retrievalkit.cli import main
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 ENVIRONMENT = {
@@ -26,7 +28,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-_PATIENCE, _POLL = 60.0, 0.005
+_PATIENCE, _POLL = 60.0, 0.05
 
 
 def preload():
@@ -39,7 +41,6 @@ def preload():
     import tensorboard  # noqa: F401
     import torch
 
-    import retrievalkit.cli
     import retrievalkit.evaluation.compare.page
     import retrievalkit.evaluation.evaluation
     import retrievalkit.indexing.build
@@ -53,54 +54,84 @@ def preload():
     import retrievalkit.training.retriever  # noqa: F401
 
     torch.set_num_threads(1)
-    # Also where this runs in the background, with SIGINT ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Running:
-    """The processes of a command, the main one first, and the exit codes of those that ended; negative for a signal."""
+    """The processes of a command line in a folder, the main one first, and what they printed once they have ended.
 
-    def __init__(self, leaders):
-        self.leaders, self.codes = leaders, {}
+    `before` is called in each process before the command.
+    """
 
-    def send(self, number, leaders):
+    def __init__(self, words, folder, *, processes=1, before=None):
+        environment = {**ENVIRONMENT, "TMPDIR": str(folder.parent / "tmp"), "TERM": "dumb"}
+        if processes > 1:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = str(probe.getsockname()[1])
+            environment |= {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+        def prepare(own):
+            os.setsid()
+            os.environ.update(environment | own)
+            tempfile.tempdir = None
+            if before is not None:
+                before()
+            warnings.simplefilter("ignore", ResourceWarning)  # as Python does, and pytest does not
+
+        def program(words):
+            try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+                main(words, prog_name="rkit")
+            except KeyboardInterrupt:  # it came before the command's own first line
+                sys.exit(130)
+
+        self.commands, self.printed = [], ""
+        # A signal that comes at once waits until the command can answer it.
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS[1:])
+        for rank in range(processes):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {}
+            self.commands.append(Command(*words, folder=folder, prepare=partial(prepare, own), program=program))
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        self.processes = [one.process for one in self.commands]
+        self.leaders = [one.pid for one in self.processes]
+
+    def send(self, number, processes):
         """Send a signal to those that still run."""
-        for one in leaders:
-            if not self._ended(one):
-                os.kill(one, number)
+        for one in processes:
+            if one.is_alive():
+                os.kill(one.pid, number)
 
     def wait(self, seconds):
         """Wait until all have ended; returns whether they have."""
         until = time.monotonic() + seconds
-        while sum(self._ended(one) for one in self.leaders) < len(self.leaders):
-            if time.monotonic() >= until:
-                return False
-            time.sleep(_POLL)
-        return True
+        for one in self.processes:
+            one.join(max(0, until - time.monotonic()))
+        return not any(one.is_alive() for one in self.processes)
 
     def end_others(self):
         """When one process has failed, end the others as torchrun does."""
-        while not any(self._ended(one) for one in self.leaders):
-            time.sleep(_POLL)
-        if any(self.codes.values()):
-            self.send(signal.SIGTERM, self.leaders)
-            if not self.wait(10.0):
-                self.send(signal.SIGKILL, self.leaders)
+        while not connection.wait([one.sentinel for one in self.processes]):
+            pass
+        if any(one.exitcode for one in self.processes):
+            self.send(signal.SIGTERM, self.processes)
+            self.wait(10.0)
+            self.send(signal.SIGKILL, self.processes)
 
     def finish(self):
         """The exit code of the main process, once all have ended; those that do not end in time are killed."""
-        if not self.wait(_PATIENCE):
-            self.send(signal.SIGKILL, self.leaders)
-            self.wait(_PATIENCE)
+        in_time = self.wait(_PATIENCE)
+        ended = [one.end(0) for one in self.commands]
+        self.printed = "".join(one.err for one in ended)
+        if not in_time:
             msg = f"did not end within {_PATIENCE:.0f} s"
             raise TimeoutError(msg)
-        return self.codes[self.leaders[0]]
+        return ended[0].code
 
     def left_running(self, seconds=3.0):
         """Processes of the sessions that are still there after some time; they are killed."""
         until = time.monotonic() + seconds
         while (left := self._left()) and time.monotonic() < until:
-            time.sleep(10 * _POLL)
+            time.sleep(_POLL)
         for one in left:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
@@ -113,72 +144,3 @@ class Running:
                 if one.info["status"] != psutil.STATUS_ZOMBIE and os.getsid(one.pid) in self.leaders:
                     found.append(one)
         return found
-
-    def _ended(self, process):
-        if process not in self.codes:
-            found, status = os.waitpid(process, os.WNOHANG)
-            if found:
-                self.codes[process] = os.waitstatus_to_exitcode(status)
-        return process in self.codes
-
-
-def start(words, folder, *, processes=1, before=None):
-    """Start a command line in a folder; what it prints goes to `stdout` and `stderr` in the folder's parent.
-
-    `before` is called in each process before the command.
-    """
-    environment = {**ENVIRONMENT, "TMPDIR": str(folder.parent / "tmp"), "TERM": "dumb"}
-    if processes > 1:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        environment |= {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {} for rank in range(processes)]
-    return Running([_forked(words, folder, environment | own, before) for own in ranks])
-
-
-def _forked(words, folder, environment, before):
-    # A signal that comes at once waits until the command can answer it.
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS[1:])
-    process = os.fork()
-    if process:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-        return process
-    code = 70
-    try:
-        code = _run_in_fork(words, folder, environment, masked, before)
-    finally:
-        os._exit(code)
-
-
-def _run_in_fork(words, folder, environment, unblocked, before):
-    from retrievalkit import cli
-
-    os.setsid()
-    os.chdir(folder)
-    os.environ.update(environment)
-    tempfile.tempdir = None
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for number, name in enumerate(("stdout", "stderr"), 1):
-        os.dup2(os.open(folder.parent / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT), number)
-    # pytest replaces these by files of its own.
-    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if before is not None:
-        before()
-    warnings.simplefilter("ignore", ResourceWarning)  # as Python does, and pytest does not
-    code = 1
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        cli.main(list(words), prog_name="rkit")
-    except SystemExit as ended:
-        code = ended.code or 0
-    except KeyboardInterrupt:  # it came before the command's own first line
-        code = 130
-    except BaseException:  # noqa: BLE001 - shown as Python itself would
-        traceback.print_exc()
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code if isinstance(code, int) else 1

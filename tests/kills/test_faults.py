@@ -30,20 +30,11 @@ YEAR = 365 * 24 * 3600
 
 @pytest.fixture(scope="module")
 def made(tiny_model, tiny_collection, tmp_path_factory):
-    """Data and a checkpoint."""
+    """Data, a checkpoint, an index, a run, examples with negatives and a re-ranker."""
     folder = tmp_path_factory.mktemp("made")
     shutil.copytree(tiny_collection.folder, folder / "data")
     with contextlib.chdir(folder):
         done(f"train --model {tiny_model} --corpus data --examples data --epochs 0 --output model")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def furniture(made, tmp_path_factory):
-    """Also an index, a run, examples with negatives and a re-ranker."""
-    folder = tmp_path_factory.mktemp("furniture") / "made"
-    shutil.copytree(made, folder)
-    with contextlib.chdir(folder):
         done("encode model data --output vectors")
         done("index vectors --output index")
         done("search index --queries data --split train --k 9 --output run.trec")
@@ -56,13 +47,6 @@ def furniture(made, tmp_path_factory):
 def place(made, tmp_path, monkeypatch):
     """A copy in which commands run."""
     shutil.copytree(made, tmp_path / "place")
-    monkeypatch.chdir(tmp_path / "place")
-    return tmp_path / "place"
-
-
-@pytest.fixture
-def furnished(furniture, tmp_path, monkeypatch):
-    shutil.copytree(furniture, tmp_path / "place")
     monkeypatch.chdir(tmp_path / "place")
     return tmp_path / "place"
 
@@ -150,14 +134,14 @@ MINE_RUN = "mine-negatives --from run.trec --corpus data --examples train.jsonl"
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
-def test_a_killed_command_whose_input_changed_starts_anew(furnished, line, moment, changed, change):
+def test_a_killed_command_whose_input_changed_starts_anew(place, line, moment, changed, change):
     """And writes what it writes of the changed input alone, though ids may be the same."""
     killed(line.format("out"), *moment)
-    change(furnished / changed)
+    change(place / changed)
     done(line.format("out"))
     done(line.format("fresh"))
-    assert list(content(furnished / "out").values()) == list(content(furnished / "fresh").values())
-    assert not list(furnished.glob(".*"))
+    assert [*content(place / "out").values()] == [*content(place / "fresh").values()]
+    assert not list(place.glob(".*"))
 
 
 MINE = "mine-negatives --from model --corpus data --examples data --depth 9 --set negatives=5 --output "

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kills.commands import COMMANDS, DATA, make_inputs
-from kills.starting import start
+from kills.starting import Running
 
 EXPECTED = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 
@@ -69,22 +69,17 @@ class Bench:
             else:
                 shutil.copytree(made, self.work, dirs_exist_ok=True)
 
-    def _run(self, line, folder, *, processes=1, before=None):
-        self._clear_streams()
-        running = start(shlex.split(line), folder, processes=processes, before=before)
-        if processes > 1:
+    def _run(self, line, folder, **options):
+        running = Running(shlex.split(line), folder, **options)
+        if len(running.processes) > 1:
             running.end_others()
-        return running.finish()
+        try:
+            return running.finish()
+        finally:
+            self.printed = running.printed
 
     def _done(self, line, folder, **options):
-        assert self._run(line, folder, **options) == 0, f"rkit {line}\n{self._printed()}"
-
-    def _clear_streams(self):
-        for name in ("stdout", "stderr"):
-            (self.folder / name).write_bytes(b"")
-
-    def _printed(self):
-        return (self.folder / "stderr").read_text(errors="replace")
+        assert self._run(line, folder, **options) == 0, f"rkit {line}\n{self.printed}"
 
     def kill(self, name, number, share, *, rank=0):
         """Send a signal to a command after a share of its time, look at what it left, and run it again.
@@ -95,18 +90,17 @@ class Bench:
         command, made, moment = COMMANDS[name], Trial(name), share * self.seconds[name]
         self.prepare(name)
         earlier = digests(self.work)
-        self._clear_streams()
-        running = start(shlex.split(command.words), self.work, processes=command.processes)
+        running = Running(shlex.split(command.words), self.work, processes=command.processes)
+        interrupted = not running.wait(moment)
+        hit = running.processes[min(rank, len(running.processes) - 1)]
+        if interrupted:
+            running.send(number, running.processes if number == signal.SIGINT else [hit])
+            if len(running.processes) > 1 and number != signal.SIGINT:
+                running.end_others()
         try:
-            if running.wait(moment):
-                assert running.finish() == 0, self._printed()
-            else:
-                hit = running.leaders[min(rank, len(running.leaders) - 1)]
-                running.send(number, running.leaders if number == signal.SIGINT else [hit])
-                if len(running.leaders) > 1 and number != signal.SIGINT:
-                    running.end_others()
-                running.finish()
-                made.code = running.codes[hit]
+            code = running.finish()
+            made.code = hit.exitcode if interrupted else None
+            assert interrupted or code == 0, running.printed
         except TimeoutError as error:
             made.problems.append(str(error))
         if left := running.left_running():
@@ -114,7 +108,7 @@ class Bench:
         # Before rkit's own first line Python ends as it does.
         if made.code not in (None, 0, EXPECTED[number]) and not (moment < 0.1 and made.code == -number):
             made.problems.append(f"ended with exit code {made.code}")
-        printed = self._printed()
+        printed = running.printed
         if "Traceback" in printed:
             made.problems.append(f"printed a traceback: {printed[-1500:]}")
         if number == signal.SIGINT and made.code == 130 and printed.count("nterrupted") > 1:
@@ -132,7 +126,7 @@ class Bench:
             made.code = self._run(command.words, self.work, processes=command.processes, before=prepare)
         except TimeoutError as error:
             made.problems.append(str(error))
-        printed = self._printed()
+        printed = self.printed
         if "Traceback" in printed or made.code not in (0, 1, 2) or (made.code and printed.count("Error: ") != 1):
             made.problems.append(f"did not end with one message: {printed[-1500:]}")
         made.code = made.code or None  # nothing went wrong
@@ -151,8 +145,8 @@ class Bench:
         if command.changes and self._hits() not in self.states[made.name]:
             made.problems.append("left an index that is neither what it was nor what it becomes")
         code = self._run(f"{command.words} {command.again}", self.work, processes=command.processes)
-        if code and not (code == 2 and "exists already" in self._printed()):
-            made.problems.append(f"run again it ended with exit code {code}: {self._printed()[-1500:]}")
+        if code and not (code == 2 and "exists already" in self.printed):
+            made.problems.append(f"run again it ended with exit code {code}: {self.printed[-1500:]}")
             return
         outcome = self._outcome(made.name)
         if different := sorted(file for file in outcome.keys() | expected if outcome.get(file) != expected.get(file)):

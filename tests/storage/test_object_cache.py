@@ -7,7 +7,7 @@ import pytest
 
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError
-from retrievalkit.storage.places import named, place_of
+from retrievalkit.storage.places import named
 
 
 def write(url, content="a", *, overwrite=False, name="part.bin"):
@@ -20,7 +20,8 @@ def write(url, content="a", *, overwrite=False, name="part.bin"):
         storage.write_manifest(staging, "measurement", command="test", options={}, files=files)
 
 
-def test_a_folder_is_copied_once_and_again_when_it_has_changed(memory):
+def test_copies_are_fetched_once_and_again_when_the_store_has_changed(memory):
+    """A folder by its manifest, one without a manifest whole, and a file."""
     write("memory://store/ix", "one")
     first = storage.local("memory://store/ix")
     assert (first / "part.bin").read_text() == "one"
@@ -28,19 +29,11 @@ def test_a_folder_is_copied_once_and_again_when_it_has_changed(memory):
     assert storage.local("memory://store/ix") == first
     write("memory://store/ix", "two", overwrite=True)
     assert (storage.local("memory://store/ix") / "part.bin").read_text() == "two"
-
-
-def test_a_file_is_copied_again_when_it_has_changed(memory):
     for content in (b"one", b"two"):
-        memory.pipe_file("/store/corpus.jsonl", content)
-        copy = storage.local("memory://store/corpus.jsonl")
+        memory.pipe({"/store/beir/corpus.jsonl": content, "/store/beir/qrels/test.tsv": content})
+        copy = storage.local("memory://store/beir/corpus.jsonl")
         assert (copy.name, copy.read_bytes()) == ("corpus.jsonl", content)
-
-
-def test_a_folder_without_a_manifest_is_copied_whole(memory):
-    memory.pipe({"/store/beir/corpus.jsonl": b"c", "/store/beir/qrels/test.tsv": b"q"})
-    copy = storage.local("memory://store/beir")
-    assert (copy / "qrels" / "test.tsv").read_bytes() == b"q"
+        assert (storage.local("memory://store/beir") / "qrels" / "test.tsv").read_bytes() == content
 
 
 def test_the_manifest_comes_last_and_what_was_there_before_goes(memory, monkeypatch):
@@ -101,21 +94,12 @@ def test_names_that_lead_out_of_the_folder_are_refused(memory):
         storage.local("memory://store/evil")
 
 
-def test_a_copy_is_named_by_its_address(memory):
+def test_a_copy_is_named_by_its_address_and_leads_back_to_it(memory, tmp_path):
+    """A folder of a stranger leads to no store."""
     write("memory://store/ix")
     copy = storage.local("memory://store/ix")
     assert named(f"'{copy}/part.bin' is missing") == "'memory://store/ix/part.bin' is missing"
     assert storage.describe_input(copy, "f")["path"] == "memory://store/ix"
-
-
-def test_a_folder_of_a_stranger_leads_to_no_store(memory, tmp_path):
+    assert storage.store_of(copy).url == "memory://store/ix"
     (tmp_path / ".store.json").write_text('{"url": "memory://theirs"}')
     assert storage.store_of(tmp_path) is None
-    write("memory://store/ix")
-    storage.local("memory://store/ix")
-    assert storage.store_of(storage.local("memory://store/ix")).url == "memory://store/ix"
-
-
-def test_programs_that_cannot_write_to_a_store_say_so():
-    with pytest.raises(ArtifactError, match="cannot write to a store"):
-        place_of("s3://bucket/x")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import zipfile
 
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from retrievalkit.data.vectors.arrays import check_finite, open_array
-from retrievalkit.data.vectors.csr import MappedCsr
+from retrievalkit.data.vectors.csr import MappedCsr, spread
 from retrievalkit.errors import ArtifactError
 
 
@@ -155,6 +158,29 @@ def test_a_compressed_matrix_is_refused(tmp_path):
     scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=True)
     with pytest.raises(ValueError, match="is not stored as it is"):
         MappedCsr(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("matrix", [MATRIX, scipy.sparse.random(40, 9, 0.3, "csr", np.float32), 0 * MATRIX])
+def test_rows_of_a_matrix_in_a_file(tmp_path, matrix):
+    rows = matrix.shape[0]
+    scipy.sparse.save_npz(tmp_path / "m.npz", matrix, compressed=False)
+    mapped = MappedCsr(tmp_path / "m.npz")
+    assert mapped.shape == matrix.shape
+    for start, end in ((0, rows), (rows // 3, rows // 2), (1, 1)):
+        np.testing.assert_array_equal(mapped.rows(start, end).toarray(), matrix[start:end].toarray())
+    for wanted in ([rows - 1, 0, 0, rows // 2], np.arange(0)):
+        np.testing.assert_array_equal(mapped.take(np.array(wanted)).toarray(), matrix[wanted].toarray())
+
+
+@settings(max_examples=50, deadline=None)
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=9), data=st.data())
+def test_spread_lists_the_elements_of_runs(counts, data):
+    starts = np.cumsum([0, *counts])
+    wanted = np.array(data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=9)), dtype=np.int64)
+    places, new = spread(starts, wanted)
+    parts = [list(range(starts[one], starts[one + 1])) for one in wanted]
+    assert places.tolist() == [place for part in parts for place in part]
+    assert [places[start:end].tolist() for start, end in itertools.pairwise(new)] == parts
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

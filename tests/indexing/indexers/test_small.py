@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -13,18 +15,10 @@ from retrievalkit.indexing.indexers import small
 from retrievalkit.indexing.recall import check_index
 from retrievalkit.scoring import scores
 from vector_folders import drawn as drawn_by_width
-from vector_folders import opened as opened_by_name
-from vector_folders import representation, write
+from vector_folders import opened, representation, write
 
 DIM = 20  # no multiple of 8
-
-
-def drawn(rows, seed=0):
-    return drawn_by_width(rows, seed, DIM)
-
-
-def opened(store, folder, **options):
-    return opened_by_name("small", store, folder, **options)
+drawn = partial(drawn_by_width, dim=DIM)
 
 
 def test_signs_keep_the_contract():
@@ -70,7 +64,7 @@ def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypa
     queries = Representation(asked, torch.tensor([[True, row != 3] for row in range(5)]))
     exact = scores(queries, representation(vectors, [1] * 80 if counts is None else counts.tolist())).numpy()
     for rescored, missed in ((1, True), (40, False)):
-        indexer = opened(store, tmp_path / f"index{rescored}", kind=kind, rescored=rescored)
+        indexer = opened("small", store, tmp_path / f"index{rescored}", kind=kind, rescored=rescored)
         ids, values = indexer.search(queries, 4)
         for row in range(5):
             texts = [int(one[1:]) for one in ids[row]]

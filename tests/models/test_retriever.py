@@ -227,7 +227,6 @@ def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, damage):
 @pytest.mark.parametrize("file", ["encoder/model.safetensors", "pooler.safetensors"])
 @pytest.mark.parametrize(("value", "lean"), [(math.nan, False), (math.inf, True)])
 def test_weights_that_are_no_numbers_are_refused(tiny_model, tmp_path, file, value, lean):
-    """The message names the tensor, whichever part of the checkpoint it belongs to."""
     Retriever.create(tiny_model, **LINEAR).save(tmp_path)
     weights = load_file(tmp_path / file)
     name = max(weights)
@@ -252,7 +251,6 @@ def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model
 
 
 def test_a_pooler_may_change_its_needs_with_the_mode(tiny_model, plugin):
-    """So that in eval mode only what is indexed is computed."""
     retriever = Retriever.create(tiny_model, pooler="both_layers_in_training")
     tower = retriever.tower("query")
     batch = tower.collate(tower.tokenize(TEXTS, "query"), "query")

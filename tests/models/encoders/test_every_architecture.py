@@ -33,7 +33,6 @@ def trained(architecture, folder, collection, **encoder_options):
 
 
 def test_a_decoder_with_adapters_and_end_token(tmp_path, tiny_collection):
-    """Only adapters move; the end token is what the pooler `last` takes."""
     output, model = trained("llama", tmp_path, tiny_collection, lora_rank=4, end_token=True)
     loaded = Retriever.load(output, device="cpu")
     tower = loaded.tower("document")

@@ -81,7 +81,6 @@ def test_what_is_not_finite_stays_so(number):
 
 @needs_int8
 def test_tokens_that_are_shared_are_quantised_once(monkeypatch):
-    """Within the context alone, and with the same result."""
     layer, states = linear(), torch.randn(5, 48)
     expected = in_int8(layer, states)
     with int8.same_tokens():
@@ -101,7 +100,6 @@ def test_a_token_does_not_depend_on_its_batch():
 
 
 def test_elsewhere_the_layers_are_torchs_own():
-    """Without the context, and in it with gradients."""
     layer, states = linear(), torch.randn(5, 48)
     expected = functional.linear(states, layer.weight, layer.bias)
     with torch.inference_mode():
@@ -176,6 +174,5 @@ def test_without_such_products_it_is_refused(tiny_model, monkeypatch):
 
 
 def test_the_norms_are_float32(tiny_model):
-    """bf16 and int8 do not mix."""
     with torch.inference_mode(), int8.multiplied():
         assert not packed.in_bf16(torch.ones(2, 3))

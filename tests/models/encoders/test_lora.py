@@ -40,12 +40,10 @@ def changed(encoder):
 
 
 def test_new_adapters_change_nothing(model):
-    """The second matrix is zero, so the states are the model's own."""
     torch.testing.assert_close(states_of(prepared(model, lora_rank=2)), states_of(prepared(model)))
 
 
 def test_only_adapters_are_trained(model):
-    """Every linear layer has a pair; the rest is frozen."""
     encoder = prepared(model, lora_rank=2)
     trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
     assert trained
@@ -54,7 +52,6 @@ def test_only_adapters_are_trained(model):
 
 
 def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, tmp_path):
-    """The folder is an ordinary one of the base model, and the adapters lie beside it."""
     encoder = changed(prepared(model, lora_rank=2, lora_alpha=8.0))
     before = states_of(encoder)
     encoder.save(tmp_path)

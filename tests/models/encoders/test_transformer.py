@@ -101,7 +101,6 @@ def test_the_longer_of_title_and_text_is_cut_first(encoder):
 
 
 def test_unknown_and_mask_tokens_are_not_special(encoder):
-    """They stand for words."""
     made = encoder()
     ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
     batch = made.collate([ids, ids[:1]], "query")

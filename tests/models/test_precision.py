@@ -47,8 +47,7 @@ def test_autocast_multiplies_in_that_format(given, expected):
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("wanted", ["fp32", "bf16"])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("wanted", "device"), [("fp32", "cuda"), ("bf16", "cpu")])
 def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
     monkeypatch.setenv(precision.AUTO, wanted)
     assert precision.auto_precision(torch.device(device)) == (wanted, "set by RKIT_PRECISION")
@@ -59,7 +58,7 @@ def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
 def vectors(tiny_model, tiny_collection, tmp_path_factory):
     """The corpus encoded in each format, and an index of the vectors in fp32."""
     folder = tmp_path_factory.mktemp("precision")
-    for name in ("fp32", "bf16"):
+    for name in ("fp32", "bf16", "int8"):
         rkit("encode", tiny_model, tiny_collection.corpus, "--output", folder / name, "--precision", name)
     rkit("index", folder / "fp32", "--output", folder / "index")
     return folder
@@ -93,12 +92,9 @@ def hits(index, *options):
     return json.loads(rkit("search", index, "--query", "the capital of peru", "--json", *options))["hits"]
 
 
-def test_int8_is_encoded_and_recorded(vectors, tiny_model, tiny_collection, tmp_path):
-    words = ["encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "int8", "--precision", "int8"]
-    ended = CliRunner().invoke(main, list(map(str, words)))
-    assert ended.exit_code == 0, ended.output
-    assert read_manifest(tmp_path / "int8", "vectors")["options"]["precision"] == "int8"
-    made = [VectorStore(place).block(0, 42).vectors for place in (tmp_path / "int8", vectors / "fp32")]
+def test_int8_is_encoded_and_recorded(vectors):
+    assert read_manifest(vectors / "int8", "vectors")["options"]["precision"] == "int8"
+    made = [VectorStore(vectors / name).block(0, 42).vectors for name in ("int8", "fp32")]
     assert 0 < abs(made[0] - made[1]).max() < 0.1
     assert hits(vectors / "index", "--precision", "int8") != hits(vectors / "index")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -203,22 +204,23 @@ def test_a_missing_plugin_is_named_with_what_brings_it(tiny_model, tmp_path, plu
         Retriever.from_description(description)
 
 
-@pytest.mark.parametrize("damage", ["no pooler", "cut pooler", "cut json", "other pooler", "no encoder", "no json"])
-def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, damage):
+WEIGHTS, DESCRIPTION = "pooler.safetensors", "retrievalkit.json"
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        (WEIGHTS, Path.unlink),
+        (WEIGHTS, lambda path: path.write_bytes(path.read_bytes()[:50])),
+        (DESCRIPTION, Path.unlink),
+        (DESCRIPTION, lambda path: path.write_text(path.read_text()[:50])),
+        (DESCRIPTION, lambda path: path.write_text(path.read_text().replace("  5\n", "  4\n"))),
+        ("encoder", shutil.rmtree),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, part, damage):
     Retriever.create(tiny_model, **LINEAR).save(tmp_path)
-    weights, description = tmp_path / "pooler.safetensors", tmp_path / "retrievalkit.json"
-    if damage == "no pooler":
-        weights.unlink()
-    elif damage == "cut pooler":
-        weights.write_bytes(weights.read_bytes()[:50])
-    elif damage == "no json":
-        description.unlink()
-    elif damage == "cut json":
-        description.write_text(description.read_text()[:50])
-    elif damage == "other pooler":
-        description.write_text(description.read_text().replace("  5\n", "  4\n"))
-    else:
-        shutil.rmtree(tmp_path / "encoder")
+    damage(tmp_path / part)
     with pytest.raises(InputError, match=str(tmp_path)) as caught:
         Retriever.load(tmp_path)
     assert "\n" not in str(caught.value)

@@ -147,22 +147,18 @@ class TestSparse:
         top_k=st.sampled_from([1, 2, 5, 11, None]),
         special=st.booleans(),
         left=st.booleans(),
+        head=st.sampled_from(["transform", "projection"]),
     )
-    def test_reference(self, info, make_states, lengths, top_k, special, left):
+    def test_reference(self, info, make_states, lengths, top_k, special, left, head):
+        """Eq. 4 is printed with one linear map; the head's own layer, tanh here, stands before it by default."""
         states = make_states(lengths, padded_to=10, left=left)
-        pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text")
+        options = {} if head == "transform" else {"sparse_head": head}
+        pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text", **options)
+        transform = np.tanh if head == "transform" else np.asarray
         weights = pooler(states, "document").weights
         for row in range(len(lengths)):
-            expected = reference_weights(states, row, special=special, top_k=top_k)
+            expected = reference_weights(states, row, special=special, top_k=top_k, transform=transform)
             np.testing.assert_allclose(weights[row].numpy(), expected, rtol=1e-5, atol=1e-6)
-
-    def test_one_linear_map(self, info, make_states):
-        """log(1 + relu(W h + b)) of the states themselves, as Eq. 4 is printed; the head's own layer is tanh."""
-        states = make_states(TEXTS)
-        made = make(info, views="sparse", sparse_head="projection")(states, "query").weights
-        for row in range(len(TEXTS)):
-            expected = reference_weights(states, row, top_k=3, transform=lambda hidden: hidden)
-            np.testing.assert_allclose(made[row].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 class TestDense:

@@ -35,14 +35,6 @@ BY_EPOCH = {
     13: (0.3, 0.8531755947, 0.5748106796, 0.8589237015),
     39: (0.3, 0.8531755947, 0.5748106796, 0.8589237015),
 }
-TEMPERATURES = {
-    0.1: {0: 1.0, 1: 0.904837418, 2: 0.8187307531, 4: 0.670320046, 5: 0.6065306597, 12: 0.3011942119, 13: 0.3, 40: 0.3},
-    0.3: {0: 1.0, 1: 0.7408182207, 2: 0.5488116361, 4: 0.3011942119, 5: 0.3, 12: 0.3, 13: 0.3, 40: 0.3},
-    0.03: {
-        0: 1.0, 1: 0.9704455335, 2: 0.9417645336, 4: 0.8869204367, 5: 0.8607079764, 12: 0.6976763261, 13: 0.6770568745,
-        40: 0.3011942119,
-    },
-}  # fmt: skip
 
 
 def queries():
@@ -73,14 +65,6 @@ class TestGolden:
         assert value.terms["global"].item() == pytest.approx(global_part, abs=1e-9)
         assert value.terms["local"].item() == pytest.approx(local_part, abs=1e-9)
         assert value.total.item() == pytest.approx(total, abs=1e-9)
-
-    @pytest.mark.parametrize(
-        ("annealing", "epoch", "expected"),
-        [(alpha, epoch, tau) for alpha, by_epoch in TEMPERATURES.items() for epoch, tau in by_epoch.items()],
-    )
-    def test_temperature(self, annealing, epoch, expected):
-        loss = registry.create("loss", "global_local", annealing=annealing)
-        assert loss.temperature(at(float(epoch))) == pytest.approx(expected, abs=1e-9)
 
 
 def test_temperature_changes_when_an_epoch_begins():

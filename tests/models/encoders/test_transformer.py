@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from retrievalkit import registry
 from retrievalkit.contracts import Needs
@@ -72,6 +73,13 @@ def test_weights_are_float32_whatever_they_were_stored_in(encoder, tiny_model, t
         transformers.AutoModel.from_pretrained(tiny_model).bfloat16().save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path)
     assert {parameter.dtype for parameter in encoder(tmp_path).parameters()} == {torch.float32}
+
+
+def test_the_option_attention_chooses_the_implementation_and_an_unknown_one_is_refused(encoder):
+    assert encoder(attention="eager").model.config._attn_implementation == "eager"
+    assert encoder().model.config._attn_implementation != "eager"
+    with pytest.raises(InputError, match="nonesuch"):
+        encoder(attention="nonesuch")
 
 
 @pytest.mark.parametrize(
@@ -169,8 +177,6 @@ def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encod
 
 def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
     """transformers would fill them in at random."""
-    from safetensors.torch import load_file, save_file
-
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
@@ -182,8 +188,6 @@ def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
 @pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
 def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_path, encoder):
     """Checkpoints of methods often hold the model as a part, so that something stands before the names."""
-    from safetensors.torch import load_file, save_file
-
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = {prefix + name: tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     weights["projection.weight"] = torch.ones(2, 2)

@@ -89,8 +89,8 @@ def test_a_hub_that_cannot_be_reached_is_an_error_within_seconds(tiny_collection
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "cache")}
-    program = [sys.executable, "-c", "from retrievalkit.cli import main; main()", "encode", "no/such-model"]
-    program += [tiny_collection.corpus, "--output", tmp_path / "out"]
+    program = [sys.executable, "-m", "retrievalkit", "encode", "no/such-model", tiny_collection.corpus]
+    program += ["--output", tmp_path / "out"]
     start = time.monotonic()
     ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2, ended.stderr

@@ -138,27 +138,23 @@ class TestGolden:
         np.testing.assert_allclose(scores(made, made).numpy(), expected, rtol=1e-6)
 
 
-class TestSparse:
-    """Weights over the vocabulary."""
-
-    @settings(max_examples=40)
-    @given(
-        lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4, unique=True),
-        top_k=st.sampled_from([1, 2, 5, 11, None]),
-        special=st.booleans(),
-        left=st.booleans(),
-        head=st.sampled_from(["transform", "projection"]),
-    )
-    def test_reference(self, info, make_states, lengths, top_k, special, left, head):
-        """Eq. 4 is printed with one linear map; the head's own layer, tanh here, stands before it by default."""
-        states = make_states(lengths, padded_to=10, left=left)
-        options = {} if head == "transform" else {"sparse_head": head}
-        pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text", **options)
-        transform = np.tanh if head == "transform" else np.asarray
-        weights = pooler(states, "document").weights
-        for row in range(len(lengths)):
-            expected = reference_weights(states, row, special=special, top_k=top_k, transform=transform)
-            np.testing.assert_allclose(weights[row].numpy(), expected, rtol=1e-5, atol=1e-6)
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4, unique=True),
+    top_k=st.sampled_from([1, 2, 5, 11, None]),
+    special=st.booleans(),
+    left=st.booleans(),
+    head=st.sampled_from(["complete", "projection"]),
+)
+def test_sparse_weights_are_those_of_a_reference(info, make_states, lengths, top_k, special, left, head):
+    """Eq. 4 is printed with one linear map; the head's own layer, tanh here, stands before it by default."""
+    states = make_states(lengths, padded_to=10, left=left)
+    pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text", sparse_head=head)
+    transform = np.tanh if head == "complete" else np.asarray
+    weights = pooler(states, "document").weights
+    for row in range(len(lengths)):
+        expected = reference_weights(states, row, special=special, top_k=top_k, transform=transform)
+        np.testing.assert_allclose(weights[row].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 class TestDense:

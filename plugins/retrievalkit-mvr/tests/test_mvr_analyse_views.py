@@ -257,27 +257,21 @@ class TestCommand:
         assert "no pair of a query and a document" in result.stderr
 
 
-class TestShown:
-    """The table and the plot, however many views there are."""
-
-    @pytest.fixture
-    def many(self, analyse):
-        """40 views, of which the first 30 answer a query each and the last two."""
-        queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
-        return analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})[0]
-
-    def test_plots(self, many, analyse, tmp_path):
-        few, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]})
-        mask = {"query": {"q": np.array([True])}, "document": {"d": np.array([True, False])}}
-        alone, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]}, mask)
-        assert alone.local_variation is None
-        stream = StringIO()
-        render(alone, Console(file=stream, width=100))
-        assert "Local Variation -" in stream.getvalue()
-        sizes = set()
-        for number, found in enumerate((many, few, alone)):
-            draw(found, tmp_path / f"{number}.png", title="model")
-            image = (tmp_path / f"{number}.png").read_bytes()
-            assert image.startswith(PNG)
-            sizes.add(len(image))
-        assert len(sizes) == 3
+def test_the_table_and_the_plot_take_any_number_of_views(analyse, tmp_path):
+    # The first 30 of 40 views answer a query each, and the last one two.
+    queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
+    many, _ = analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})
+    few, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]})
+    mask = {"query": {"q": np.array([True])}, "document": {"d": np.array([True, False])}}
+    alone, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]}, mask)
+    assert alone.local_variation is None
+    stream = StringIO()
+    render(alone, Console(file=stream, width=100))
+    assert "Local Variation -" in stream.getvalue()
+    sizes = set()
+    for number, found in enumerate((many, few, alone)):
+        draw(found, tmp_path / f"{number}.png", title="model")
+        image = (tmp_path / f"{number}.png").read_bytes()
+        assert image.startswith(PNG)
+        sizes.add(len(image))
+    assert len(sizes) == 3

@@ -120,7 +120,6 @@ def gradients(retriever, chunks, loss, step):
 
 @pytest.mark.parametrize(("pooler", "loss"), PAIRS)
 def test_a_loss_on_a_pooler(pooler, loss, chunks_of):
-    """Where it has a meaning, cached gradients are the plain ones and reach the encoder; where not, it says so."""
     retriever, chunks = chunks_of(pooler)
     made = registry.create("loss", loss, **LOSSES[loss])
     if not has_meaning(loss, POOLERS[pooler][2]):
@@ -135,19 +134,3 @@ def test_a_loss_on_a_pooler(pooler, loss, chunks_of):
     assert plain.keys() == cached.keys()
     for name, one in plain.items():
         torch.testing.assert_close(cached[name], one, rtol=1e-4, atol=1e-6, msg=f"{name} differs when cached")
-
-
-@pytest.mark.parametrize("pooler", POOLERS)
-def test_a_retriever_is_the_same_after_saving(pooler, chunks_of, tmp_path):
-    """Whatever the method, what is loaded encodes as what was saved."""
-    retriever, _ = chunks_of(pooler)
-    retriever.save(tmp_path)
-    loaded = Retriever.load(tmp_path, device="cpu")
-    for side, texts in (("query", QUERIES), ("document", DOCUMENTS)):
-        before = retriever.encode(texts, side, precision="fp32")
-        after = loaded.encode(texts, side, precision="fp32")
-        for name in ("vectors", "vector_mask", "weights"):
-            one, other = getattr(before, name), getattr(after, name)
-            assert (one is None) == (other is None)
-            assert one is None or torch.equal(one, other)
-        assert (before.kept, before.parts) == (after.kept, after.parts)

@@ -1,4 +1,4 @@
-"""What the tests of the encoder share: tiny models of several architectures."""
+"""Tiny models of several architectures."""
 
 from __future__ import annotations
 

@@ -80,5 +80,4 @@ def test_a_tensor_takes_the_memory_of_the_last(printed):
 
 
 def test_steps_of_ever_new_sizes_do_not_make_the_process_grow(printed):
-    """The gaps between the tensors of earlier steps are given back to the system."""
     assert printed[3] < 0.7 * printed[2]

@@ -31,7 +31,6 @@ def states_of(encoder):
 
 @pytest.mark.parametrize("architecture", WITH_HEAD)
 def test_logits_are_those_of_the_model_itself(architecture, model_of):
-    """The head in two parts gives what the class of transformers with its head gives."""
     encoder = prepared(model_of(architecture))
     batch, states = states_of(encoder)
     kind = transformers.AutoModelForCausalLM if architecture == "llama" else transformers.AutoModelForMaskedLM
@@ -43,7 +42,6 @@ def test_logits_are_those_of_the_model_itself(architecture, model_of):
 
 
 def test_an_encoder_of_an_encoder_decoder_model_has_no_head(model_of, tmp_path):
-    """T5's head belongs to its decoder."""
     with pytest.raises(UnsupportedError, match=r"vocabulary head, and the architecture 't5' has none"):
         prepared(testing.tiny_model(tmp_path, architecture="t5"))
 
@@ -58,14 +56,12 @@ def headless(model_of, tmp_path):
 
 
 def test_a_missing_head_is_never_random_in_silence(headless):
-    """The message names the way to train one, and the flag that allows a random one."""
     with pytest.raises(InputError, match=r"lack it.*rkit pretrain --pretrainer mlm.*encoder.new_vocabulary_head=true"):
         prepared(headless)
     prepared(headless, Needs())
 
 
 def test_a_new_head_starts_at_a_level(headless):
-    """The logits are lower by it, and what a softmax makes of them is the same."""
     heads = []
     for bias in (0.0, -6.0):
         transformers.set_seed(3)
@@ -83,7 +79,6 @@ def test_a_trained_head_keeps_its_level(model_of):
 
 
 def test_a_level_needs_a_bias(model_of, tmp_path):
-    """Llama's head is a projection alone."""
     with quiet():
         transformers.AutoModel.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
@@ -92,7 +87,6 @@ def test_a_level_needs_a_bias(model_of, tmp_path):
 
 
 def test_a_new_head_starts_from_the_word_embeddings(headless, tmp_path_factory):
-    """Allowed by the flag, its projection is the embeddings'; saved, it is an ordinary head."""
     encoder = prepared(headless, new_vocabulary_head=True)
     _, states = states_of(encoder)
     assert states.head.weight is encoder.model.get_input_embeddings().weight
@@ -135,7 +129,6 @@ def test_embeddings_are_layer_0_and_are_trained(tmp_path, architecture, head):
 
 @pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
 def test_the_shape_is_that_of_the_configuration(architecture, tmp_path):
-    """`testing.tiny_model` has two heads, and a feed-forward part of twice the width."""
     encoder = registry.create("encoder", "transformer", testing.tiny_model(tmp_path, architecture=architecture))
     shape = encoder.layer_shape()
     assert (shape.heads, shape.inner) == (2, 64)

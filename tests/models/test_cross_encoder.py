@@ -106,21 +106,6 @@ def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, 
     assert set(widths) == {1}
 
 
-def test_token_types_separate_query_and_passage_if_the_model_has_them(rerankers, texts):
-    model = CrossEncoder.load(rerankers["bert"])
-    batch = model.collate(model.tokenize(["lima"], [("Peru", "Lima")]))
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
-    assert "token_type_ids" not in CrossEncoder.load(rerankers["roberta"]).collate(model.tokenize(*texts))
-
-
-def test_a_long_pair_is_truncated_on_its_longer_side(rerankers):
-    model = CrossEncoder.load(rerankers["bert"])
-    ids, start = model.tokenize(["lima " * 5], [("", "peru " * 100)])[0]
-    assert (len(ids), start) == (40, 7)
-    ids, start = model.tokenize(["lima " * 100], [("", "peru " * 5)])[0]
-    assert (len(ids), start) == (40, 34)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_new_head_starts_from_the_seed_and_the_encoder_from_its_weights(models, architecture):
     torch.manual_seed(5)
@@ -175,16 +160,6 @@ def test_the_length_is_the_folders_own(rerankers, models):
         CrossEncoder.create(models["bert"], max_length=4)
 
 
-@pytest.mark.slow
-def test_sentence_transformers_loads_the_folder(rerankers, texts):
-    peer = pytest.importorskip("sentence_transformers", exc_type=ImportError)
-    queries, passages = texts
-    pairs = [(query, f"{title} {text}".strip()) for query, (title, text) in zip(queries, passages, strict=True)]
-    found = peer.CrossEncoder(str(rerankers["bert"])).predict(pairs, activation_fn=torch.nn.Identity())
-    model = CrossEncoder.load(rerankers["bert"])
-    np.testing.assert_allclose(model.score(model.tokenize(*texts), precision="fp32"), found, rtol=1e-4, atol=1e-5)
-
-
 LAYER = "bert.encoder.layer.1.output.dense.weight"
 
 
@@ -206,7 +181,6 @@ def test_weights_that_are_wrong_are_refused(rerankers, tmp_path, change, make, m
 
 
 def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):
-    """Token ids without an embedding."""
     shutil.copytree(models["bert"], tmp_path / "small")
     weights = load_file(tmp_path / "small" / "model.safetensors")
     weights = {name: one[:20].clone() if one.shape[0] > 128 else one for name, one in weights.items()}
@@ -235,7 +209,6 @@ def test_a_folder_of_another_kind_is_refused(tmp_path, make, kind):
     ],
 )
 def test_a_model_without_a_token_that_it_needs_is_refused(tmp_path, architecture, file, changes, problem):
-    """Not by a traceback of the first step."""
     testing.tiny_model(tmp_path / "model", architecture=architecture)
     edit(tmp_path / "model", file, **changes)
     with pytest.raises(UnsupportedError, match=f"(?s)'{tmp_path / 'model'}'.*{problem}.*(choose|Choose) another model"):

@@ -53,7 +53,6 @@ def test_vectors_that_are_not_normalised_are_only_cut(tiny_model):
 
 
 def test_queries_are_cut_as_the_texts_of_the_index_are(encoded, tiny_model, tmp_path):
-    """Also where an index of whole vectors is searched beside it."""
     for name in ("whole", "cut"):
         rkit("index", encoded / name, "-o", tmp_path / name)
     query = ["--query", "the capital of peru", "--json", "--k", 42]
@@ -79,7 +78,6 @@ def test_more_numbers_than_there_are_is_refused(tiny_model, tiny_collection, tmp
 
 
 def test_a_checkpoint_knows_what_it_was_trained_to_be_cut_to(tiny_model, tiny_collection, tmp_path):
-    """Another length is told of, and refused by --strict."""
     words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--loss", "matryoshka(contrastive)", "--set", "loss.matryoshka.dimensions=16,8", "--epochs", 1]
     rkit(*words, "--set", "limit=16", "-o", tmp_path / "checkpoint")

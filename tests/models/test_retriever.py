@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -203,22 +204,23 @@ def test_a_missing_plugin_is_named_with_what_brings_it(tiny_model, tmp_path, plu
         Retriever.from_description(description)
 
 
-@pytest.mark.parametrize("damage", ["no pooler", "cut pooler", "cut json", "other pooler", "no encoder", "no json"])
-def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, damage):
+WEIGHTS, DESCRIPTION = "pooler.safetensors", "retrievalkit.json"
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        (WEIGHTS, Path.unlink),
+        (WEIGHTS, lambda path: path.write_bytes(path.read_bytes()[:50])),
+        (DESCRIPTION, Path.unlink),
+        (DESCRIPTION, lambda path: path.write_text(path.read_text()[:50])),
+        (DESCRIPTION, lambda path: path.write_text(path.read_text().replace("  5\n", "  4\n"))),
+        ("encoder", shutil.rmtree),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, part, damage):
     Retriever.create(tiny_model, **LINEAR).save(tmp_path)
-    weights, description = tmp_path / "pooler.safetensors", tmp_path / "retrievalkit.json"
-    if damage == "no pooler":
-        weights.unlink()
-    elif damage == "cut pooler":
-        weights.write_bytes(weights.read_bytes()[:50])
-    elif damage == "no json":
-        description.unlink()
-    elif damage == "cut json":
-        description.write_text(description.read_text()[:50])
-    elif damage == "other pooler":
-        description.write_text(description.read_text().replace("  5\n", "  4\n"))
-    else:
-        shutil.rmtree(tmp_path / "encoder")
+    damage(tmp_path / part)
     with pytest.raises(InputError, match=str(tmp_path)) as caught:
         Retriever.load(tmp_path)
     assert "\n" not in str(caught.value)
@@ -227,7 +229,6 @@ def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, damage):
 @pytest.mark.parametrize("file", ["encoder/model.safetensors", "pooler.safetensors"])
 @pytest.mark.parametrize(("value", "lean"), [(math.nan, False), (math.inf, True)])
 def test_weights_that_are_no_numbers_are_refused(tiny_model, tmp_path, file, value, lean):
-    """The message names the tensor, whichever part of the checkpoint it belongs to."""
     Retriever.create(tiny_model, **LINEAR).save(tmp_path)
     weights = load_file(tmp_path / file)
     name = max(weights)
@@ -252,7 +253,6 @@ def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model
 
 
 def test_a_pooler_may_change_its_needs_with_the_mode(tiny_model, plugin):
-    """So that in eval mode only what is indexed is computed."""
     retriever = Retriever.create(tiny_model, pooler="both_layers_in_training")
     tower = retriever.tower("query")
     batch = tower.collate(tower.tokenize(TEXTS, "query"), "query")

@@ -4,17 +4,57 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, TokenStates, VocabularyHead
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import InputError, OptionError, UnsupportedError
+from retrievalkit.models.retriever import Retriever
+
+WIDTH, LAYERS, VOCABULARY = 6, 3, 40
+
+
+@pytest.fixture
+def info():
+    """An encoder of 3 layers, width 6, and 40 terms."""
+    return EncoderInfo(width=WIDTH, layers=LAYERS, vocabulary_size=VOCABULARY)
+
+
+@pytest.fixture
+def make_states():
+    """Random token states, ids and a vocabulary head, for texts of given lengths; the same for each length."""
+
+    def make(lengths, *, padded_to=None, left=False):
+        n_tokens = padded_to or max(lengths)
+        # What stands at padding must not matter, so it is large.
+        layers = {layer: torch.full((len(lengths), n_tokens, WIDTH), 1e2) for layer in range(LAYERS + 1)}
+        mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
+        special, ids = torch.zeros_like(mask, dtype=torch.bool), torch.zeros_like(mask)
+        for row, length in enumerate(lengths):
+            start = n_tokens - length if left else 0
+            real = slice(start, start + length)
+            generator = torch.Generator().manual_seed(length)
+            for layer in layers.values():
+                layer[row, real] = torch.randn(length, WIDTH, generator=generator)
+            # Few different ids, so that a text has some of them twice.
+            ids[row, real] = torch.randint(3, 9, (length,), generator=generator)
+            mask[row, real] = 1
+            special[row, start] = special[row, start + length - 1] = True
+        return TokenStates(layers, mask, ids, special, head=make_head())
+
+    return make
+
+
+def make_head():
+    """A head of a nonlinear map, a projection and a bias."""
+    generator = torch.Generator().manual_seed(0)
+    inner = torch.randn(WIDTH, WIDTH, generator=generator)
+    weight, bias = torch.randn(VOCABULARY, WIDTH, generator=generator), torch.randn(VOCABULARY, generator=generator)
+    return VocabularyHead(lambda hidden: torch.tanh(hidden @ inner.to(hidden.dtype)), weight, bias)
+
 
 SMALL = {"cls_dim": 3, "agg_dim": 4}
-PAPER_SIZES = [(768, 0), (640, 128), (128, 640), (0, 768), (768, 768), (128, 128)]
-PAPER_VARIANTS = [("term_weight", "none"), ("vocabulary_head", False)] + [
-    ("aggregation", how) for how in ("semi", "linear", "average")
-]
 
 
 def create(info, **options):
@@ -83,7 +123,6 @@ class TestGolden:
         ids=str,
     )
     def test_weights_without_and_with_their_sign(self, weighing, vocabulary, middle):
-        """The paper's |w|, and the released code's w."""
         for options, expected in (
             ({"agg_dim": "vocabulary"}, vocabulary),
             ({"agg_dim": 5}, [0.3797911309, -middle, -0.139717349, 0.2036189424, -1.0323793296]),
@@ -228,7 +267,6 @@ def test_a_new_linear_map_keeps_inner_products():
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("left", [False, True])
 def test_equals_plain_loops(options, left, info, make_states):
-    """An independent reference of every variant on random states, with padding on either side."""
     states = make_states([2, 7, 5], padded_to=8, left=left)
     pooler = create(info, **options)
     for side in ("query", "document"):
@@ -240,7 +278,6 @@ def test_equals_plain_loops(options, left, info, make_states):
 
 
 def test_defaults_are_the_papers():
-    """[CLS] in 128 dimensions and agg* in 640, of BERT's vocabulary."""
     pooler = registry.create("pooler", "aggretriever", EncoderInfo(768, 12, 30_522))
     assert pooler.parts == {"cls": slice(0, 128), "agg": slice(128, 768)}
     assert (pooler.aggregate.table.columns, pooler.aggregate.table.padded) == (1280, 198)
@@ -249,7 +286,6 @@ def test_defaults_are_the_papers():
 
 @pytest.mark.parametrize("keep", ["all", "last"])
 def test_a_vector_from_each_of_several_layers(keep, info, make_states):
-    """The highest first; queries have the last; with keep=last that one is marked while training, and indexed alone."""
     states, pooler = make_states([4, 6]), create(info, layers=(1, 3, 0), keep=keep)
     made = pooler(states, "document")
     for index, layer in enumerate((3, 1, 0)):
@@ -302,15 +338,41 @@ def test_wrong_options(options, error, message, info):
         create(info, **options)
 
 
+CASES = [
+    {},
+    {"agg_dim": "vocabulary"},
+    {"layers": (1, 2), "keep": "last"},
+    *(
+        pytest.param(one, marks=pytest.mark.slow)
+        for one in (
+            {"term_weight": "signed"},
+            {"vocabulary_head": False},
+            {"aggregation": "linear"},
+            {"aggregation": "average"},
+            {"slices": "seeded", "slice_seed": 7},
+            {"cls_dim": 0, "aggregation": "semi"},
+            {"agg_dim": 0},
+            {"layers": (1, 2)},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_the_contract_is_kept(options, tiny_model):
+    testing.check_pooler("aggretriever", model=tiny_model, **({"cls_dim": 8, "agg_dim": 24} | options))
+
+
 @pytest.mark.parametrize(
-    ("options", "size"),
+    ("architecture", "vocabulary_head", "error", "message"),
     [
-        *(({"cls_dim": cls, "agg_dim": agg}, cls + agg) for cls, agg in PAPER_SIZES),
-        ({"cls_dim": 0, "agg_dim": "vocabulary"}, 30_522),
-        *(({name: value}, 768) for name, value in PAPER_VARIANTS),
+        ("t5", True, InputError, "vocabulary head"),
+        ("t5", False, UnsupportedError, r"\[CLS\]-like token .* begin with none\. Choose a model with one"),
+        ("llama", False, UnsupportedError, r"\[CLS\]-like token .* begin with none\. Choose a model with one"),
     ],
 )
-def test_every_row_of_the_papers_tables_is_a_setting(options, size):
-    """Tables 7 and 8, for BERT base."""
-    pooler = registry.create("pooler", "aggretriever", EncoderInfo(768, 12, 30_522), **options)
-    assert max(part.stop for part in pooler.parts.values()) == size
+def test_encoders_that_it_is_not_for_are_refused(architecture, vocabulary_head, error, message, tmp_path):
+    model = testing.tiny_model(tmp_path, architecture=architecture)
+    options = {"cls_dim": 8, "agg_dim": 24, "vocabulary_head": vocabulary_head}
+    with pytest.raises(error, match=message):
+        Retriever.create(model, pooler="aggretriever", pooler_options=options)

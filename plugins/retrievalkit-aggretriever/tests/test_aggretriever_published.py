@@ -104,7 +104,6 @@ def test_vectors_are_those_of_the_released_code(layout, tiny_model, tmp_path):
 
 
 def test_projections_new(tiny_model, tmp_path):
-    """The model of a published checkpoint with projections of its own."""
     retriever = create(hub_layout(tmp_path / "published", tiny_model), projections="new", cls_dim=5)
     assert retriever.pooler.cls_projection.weight.shape == (5, 32)
     assert not torch.equal(retriever.pooler.term_projection.weight, projections()["tok_proj.weight"])
@@ -126,7 +125,6 @@ def test_parts_that_are_not_wanted_are_left(tiny_model, tmp_path):
     ],
 )
 def test_projections_that_do_not_fit(changes, options, message, tiny_model, tmp_path):
-    """Nothing is left random in silence."""
     folder = hub_layout(tmp_path / "published", tiny_model, changes=changes)
     with pytest.raises(OptionError, match=message):
         create(folder, **options)
@@ -163,7 +161,6 @@ def test_a_damaged_file_is_one_clear_message(damage, tiny_model, tmp_path):
 
 
 def test_a_model_without_its_head_is_refused(tiny_model, tmp_path):
-    """A published encoder of the variant without masked language model has none, and needs none."""
     folder = hub_layout(tmp_path / "published", tiny_model)
     weights = load_file(folder / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if ".cls.predictions" not in name}

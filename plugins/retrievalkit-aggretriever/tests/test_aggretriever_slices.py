@@ -54,7 +54,6 @@ class TestGolden:
         ],
     )
     def test_place_of_a_term(self, dimensions, signed, term, place):
-        """Dimension and sign of a term with the only value there is; none for a term that is dropped."""
         alone = torch.zeros(1, BERT)
         alone[0, term] = 0.5
         expected = torch.zeros(dimensions)
@@ -106,7 +105,6 @@ def reference(values, dimensions, signed, same_as_star, dropped, order):
     drop_limit=st.integers(0, 10),
 )
 def test_equals_plain_loops(seed, vocabulary, share, signed, rule, remainder, drop_limit):
-    """An independent reference on random values of both signs, sizes, and rules."""
     random = np.random.default_rng(seed)
     values = random.normal(size=(3, vocabulary))
     dimensions = 1 + int(share * (vocabulary // 2 - 1))

@@ -139,7 +139,6 @@ def test_weights_start_small(layers, small):
 
 
 def test_positions_of_its_own_where_embeddings_have_none():
-    """They are added behind the first place, where the vector stands as it is."""
     own = decoder(causal=False, positions=9)
     vectors, embeddings, mask = inputs()
     made = own(vectors, embeddings, mask)

@@ -108,7 +108,6 @@ def reference(queries, documents, positives, ignore, *, step, views, temperature
     schedule=st.sampled_from([("constant", 50_000, 7), ("quadratic", 20, 7), ("quadratic", 20, 30)]),
 )
 def test_reference(seed, present, views, temperature, lambdas, norm, schedule):
-    """Random input of any form: the same loss as in a few lines of numpy."""
     rng = np.random.default_rng(seed)
     q, d = rng.integers(1, 5), rng.integers(5, 9)
     # The best of a document's vectors counts.

@@ -4,14 +4,56 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, TokenStates
+from retrievalkit.contracts import EncoderInfo, TokenStates, VocabularyHead
 from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
+
+WIDTH, LAYERS, VOCABULARY = 4, 3, 11
+
+
+@pytest.fixture(scope="session")
+def info():
+    """An encoder of 3 layers, width 4, and 11 terms."""
+    return EncoderInfo(width=WIDTH, layers=LAYERS, vocabulary_size=VOCABULARY)
+
+
+@pytest.fixture(scope="session")
+def head():
+    """A vocabulary head of random weights."""
+    generator = torch.Generator().manual_seed(7)
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator)
+    return VocabularyHead(torch.tanh, weight, torch.randn(VOCABULARY, generator=generator) / 2)
+
+
+@pytest.fixture(scope="session")
+def make_states(head):
+    """Random token states of all layers for texts of given lengths, [CLS] and [SEP] included; its length seeds it."""
+
+    def make(lengths, *, padded_to=None, left=False):
+        n_tokens = padded_to or max(lengths)
+        # What stands at padding must not matter, so it is large.
+        layers = {layer: torch.full((len(lengths), n_tokens, WIDTH), 1e4) for layer in range(LAYERS + 1)}
+        mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
+        special_mask = torch.zeros(len(lengths), n_tokens, dtype=torch.bool)
+        for row, length in enumerate(lengths):
+            start = n_tokens - length if left else 0
+            mask[row, start : start + length] = 1
+            special_mask[row, [start, start + length - 1]] = True
+            generator = torch.Generator().manual_seed(length)
+            for layer in layers.values():
+                layer[row, start : start + length] = torch.randn(length, WIDTH, generator=generator)
+        return TokenStates(layers, mask, torch.zeros_like(mask), special_mask, head=head)
+
+    return make
+
 
 TEXTS = [2, 6, 4, 3]
 """Lengths of texts, [CLS] and [SEP] included: the first is empty."""
@@ -80,7 +122,6 @@ class TestGolden:
         np.testing.assert_allclose(hidden.grad[0].numpy(), expected, atol=1e-6)
 
     def test_ties(self):
-        """Exactly k are kept, and among equals those of the lowest number."""
         saturated = torch.tensor([[[0.5, 1.0, 0.5, 0.0, 0.5]]]).expm1()
         one = torch.ones(1, 1, dtype=torch.long)
         states = TokenStates({1: saturated}, one, one, ~one.bool(), head=lambda states: states)
@@ -88,7 +129,6 @@ class TestGolden:
         assert pooler(states, "query").weights[0].tolist() == pytest.approx([0.5, 1.0, 0.0, 0.0, 0.0])
 
     def test_score_of_both_views(self):
-        """From token states to dense plus sparse scores, the weights being the golden ones."""
         words = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 2.0]]).expm1()  # their weights are 1, 1, 0 and 0, 1, 2
         hidden = torch.stack([torch.tensor([[3.0, -1.0, 0.5], [0.5, 1.0, 2.0]]), words], dim=1)  # [CLS], one word
         mask = torch.ones(2, 2, dtype=torch.long)
@@ -98,31 +138,23 @@ class TestGolden:
         np.testing.assert_allclose(scores(made, made).numpy(), expected, rtol=1e-6)
 
 
-class TestSparse:
-    """Weights over the vocabulary."""
-
-    @settings(max_examples=40)
-    @given(
-        lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4, unique=True),
-        top_k=st.sampled_from([1, 2, 5, 11, None]),
-        special=st.booleans(),
-        left=st.booleans(),
-    )
-    def test_reference(self, info, make_states, lengths, top_k, special, left):
-        states = make_states(lengths, padded_to=10, left=left)
-        pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text")
-        weights = pooler(states, "document").weights
-        for row in range(len(lengths)):
-            expected = reference_weights(states, row, special=special, top_k=top_k)
-            np.testing.assert_allclose(weights[row].numpy(), expected, rtol=1e-5, atol=1e-6)
-
-    def test_one_linear_map(self, info, make_states):
-        """log(1 + relu(W h + b)) of the states themselves, as Eq. 4 is printed; the head's own layer is tanh."""
-        states = make_states(TEXTS)
-        made = make(info, views="sparse", sparse_head="projection")(states, "query").weights
-        for row in range(len(TEXTS)):
-            expected = reference_weights(states, row, top_k=3, transform=lambda hidden: hidden)
-            np.testing.assert_allclose(made[row].numpy(), expected, rtol=1e-5, atol=1e-6)
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4, unique=True),
+    top_k=st.sampled_from([1, 2, 5, 11, None]),
+    special=st.booleans(),
+    left=st.booleans(),
+    head=st.sampled_from(["complete", "projection"]),
+)
+def test_sparse_weights_are_those_of_a_reference(info, make_states, lengths, top_k, special, left, head):
+    """Eq. 4 is printed with one linear map; the head's own layer, tanh here, stands before it by default."""
+    states = make_states(lengths, padded_to=10, left=left)
+    pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text", sparse_head=head)
+    transform = np.tanh if head == "complete" else np.asarray
+    weights = pooler(states, "document").weights
+    for row in range(len(lengths)):
+        expected = reference_weights(states, row, special=special, top_k=top_k, transform=transform)
+        np.testing.assert_allclose(weights[row].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 class TestDense:
@@ -132,10 +164,6 @@ class TestDense:
     @pytest.mark.parametrize(("left", "size"), [(False, None), (True, None), (False, 4), (False, 7)])
     @pytest.mark.parametrize("normalize", [False, True])
     def test_of_each_layer(self, side, left, size, normalize, info, make_states):
-        """The highest first, projected by one linear map for all, also where it keeps the size; queries have the last.
-
-        The weights are those of the last layer in any case.
-        """
         states, pooler = (
             make_states(TEXTS, padded_to=8, left=left),
             make(info, layers="2,-1,1", dimension=size, normalize=normalize),
@@ -155,7 +183,6 @@ class TestDense:
         assert pooler.view_names(3) == ["layer 3", "layer 2", "layer 1"]
 
     def test_keep_last(self, info, make_states):
-        """All in training, the last layer's when indexing, and marked as the one kept; queries have nothing to keep."""
         states, pooler = make_states(TEXTS), make(info, layers=(1, 3), keep="last")
         training, query = pooler(states, "document"), pooler(states, "query")
         assert pooler.needs.layers_of("document", info) == (1, 3)
@@ -168,7 +195,6 @@ class TestDense:
 
 @pytest.mark.parametrize("views", ["dense", "sparse"])
 def test_each_view_alone_is_what_it_is_with_the_other(views, info, make_states):
-    """And needs no more of the encoder."""
     states, pooler = make_states(TEXTS), make(info, views=views)
     alone, both = pooler(states, "document"), make(info)(states, "document")
     for name in ("vectors", "weights"):
@@ -204,3 +230,35 @@ def test_wrong_options(options, error, message, info):
 def test_top_k_does_not_matter_without_weights():
     """It always has a value, so with views=dense it stands idle, also for a model without a vocabulary."""
     make(EncoderInfo(4, 2, 0), views="dense", top_k=768)
+
+
+CASES = [
+    {},
+    {"layers": (1, 2), "keep": "last"},
+    *(
+        pytest.param(one, marks=pytest.mark.slow)
+        for one in (
+            {"views": "dense"},
+            {"views": "sparse"},
+            {"top_k": None, "pooled_tokens": "all"},
+            {"dimension": 8, "normalize": True},
+            {"layers": (0, 1, 2)},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_the_contract_is_kept(options, tiny_model):
+    testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
+
+
+def test_weights_are_of_the_models_own_head(tiny_model):
+    made = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options={"views": "sparse", "top_k": None})
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
+    text = "what is the capital of france"
+    with torch.no_grad():
+        given = transformers.AutoTokenizer.from_pretrained(tiny_model)(text, return_tensors="pt")
+        expected = model(**given).logits[0, 1:-1].relu().log1p().amax(dim=0)
+    assert (expected > 0).sum() > 5
+    torch.testing.assert_close(made.to("cpu").encode([("", text)], "query", precision="fp32").weights[0], expected)

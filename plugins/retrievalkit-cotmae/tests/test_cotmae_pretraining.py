@@ -65,7 +65,6 @@ def shaken(pretrainer):
 
 
 def test_weights_become_a_sum_of_words():
-    """Divided by their sum on request; the gradient reaches the weights alone."""
     weights = torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64, requires_grad=True)
     words = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64, requires_grad=True)
     made = project(weights, words)
@@ -176,7 +175,6 @@ def restored(batch, name):
 
 
 def test_each_span_is_rebuilt_from_its_partner(pretrainer_of):
-    """Rows of the encoder are the spans, then the partners; rows of the decoders the other way round."""
     pretrainer = pretrainer_of()
     batch = batch_of(pretrainer)
     spans, partners = restored(batch, "encoder").split(3)
@@ -190,7 +188,6 @@ def test_each_span_is_rebuilt_from_its_partner(pretrainer_of):
 
 
 def test_masks_of_the_encoder_and_of_the_decoder_are_drawn_apart(pretrainer_of):
-    """Three and four and a half tenths of the words; the AR decoder is given the text as it is."""
     text = " ".join(["people pay with the euro in the city of lima and"] * 2)
     pretrainer = pretrainer_of()
     batch = batch_of(pretrainer, pairs=[(text, text)] * 20)
@@ -261,7 +258,6 @@ def test_wrong_options(pretrainer_of, options, message):
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
 def test_other_architectures_have_it_too(pretrainer_of, tmp_path, architecture):
-    """Where the embeddings do not tell places, as with rotary positions, the decoders have their own."""
     pretrainer = pretrainer_of(testing.tiny_model(tmp_path, architecture=architecture))
     own = [decoder.positions is not None for decoder in pretrainer.decoders.values()]
     assert own == [architecture == "modernbert"] * 2
@@ -269,7 +265,6 @@ def test_other_architectures_have_it_too(pretrainer_of, tmp_path, architecture):
 
 
 def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_path):
-    """They are refused when the pretrainer is made; the dense view does without them."""
     import transformers
 
     testing.tiny_model(tmp_path)

@@ -56,7 +56,6 @@ class TestGolden:
         assert value.total.item() == pytest.approx(total, abs=1e-9)
 
     def test_gradients(self):
-        """Through the best vector of negatives, the kept vector of the positive, and all m of it by the regulariser."""
         q, d = queries(), documents()
         loss_of(q, d, regularization=0.1).total.backward()
         grad_queries = [[-0.0304600324, 0.0415307931], [0.3726731945, 0.0606021025]]
@@ -79,7 +78,6 @@ class TestGolden:
         ],
     )
     def test_other_poolers_with_the_plain_loss(self, name, alpha, loss):
-        """From token states to the contrastive loss, for the pooling modes that are trained with it."""
         vectors = torch.tensor(DOCUMENTS)
         one = torch.ones(4, 1, dtype=torch.long)
         states = TokenStates({2: vectors[:, :1], 1: vectors[:, 1:]}, one, one, one.bool())
@@ -112,7 +110,6 @@ def reference(q, d, positives, ignore, kept, regularization, temperature, mask, 
     negatives=st.sampled_from(["max", "kept"]),
 )
 def test_equals_numpy(seed, n_queries, extra, m, regularization, temperature, negatives):
-    """An independent reference on random batches, masks, kept vectors and ignored documents."""
     random = np.random.default_rng(seed)
     n_documents = n_queries + extra
     q, d = random.normal(size=(n_queries, 3)), random.normal(size=(n_documents, m, 3))
@@ -136,7 +133,6 @@ def test_equals_numpy(seed, n_queries, extra, m, regularization, temperature, ne
 
 
 def test_weights_add_to_the_score():
-    """Lexical scores go into one cross entropy with the dense ones, and leave the regulariser as it was."""
     q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]], dtype=torch.float64)
     d_weights = torch.tensor([[0.6, 0.1, 0], [0, 0.9, 0.3], [0, 0.8, 0], [0.4, 0, 0.5]], dtype=torch.float64)
     plain = loss_of(queries(), documents())
@@ -156,7 +152,6 @@ def test_weights_add_to_the_score():
     ],
 )
 def test_representations_that_it_is_not_for(q, d, message):
-    """Another pooler's representations are refused, with what to choose instead."""
     with pytest.raises(UnsupportedError, match=rf"{message}.*--pooler self_contrastive.*--loss contrastive"):
         loss_of(q, d)
 

@@ -19,6 +19,31 @@ every_pooler = pytest.mark.parametrize("name", POOLERS)
 CLS, NO_CLS = [True, True], [False, False]
 
 
+@pytest.fixture
+def info():
+    """An encoder of 4 layers and width 3."""
+    return EncoderInfo(width=3, layers=4, vocabulary_size=50)
+
+
+@pytest.fixture
+def make_states():
+    """Random token states (layers 0 to 4, width 3) for texts of given lengths; `special`: which begin with [CLS]."""
+
+    def make(lengths, *, special=CLS):
+        mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
+        generator = torch.Generator().manual_seed(0)
+        # What stands at padding must not matter, so it is large.
+        layers = {
+            layer: torch.randn(len(lengths), 6, 3, generator=generator).masked_fill(mask[:, :, None] == 0, 1e4)
+            for layer in range(5)
+        }
+        special_mask = torch.zeros_like(mask, dtype=torch.bool)
+        special_mask[:, 0] = torch.tensor(special)
+        return TokenStates(layers, mask, torch.zeros_like(mask), special_mask)
+
+    return make
+
+
 def pooled(name, info, states, side="document", training=True, **options):
     return registry.create("pooler", name, info, **options).train(training)(states, side)
 
@@ -89,7 +114,6 @@ def test_default_is_the_papers_pair(name, info, make_states):
 
 @pytest.mark.parametrize("side", ["query", "document"])
 def test_token_chooses_the_first_or_the_mean_text_by_text(side, info, make_states):
-    """ "auto" decides for each text, whether or not the others of its batch have a [CLS]."""
     states = make_states([4, 6], special=[True, False])
     auto, first, mean = (
         pooled("multi_layer", info, states, side, token=one).vectors for one in ("auto", "first", "mean")
@@ -133,7 +157,6 @@ def test_colbert_golden():
 @pytest.mark.parametrize("source", [{"layers": (4, 2, 1)}, {"tokens": 3}, {"tokens": "all"}])
 @pytest.mark.parametrize("special", [CLS, NO_CLS])
 def test_self_contrastive_keeps_the_first(source, special, info, make_states):
-    """The vector indexed is the one that training marked as kept: a plain dual encoder's, of the last layer alone."""
     states, pooler = make_states([4, 6], special=special), registry.create("pooler", "self_contrastive", info, **source)
     training, layers = pooler(states, "document"), (1, 2, 4) if "layers" in source else (4,)
     assert pooler.needs.layers_of("document", info) == layers
@@ -147,7 +170,6 @@ def test_self_contrastive_keeps_the_first(source, special, info, make_states):
 
 @pytest.mark.parametrize("source", [{"layers": (4, 2, 1)}, {"tokens": 5}])
 def test_the_average_and_the_start_of_the_mix(source, info, make_states):
-    """The mean of the vectors that a text has."""
     states = make_states([4, 6])
     many = pooled("multi_layer", info, states, **source)
     mask = torch.ones(2, 3, dtype=torch.bool) if many.vector_mask is None else many.vector_mask

@@ -45,7 +45,6 @@ def test_the_papers_tokens_by_default():
 @pytest.mark.parametrize("layers", ["1,3,-1", "-1,1,3"])
 @pytest.mark.parametrize(("viewers", "first"), [(1, 0), (2, 1)])
 def test_a_vector_of_each_viewer_in_each_layer(layers, viewers, first):
-    """The highest layer first, each with all viewers, at the places that the encoder reports."""
     states, pooler = states_of(extra=viewers, first=first), made(viewers=viewers, layers=layers)
     found = pooler(states, "document")
     places = slice(first, first + viewers)
@@ -64,7 +63,6 @@ def test_a_query_has_one_of_the_last_layer(query_viewer):
 
 
 def test_keep_last():
-    """All layers in training, the last alone in the index: what training has marked as kept; queries need the last."""
     states, pooler = states_of(extra=1), made(viewers=1, layers="1,3,-1", keep="last")
     training = pooler(states, "document")
     assert pooler.needs.layers_of("document", INFO) == (1, 3, 4)
@@ -101,10 +99,10 @@ def test_wrong_options(options, error, message):
         made(**options)
 
 
-@pytest.fixture(params=["bert", "roberta"])
-def model(request):
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def model(request, tmp_path_factory):
     """A model of each architecture; RoBERTa numbers positions from behind its padding id."""
-    return request.getfixturevalue(request.param)
+    return testing.tiny_model(tmp_path_factory.mktemp(request.param), architecture=request.param)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +129,12 @@ def encoded(made, texts, side):
 
 
 def test_a_query_without_a_viewer_is_as_it_always_was(model):
-    """query_viewer=false: the plain dual encoder's query."""
     made = retriever(model, viewers=2, query_viewer=False)
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
     torch.testing.assert_close(encoded(made, QUERY, "query"), encoded(plain, QUERY, "query"))
 
 
 def test_viewers_equal_to_cls_are_cls(model):
-    """A viewer with [CLS]'s own embedding gives what [CLS] gives: positions, types, normalisation are the same."""
     made = retriever(model, viewers=1)
     tower = made.tower("document")
     cls_row = AutoModel.from_pretrained(model).get_input_embeddings().weight[tower.tokenizer.cls_token_id]

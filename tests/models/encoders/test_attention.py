@@ -102,7 +102,6 @@ def test_bf16_attention_repeats_its_draws_with_torchs_random_state():
 @pytest.mark.parametrize("form", ["none", "bool", "added"])
 @pytest.mark.parametrize("tokens", [15, 16, 17])
 def test_keys_added_to_fill_a_tile_change_nothing(form, tokens):
-    """Attention without dropout in bf16, against float32: with keys in whole tiles, and added ones that are masked."""
     query, key, value = inputs(3, 2, tokens, 8, dtype=torch.bfloat16)
     mask, added = masks(form, 3, tokens, torch.bfloat16)
     made, _ = attention(Layer(), query, key, value, mask)
@@ -119,7 +118,6 @@ def test_only_torchs_fused_attention_is_replaced():
 
 
 def test_positions_that_are_added_to_the_scores_reach_them_and_learn(tiny_t5):
-    """T5's biases of relative positions, while training with dropout."""
     model = transformers.AutoModelForTextEncoding.from_pretrained(tiny_t5).train()
     module.use_fast_attention(model)
     states = model(input_ids=torch.tensor([[5, 6, 7, 8]])).last_hidden_state

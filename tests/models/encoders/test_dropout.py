@@ -16,7 +16,6 @@ def seeded(function, *arguments, seed=0, **options):
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
 def test_the_share_of_dropped_values_is_the_probability(probability):
-    """Within five standard deviations of 250,001 draws."""
     share = seeded(dropout.drop_mask, (250_001,), probability).float().mean().item()
     assert abs(share - probability) < 5 * (probability * (1 - probability) / 250_001) ** 0.5
 

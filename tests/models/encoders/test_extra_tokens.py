@@ -46,7 +46,6 @@ def test_viewers_stand_for_the_first_token_and_share_its_position(model_of):
 
 @pytest.mark.parametrize("architecture", EVERY)
 def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, model_of):
-    """The states are those of the model itself, given the embeddings and positions by hand."""
     position = None if architecture == "t5" else 0
     encoder = prepared(model_of(architecture), document=ExtraTokens(2, position=position))
     batch = batch_of(encoder, texts=TEXTS[:1])
@@ -64,7 +63,6 @@ def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, m
 
 
 def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
-    """Queries first, as they were asked for first; nothing is added to the model."""
     unused = {"source": "unused"}
     encoder = prepared(model_of("bert"), query=ExtraTokens(1, **unused), document=ExtraTokens(3, **unused))
     names = [encoder.tokenizer.convert_ids_to_tokens(encoder.extra.ids[side]) for side in ("query", "document")]
@@ -92,7 +90,6 @@ def test_tokens_that_a_model_cannot_take_are_refused(architecture, tokens, optio
 
 
 def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
-    """Seeded, of the standard deviation asked for, in a file beside an ordinary model folder."""
     encoder = prepared(model_of("bert"), document=ExtraTokens(60, standard_deviation=0.5))
     assert encoder.extra.new.std().item() == pytest.approx(0.5, rel=0.1)
     encoder.save(tmp_path)
@@ -105,7 +102,6 @@ def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
 
 
 def test_gradient_reaches_the_new_rows_only_where_they_are_used(model_of):
-    """A document's states depend on its own rows, not on the query's."""
     encoder = prepared(model_of("bert"), query=ExtraTokens(1), document=ExtraTokens(2))
     torch.autograd.backward(encoder(batch_of(encoder), [2]).last.square().sum())
     assert encoder.extra.new.grad[0].abs().sum() == 0
@@ -113,20 +109,17 @@ def test_gradient_reaches_the_new_rows_only_where_they_are_used(model_of):
 
 
 def test_texts_are_cut_so_that_the_extra_tokens_fit(model_of):
-    """The side's length counts them."""
     encoder = prepared(model_of("bert"), document=ExtraTokens(4), document_length=8)
     assert [len(ids) for ids in encoder.tokenize(TEXTS, "document")] == [8, 6]
 
 
 def test_a_tokenizer_without_a_mask_token_cannot_fill(model_of):
-    """As those of decoder-only models."""
     encoder = registry.create("encoder", "transformer", model_of("llama"))
     with pytest.raises(UnsupportedError, match="has none"):
         encoder.prepare(Needs(mask_filled=("query",)))
 
 
 def test_ids_of_tokens(model_of):
-    """Punctuation in the vocabulary; marks that it lacks are left out."""
     encoder = prepared(model_of("bert"))
     vocabulary = encoder.tokenizer.get_vocab()
     assert encoder.token_ids([".", ",", "~"]) == sorted([vocabulary["."], vocabulary[","]])

@@ -79,12 +79,10 @@ def assert_equal(lean, usual, precision="fp32"):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("title", ["pair", "space"])
 def test_tokens_and_states_of_all_layers_are_those_of_transformers(model, precision, title):
-    """Of unusual, cut and empty texts too; by the base model's weights in a model with a vocabulary head."""
     assert_equal(*pair(model, title=title, query_prefix="query: "), precision)
 
 
 def test_a_trained_checkpoint_is_lean(model, tmp_path):
-    """As `rkit train` writes it; pooled texts are equal, and the fingerprint is."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     Retriever.create(model, pooler="mean", separate_towers=True).save(folder)
@@ -108,7 +106,6 @@ def test_cut_texts_are_counted_alike(model, capsys):
 
 @pytest.mark.parametrize("source", ["new", "unused"])
 def test_extra_tokens_are_seen_alike(model, tmp_path, source):
-    """Viewers at a shared position, with stored embeddings of their own or unused rows of the vocabulary."""
     needs = Needs(extra_tokens={"document": ExtraTokens(3, source=source), "query": ExtraTokens(2, source=source)})
     trained, saved = Transformer(model), tmp_path / "saved"
     trained.prepare(needs)
@@ -125,7 +122,6 @@ def test_random_embeddings_of_extra_tokens_are_those_of_the_usual_encoder(model)
 
 
 def test_names_of_tokens_are_alike(model):
-    """For the reasons of a hit."""
     lean, usual = pair(model)
     ids = range(len(usual.tokenizer) + 2)
     assert lean.tokens(ids) == usual.tokens(ids)
@@ -202,7 +198,6 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("change", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_what_is_not_known_is_left_to_transformers(model, change):
-    """Each of these might mean something else to transformers."""
     change(model)
     try:
         made = Transformer.lean(model)

@@ -11,6 +11,8 @@ from retrievalkit import registry
 from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError
 from retrievalkit.models.pretrained import quiet
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.training.train import train
 
 TEXTS = [("", "what is the capital of france"), ("", "rome")]
 
@@ -40,12 +42,10 @@ def changed(encoder):
 
 
 def test_new_adapters_change_nothing(model):
-    """The second matrix is zero, so the states are the model's own."""
     torch.testing.assert_close(states_of(prepared(model, lora_rank=2)), states_of(prepared(model)))
 
 
 def test_only_adapters_are_trained(model):
-    """Every linear layer has a pair; the rest is frozen."""
     encoder = prepared(model, lora_rank=2)
     trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
     assert trained
@@ -54,7 +54,6 @@ def test_only_adapters_are_trained(model):
 
 
 def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, tmp_path):
-    """The folder is an ordinary one of the base model, and the adapters lie beside it."""
     encoder = changed(prepared(model, lora_rank=2, lora_alpha=8.0))
     before = states_of(encoder)
     encoder.save(tmp_path)
@@ -67,3 +66,22 @@ def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, t
     assert all(torch.equal(plain[name], original[name]) for name in plain if "pooler" not in name)
     with pytest.raises(InputError, match=r"not of rank 4. Set encoder.lora_rank"):
         prepared(str(tmp_path), lora_rank=4)
+
+
+def test_training_moves_the_adapters_of_a_decoder_alone(tmp_path, tiny_collection):
+    options = {"lora_rank": 4, "end_token": True}
+    model = testing.tiny_model(tmp_path / "model", architecture="llama", layers=3)
+    output = tmp_path / "checkpoint"
+    how = {"epochs": 1, "limit": 48, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32"}
+    data = {"corpus": tiny_collection.corpus, "output": output}
+    train(model, tiny_collection.folder, pooler="last", encoder_options=options, **data, **how)
+    loaded = Retriever.load(output, device="cpu")
+    tower = loaded.tower("document")
+    assert all(ids[-1] == tower.tokenizer.eos_token_id for ids in tower.tokenize(TEXTS, "document"))
+    plain = Retriever.create(model, pooler="last", encoder_options={"end_token": True}).eval()
+    names = dict(plain.tower("document").named_parameters())
+    kept = {name.replace(".base_layer", ""): one for name, one in tower.named_parameters() if "lora_" not in name}
+    assert kept.keys() == names.keys()
+    assert all(torch.equal(kept[name], names[name]) for name in names)
+    moved = loaded.encode(TEXTS, "document", precision="fp32").vectors
+    assert not torch.allclose(moved, plain.encode(TEXTS, "document", precision="fp32").vectors, atol=1e-3)

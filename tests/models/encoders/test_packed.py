@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 from torch.nn import functional
 
-from retrievalkit.models.encoders import packed
+from retrievalkit.models.encoders import int8, packed
 from retrievalkit.models.encoders.packed import NarrowLayerNorm, PackedLinear, use_packed_layers
 from retrievalkit.models.precision import autocast
 
@@ -64,34 +64,44 @@ def test_elsewhere_the_layers_are_torchs_own(context):
             assert norm(states).dtype == torch.float32
 
 
-@needs_packing
-@pytest.mark.parametrize("change", ["in place", "loaded", "another tensor", "the bias", "trained"])
-def test_weights_that_changed_are_packed_anew(change):
-    layer, states = linear(), torch.randn(5, 48)
-    before = bf16(layer, states)
+def in_int8(function, *arguments):
+    with torch.inference_mode(), int8.multiplied():
+        return function(*arguments)
+
+
+def double(layer, how):
     with torch.no_grad():
-        if change == "in place":
+        if how == "in place":
             layer.weight.mul_(2)
-        elif change == "loaded":
+        elif how == "loaded":
             layer.load_state_dict({name: value * 2 for name, value in layer.state_dict().items()})
-        elif change == "another tensor":
+        elif how == "another tensor":
             layer.weight = nn.Parameter(layer.weight * 2)
-        elif change == "the bias":
+        elif how == "the bias":
             layer.bias.add_(1)
         else:
             layer.train().weight.data *= 2  # torch does not count this change
             layer.eval()
-    after = bf16(layer, states)
+
+
+@pytest.mark.parametrize("how", ["in place", "loaded", "another tensor", "the bias", "trained"])
+@pytest.mark.parametrize(
+    "multiplied",
+    [
+        pytest.param(bf16, marks=needs_packing),
+        pytest.param(in_int8, marks=pytest.mark.skipif(not int8.works(), reason="no products in int8 here")),
+    ],
+)
+def test_weights_that_changed_are_packed_again_and_never_saved_or_copied(multiplied, how):
+    layer, states = linear(), torch.randn(5, 48)
+    before = multiplied(layer, states)
+    double(layer, how)
+    after = multiplied(layer, states)
     assert not torch.equal(before, after)
-    assert torch.equal(after, bf16(copy.deepcopy(layer), states))
-
-
-@needs_packing
-def test_packed_weights_are_neither_saved_nor_copied():
-    layer = linear()
-    bf16(layer, torch.randn(5, 48))
+    fresh = copy.deepcopy(layer)
+    assert (fresh._packed, fresh._quantised) == (None, None)
+    assert torch.equal(after, multiplied(fresh, states))
     assert sorted(layer.state_dict()) == ["bias", "weight"]
-    assert copy.deepcopy(layer)._packed is None
 
 
 @needs_packing
@@ -128,14 +138,8 @@ def test_training_keeps_bf16_between_the_layers_of_a_bert_and_its_gradients_poin
 
 
 def test_training_keeps_float32_where_sums_of_hidden_states_are_not_normalised():
-    config = transformers.ModernBertConfig(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        vocab_size=100,
-        pad_token_id=0,
-    )
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    config = transformers.ModernBertConfig(**sizes, vocab_size=100, pad_token_id=0)
     model = transformers.ModernBertModel(config)
     use_packed_layers(model)
     with autocast("bf16", CPU):

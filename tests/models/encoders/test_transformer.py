@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from retrievalkit import registry
 from retrievalkit.contracts import Needs
@@ -74,6 +75,13 @@ def test_weights_are_float32_whatever_they_were_stored_in(encoder, tiny_model, t
     assert {parameter.dtype for parameter in encoder(tmp_path).parameters()} == {torch.float32}
 
 
+def test_the_option_attention_chooses_the_implementation_and_an_unknown_one_is_refused(encoder):
+    assert encoder(attention="eager").model.config._attn_implementation == "eager"
+    assert encoder().model.config._attn_implementation != "eager"
+    with pytest.raises(InputError, match="nonesuch"):
+        encoder(attention="nonesuch")
+
+
 @pytest.mark.parametrize(
     ("title", "expected"),
     [("pair", "[CLS] peru [SEP] lima [SEP]"), ("space", "[CLS] peru lima [SEP]"), ("none", "[CLS] lima [SEP]")],
@@ -101,7 +109,6 @@ def test_the_longer_of_title_and_text_is_cut_first(encoder):
 
 
 def test_unknown_and_mask_tokens_are_not_special(encoder):
-    """They stand for words."""
     made = encoder()
     ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
     batch = made.collate([ids, ids[:1]], "query")
@@ -170,8 +177,6 @@ def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encod
 
 def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
     """transformers would fill them in at random."""
-    from safetensors.torch import load_file, save_file
-
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
@@ -183,8 +188,6 @@ def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
 @pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
 def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_path, encoder):
     """Checkpoints of methods often hold the model as a part, so that something stands before the names."""
-    from safetensors.torch import load_file, save_file
-
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = {prefix + name: tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     weights["projection.weight"] = torch.ones(2, 2)

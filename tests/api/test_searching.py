@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import retrievalkit as rk
-from retrievalkit.errors import (
-    ArtifactError,
-    DataError,
-    InputError,
-    OptionError,
-    RetrievalkitError,
-    UnsupportedError,
-)
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.indexing import query_encoders
 
 pytestmark = pytest.mark.precision
@@ -253,8 +246,7 @@ def test_vectors_go_out_as_arrays(model, tiny_model, passages):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"fusion": "rrf", "rrf_k": 10}, {"fusion": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}],
+    "options", [{"fusion": "rrf", "rrf_k": 10}, {"fusion": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}]
 )
 def test_a_hybrid_finds_what_the_command_finds(options, dense, late, command, tiny_collection, tmp_path):
     rk.Hybrid([dense, late], depth=30, **options).search(tiny_collection.queries, k=10).save(tmp_path / "here")

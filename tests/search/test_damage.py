@@ -44,10 +44,7 @@ def indexes(tmp_path_factory):
         write_vectors(folder / f"{prefix}vectors", seed)
         for name in INDEXERS:
             build_index(
-                folder / f"{prefix}vectors",
-                indexer=name,
-                output=folder / f"{prefix}{name}",
-                options=OPTIONS.get(name),
+                folder / f"{prefix}vectors", indexer=name, output=folder / f"{prefix}{name}", options=OPTIONS.get(name)
             )
     return folder
 

@@ -103,12 +103,7 @@ PAIRS = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair(
         (
             [Found("dense", 3, 0.75), Found("bm25", None, 0.0), Found("run.trec")],
             {},
-            [
-                "  1  Title  d1  0.5000",
-                "     dense #3 0.7500",
-                "     bm25 not found 0.0000",
-                "     run.trec not found",
-            ],
+            ["  1  Title  d1  0.5000", "     dense #3 0.7500", "     bm25 not found 0.0000", "     run.trec not found"],
         ),
         # Common words come last; equal tokens are named once.
         (

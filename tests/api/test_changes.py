@@ -18,12 +18,10 @@ ROWS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=np.float32)
 
 @pytest.fixture
 def index(model, passages, tmp_path):
-    """All passages but the last ten."""
     return rk.Index.build(passages[:-10], model, tmp_path / "index")
 
 
 def texts_of(index):
-    """The hits of a query with their texts."""
     return [(hit.id, hit.score, hit.title, hit.text) for hit in index.search("peru", k=42)]
 
 
@@ -51,7 +49,6 @@ def test_what_was_deleted_is_found_no_more_and_compacting_changes_no_hit(index, 
 
 
 def test_threads_search_while_the_index_changes(index, passages):
-    """Each search finds one state, with its texts; changes take turns."""
     with ThreadPoolExecutor(4) as pool:
         waiting = []
         for number in (0, 1, 2):
@@ -74,7 +71,6 @@ def test_vectors_are_added_to_vectors(coming, tmp_path):
 
 
 def test_vectors_with_their_passages(index, model, passages, queries, dense):
-    """Hits have the texts that came with the vectors."""
     index.add(passages[-10:], vectors=np.asarray(model.encode_documents(passages[-10:])))
     assert texts_of(index) == texts_of(dense)
 

@@ -42,7 +42,6 @@ def test_many_queries_give_a_run(dense, queries, tiny_collection):
 
 @pytest.mark.parametrize("name", ["dense", "late", "both"])
 def test_threads_search_at_once(name, request, queries):
-    """Each finds what one thread finds, with its reasons."""
     index = request.getfixturevalue(name)
     texts = list(queries.values())[:12]
     alone = [index.search(text, k=4) for text in texts]
@@ -53,7 +52,6 @@ def test_threads_search_at_once(name, request, queries):
 
 
 def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
-    """With encoder=True or by warm(); not at all if it is lent."""
     loads = []
     usual = query_encoders._load
     monkeypatch.setattr(query_encoders, "_load", lambda *words: loads.append(words) or usual(*words))
@@ -87,7 +85,6 @@ def test_an_index_is_closed_at_the_end_of_its_block(dense):
 
 
 def test_an_index_of_passages_in_memory_is_whole_by_itself(dense, tmp_path):
-    """It knows its texts where it is moved to."""
     shutil.copytree(dense.folder, tmp_path / "moved")
     entry = rk.Index.open(tmp_path / "moved").manifest["corpus"]
     assert entry["relative_path"] == "texts.jsonl"
@@ -96,7 +93,6 @@ def test_an_index_of_passages_in_memory_is_whole_by_itself(dense, tmp_path):
 
 
 def test_runs_are_fused_with_each_other_and_with_indexes(dense, late, queries):
-    """In memory, under the same name too."""
     asked = dict(list(queries.items())[:5])
     one, other = dense.search(asked, k=10), late.search(asked, k=10)
     fused = rk.Hybrid([one, other], fusion="rrf").search(k=5)
@@ -221,7 +217,6 @@ def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
 
 
 def test_vectors_go_out_as_arrays(model, tiny_model, passages):
-    """NumPy, torch, pandas, Arrow; several vectors a text, and weights of terms."""
     one = model.encode_documents(passages[:3])
     assert (one.to_numpy().shape, tuple(one.to_torch().shape)) == ((3, 32), (3, 32))
     np.testing.assert_array_equal(np.stack(one.to_pandas()["vector"]), np.asarray(one))

@@ -90,7 +90,15 @@ class DerivedCommand(click.Command):
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; a superfluous argument is reported with the option that takes it."""
+        """As click does; a superfluous argument is reported with the option that takes it.
+
+        Raises:
+            click.UsageError: Arguments are missing or wrong, or torchrun starts a command of one process.
+        """
+        if STARTED_BY_TORCHRUN in os.environ and (name := self.declared.name) not in _SEVERAL_PROCESSES:
+            known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
+            msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."
+            raise click.UsageError(msg)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -114,10 +122,6 @@ class DerivedCommand(click.Command):
             values["as_json"] = True
         if STARTED_BY_TORCHRUN not in os.environ:
             return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
-        if (name := self.declared.name) not in _SEVERAL_PROCESSES:
-            known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
-            msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."
-            raise click.UsageError(msg)
         from retrievalkit.training import processes
 
         with processes.joined():

@@ -145,7 +145,7 @@ def _derived(command: Any) -> click.Command:
         return command
     from retrievalkit.cli.derived import DerivedCommand
 
-    return DerivedCommand(command)
+    return command if isinstance(command, click.Command) else DerivedCommand(command)
 
 
 def summary(command: click.Command) -> str:

@@ -88,13 +88,21 @@ class Needs:
     fill_attended: bool = False
 
     def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
-        """The absolute layer numbers for one side, ascending."""
+        """The absolute layer numbers for one side, ascending.
+
+        Raises:
+            UnsupportedError: The encoder has no such layer.
+        """
         layers = self.layers[side] if isinstance(self.layers, Mapping) else self.layers
         return tuple(sorted({absolute_layer(layer, info) for layer in layers}))
 
 
 def absolute_layer(layer: int, info: EncoderInfo) -> int:
-    """A layer number counted from the embeddings (0); -1 is the last layer."""
+    """A layer number counted from the embeddings (0); -1 is the last layer.
+
+    Raises:
+        UnsupportedError: The encoder has no such layer.
+    """
     absolute = layer if layer >= 0 else info.layers + 1 + layer
     if not 0 <= absolute <= info.layers:
         msg = (
@@ -109,6 +117,10 @@ def absolute_layers(layers: Sequence[int], info: EncoderInfo, *, keep: str = "al
     """Several layer numbers counted from the embeddings (0), each once, the highest first.
 
     With `keep` = "last" the last layer's vector alone is indexed, so it must be among them.
+
+    Raises:
+        OptionError: No layer is named, or one is named twice.
+        UnsupportedError: The encoder lacks a layer, or the last one is left out and `keep` is "last".
     """
     absolute = tuple(sorted((absolute_layer(layer, info) for layer in layers), reverse=True))
     listed = ",".join(map(str, layers))
@@ -303,7 +315,14 @@ class Representation:
         return replace(self, vectors=vectors, vector_mask=mask, kept=None)
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
-        """The same texts by the first numbers of each vector, scaled to length 1 on request; weights stay."""
+        """The same texts by the first `dimensions` numbers of each vector, scaled to length 1 on request.
+
+        Weights stay as they are.
+
+        Raises:
+            UnsupportedError: There are no vectors.
+            OptionError: The vectors are shorter.
+        """
         if self.vectors is None:
             msg = f"vectors are to be cut to {dimensions} numbers, and this model makes weights alone. Leave it out."
             raise UnsupportedError(msg)
@@ -321,7 +340,7 @@ class Representation:
             return first
         weights = None if first.weights is None else torch.cat([part.weights for part in parts])  # type: ignore[misc]
         if first.vectors is None:
-            return cls(weights=weights)
+            return cls(weights=weights, kept=first.kept, parts=first.parts)
         given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
         longest = max(vectors.shape[1] for vectors, _ in given)
         padded, masks = [], []

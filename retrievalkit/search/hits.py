@@ -108,10 +108,7 @@ def _short(value: Any) -> Any:
 
 
 def describe_hits(
-    hits: Sequence[tuple[str, float]],
-    query: str,
-    corpus: Corpus | None,
-    found: Sequence[Sequence[Found]] = (),
+    hits: Sequence[tuple[str, float]], query: str, corpus: Corpus | None, found: Sequence[Sequence[Found]] = ()
 ) -> list[DescribedHit]:
     """The hits with title and snippet, unless there is no corpus or it lacks the document."""
     passages = {} if corpus is None else corpus.find(document_id for document_id, _ in hits)

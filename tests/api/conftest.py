@@ -13,8 +13,6 @@ from retrievalkit.cli import main
 
 @pytest.fixture(scope="session")
 def command():
-    """Runs a command of the command line, which must succeed."""
-
     def run(*words):
         result = CliRunner().invoke(main, [str(word) for word in words])
         assert result.exit_code == 0, result.output
@@ -25,13 +23,11 @@ def command():
 
 @pytest.fixture(scope="session")
 def passages(tiny_collection):
-    """The passages as dicts."""
     return [json.loads(line) for line in tiny_collection.corpus.read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")
 def queries(tiny_collection):
-    """Query id -> text."""
     rows = (json.loads(line) for line in tiny_collection.queries.read_text().splitlines())
     return {row["_id"]: row["text"] for row in rows}
 
@@ -48,7 +44,6 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def dense(folders, passages, model):
-    """One vector for each passage."""
     return rk.Index.build(passages, model, folders / "dense")
 
 

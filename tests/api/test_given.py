@@ -15,7 +15,7 @@ from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import Example, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.errors import DataError, InputError
+from retrievalkit.errors import InputError
 
 ROWS = [{"id": "a", "title": "A", "text": "first"}, {"id": "b", "title": None, "text": "second"}]
 PASSAGES = [Passage("a", "A", "first"), Passage("b", "", "second")]
@@ -104,31 +104,30 @@ def test_examples_of_every_kind():
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("read", "kind", "data", "message"),
     [
-        (5, "passages of the type int are unknown. Give the address"),
-        ([5], "row 1 of the passages: the row is 5, and should be a text or a dict."),
-        ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
-        ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),
-        ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
-        ([], "the passages: the corpus is empty"),
-        ("where is Rome", "Give texts in a list"),
-        (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "Choose a split: data['train']"),
-        (pandas.DataFrame({"text": ["a", 3]}), "the table of passages cannot be read"),
+        *(
+            (open_corpus, given.passages, data, message)
+            for data, message in [
+                (5, "passages of the type int are unknown. Give the address"),
+                ([5], "row 1 of the passages: the row is 5, and should be a text or a dict."),
+                ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
+                ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),
+                ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
+                ([], "the passages: the corpus is empty"),
+                ("where is Rome", "Give texts in a list"),
+                (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "Choose a split: data['train']"),
+                (pandas.DataFrame({"text": ["a", 3]}), "the table of passages cannot be read"),
+            ]
+        ),
+        (read_qrels, given.judgements, {"q": "d"}, "the judgements of query 'q' are 'd'"),
+        (read_qrels, given.judgements, {"q": {"d": 0.5}}, "row 1 of the judgements: the grade is 0.5"),
+        (read_examples, given.examples, ["x"], "row 1 of the examples: the row is 'x', and should be a dict"),
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(data, message):
+def test_what_is_wrong_is_named(read, kind, data, message):
     """With the number of the row, where there is one."""
     with pytest.raises(InputError) as raised:
-        list(open_corpus(given.passages(data)))
+        list(read(kind(data)))
     assert message in str(raised.value)
-
-
-def test_wrong_judgements_and_examples_are_named():
-    with pytest.raises(InputError, match="the judgements of query 'q' are 'd'"):
-        given.judgements({"q": "d"})
-    with pytest.raises(DataError, match=r"row 1 of the judgements: the grade is 0\.5"):
-        read_qrels(given.judgements({"q": {"d": 0.5}}))
-    with pytest.raises(DataError, match="row 1 of the examples: the row is 'x', and should be a dict"):
-        read_examples(given.examples(["x"]))

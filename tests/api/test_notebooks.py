@@ -54,7 +54,6 @@ def test_hits_have_their_words_marked(late):
 
 
 def test_texts_of_strangers_are_texts():
-    """In titles, ids, snippets, names of runs and queries."""
     hit = rk.Hit(1, 0.5, ATTACK, ATTACK, ATTACK, ((2, 5),), (), ATTACK)
     shown = read(rk.Hits(ATTACK, [hit]))
     assert "img" not in shown.seen
@@ -66,7 +65,6 @@ def test_texts_of_strangers_are_texts():
 
 
 def test_everything_has_a_picture_of_itself(dense, both, model, tiny_collection):
-    """A table of a run, its figures, a comparison with plots, indexes, models, vectors."""
     run = dense.search(tiny_collection.folder, k=5, split="test")
     other = rk.Run({query: dict(hits[1:]) for query, hits in run.items()}, "other")
     compared = rk.compare([run, other], tiny_collection.qrels)
@@ -79,7 +77,6 @@ def test_everything_has_a_picture_of_itself(dense, both, model, tiny_collection)
 
 
 def test_a_run_comes_from_dicts_pairs_and_tables():
-    """And goes there; best first, ties as they were given."""
     wanted = {"q": [("a", 2.0), ("b", 1.0), ("c", 1.0)]}
     table = pandas.DataFrame({"qid": ["q"] * 3, "docno": ["b", "a", "c"], "score": [1, 2, 1]})
     for data in ({"q": {"b": 1, "a": 2, "c": 1}}, {"q": [("b", 1.0), ("a", 2.0), ("c", 1.0)]}, table):

@@ -15,11 +15,6 @@ QRELS = {"q1": {"d2": 2, "d1": 1, "d3": 1}, "q2": {"d4": 1, "d7": 0}}
 
 
 @pytest.fixture
-def ranx():
-    return pytest.importorskip("ranx")
-
-
-@pytest.fixture
 def files(tmp_path):
     """Our run and our judgements as files of TREC's form."""
     rk.Run(RUN, "ours").save(tmp_path / "ours.trec")
@@ -50,23 +45,18 @@ def test_our_files_in_pytrec_eval_and_its_dicts_here(files):
 
 @pytest.mark.slow  # it compiles for a minute, with warnings of its own
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("ending", ["json", "trec"])
-def test_files_of_ranx_here_and_ours_there(files, ranx, ending):
+def test_files_and_objects_of_ranx_here_and_ours_there(files):
     """A run without a name, and no line end at the end of the file, too."""
-    ranx.Run(RUN, name="theirs").save(str(files / f"theirs.{ending}"))
-    ranx.Qrels(QRELS).save(str(files / f"qrels.{ending}"))
-    assert rk.Run.load(files / f"theirs.{ending}") == rk.Run(RUN)
-    assert read_qrels(files / f"qrels.{ending}") == QRELS
-    rk.Run(RUN).save(files / f"again.{ending}", form="beir" if ending == "json" else "trec")
-    assert ranx.Run.from_file(str(files / f"again.{ending}")).to_dict() == RUN
+    ranx = pytest.importorskip("ranx")
+    theirs = ranx.Run(RUN, name="theirs")
+    for ending, form in (("json", "beir"), ("trec", "trec")):
+        theirs.save(str(files / f"theirs.{ending}"))
+        ranx.Qrels(QRELS).save(str(files / f"qrels.{ending}"))
+        assert rk.Run.load(files / f"theirs.{ending}") == rk.Run(RUN)
+        assert read_qrels(files / f"qrels.{ending}") == QRELS
+        rk.Run(RUN).save(files / f"again.{ending}", form=form)
+        assert ranx.Run.from_file(str(files / f"again.{ending}")).to_dict() == RUN
     assert ranx.Qrels.from_file(str(files / "ours.qrels"), kind="trec").to_dict() == QRELS
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_objects_of_ranx_here_and_ours_there(ranx):
-    theirs = ranx.Run.from_dict(rk.Run(RUN).to_dict())
     assert rk.Run(theirs.to_dict()) == rk.Run(theirs.to_dataframe()) == rk.Run(RUN)
-    assert value(rk.Run(RUN), ranx.Qrels(QRELS).to_dict()) == pytest.approx(
-        ranx.evaluate(ranx.Qrels(QRELS), theirs, "ndcg@10"), abs=1e-6
-    )
+    found = ranx.evaluate(ranx.Qrels(QRELS), theirs, "ndcg@10")
+    assert value(rk.Run(RUN), ranx.Qrels(QRELS).to_dict()) == pytest.approx(found, abs=1e-6)

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import retrievalkit as rk
-from retrievalkit.errors import (
-    ArtifactError,
-    DataError,
-    InputError,
-    OptionError,
-    RetrievalkitError,
-    UnsupportedError,
-)
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.indexing import query_encoders
 
 pytestmark = pytest.mark.precision
@@ -32,7 +25,6 @@ def test_a_text_gives_hits_with_their_texts_and_reasons(late):
     assert not any(hit.why for hit in late.search("peru", k=3, explain=False))
     assert hits[:2] == rk.Hits(hits.query, [hits[0], hits[1]])
     assert list(hits.to_pandas()["id"]) == [hit.id for hit in hits]
-    assert "Hit(id=" in repr(hits)
 
 
 def test_many_queries_give_a_run(dense, queries, tiny_collection):
@@ -50,7 +42,6 @@ def test_many_queries_give_a_run(dense, queries, tiny_collection):
 
 @pytest.mark.parametrize("name", ["dense", "late", "both"])
 def test_threads_search_at_once(name, request, queries):
-    """Each finds what one thread finds, with its reasons."""
     index = request.getfixturevalue(name)
     texts = list(queries.values())[:12]
     alone = [index.search(text, k=4) for text in texts]
@@ -61,7 +52,6 @@ def test_threads_search_at_once(name, request, queries):
 
 
 def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
-    """With encoder=True or by warm(); not at all if it is lent."""
     loads = []
     usual = query_encoders._load
     monkeypatch.setattr(query_encoders, "_load", lambda *words: loads.append(words) or usual(*words))
@@ -80,7 +70,6 @@ def test_the_model_is_loaded_when_asked(dense, model, monkeypatch):
 
 
 def test_hits_of_a_run_are_explained_later(both, late):
-    """As a service does that searches in batches; documents that were not found are refused."""
     for index in (late, both):
         run = index.search({"q": "the capital of Peru"}, k=4)
         assert index.explain("the capital of Peru", run["q"]) == index.search("the capital of Peru", k=4)
@@ -96,7 +85,6 @@ def test_an_index_is_closed_at_the_end_of_its_block(dense):
 
 
 def test_an_index_of_passages_in_memory_is_whole_by_itself(dense, tmp_path):
-    """It knows its texts where it is moved to."""
     shutil.copytree(dense.folder, tmp_path / "moved")
     entry = rk.Index.open(tmp_path / "moved").manifest["corpus"]
     assert entry["relative_path"] == "texts.jsonl"
@@ -105,7 +93,6 @@ def test_an_index_of_passages_in_memory_is_whole_by_itself(dense, tmp_path):
 
 
 def test_runs_are_fused_with_each_other_and_with_indexes(dense, late, queries):
-    """In memory, under the same name too."""
     asked = dict(list(queries.items())[:5])
     one, other = dense.search(asked, k=10), late.search(asked, k=10)
     fused = rk.Hybrid([one, other], fusion="rrf").search(k=5)
@@ -154,21 +141,13 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: rk.Index.open(index.folder, presicion="fp32"), OptionError, "did you mean 'precision'"),
         (lambda _, folder: rk.Index.open(folder / "none"), InputError, "is not a folder"),
         (lambda _, folder: rk.Index.open(folder), ArtifactError, "manifest.json"),
-        (
-            lambda index, _: rk.Index.open(index.folder, indexer_options={"blok": 3}),
-            OptionError,
-            "did you mean 'indexer.block'",
-        ),
+        (lambda index, _: rk.Index.open(index.folder, indexer_options={"blok": 3}), OptionError, "indexer.block"),
         (lambda index, _: rk.Hybrid([index]), InputError, "1 index given"),
         (lambda index, _: rk.Hybrid([index, 5]), InputError, "an index of the type int is unknown"),
         (lambda index, _: rk.Hybrid([index, index], wieghts=[1, 2]), OptionError, "did you mean 'weights'"),
         (lambda index, _: rk.Hybrid([index, index]).save_weights("x"), InputError, "no tuned weights"),
         (lambda index, _: rk.Index.build(["a"], None), OptionError, "index needs 'output'"),
-        (
-            lambda index, folder: rk.Index.build(["a"], None, folder / "x", pooler="mean"),
-            OptionError,
-            "pooler goes with",
-        ),
+        (lambda _, folder: rk.Index.build(["a"], None, folder / "x", pooler="mean"), OptionError, "pooler goes with"),
         (lambda index, folder: rk.Index.build(["a"], None, folder / "x", indexer="flta"), RetrievalkitError, "'flat'"),
         (lambda index, folder: rk.Retriever.load(folder), RetrievalkitError, "config.json"),
         (lambda index, _: rk.train("m", [{"x": 1}]), OptionError, "train needs the option 'output'"),
@@ -182,7 +161,6 @@ def test_a_mistake_is_one_error_of_ours(dense, tmp_path, mistake, error, message
 
 
 def test_a_model_that_did_not_make_the_index_is_refused(dense, tiny_model):
-    """A loaded one too."""
     other = rk.Retriever.load(tiny_model, pooler="cls")
     with pytest.raises(ArtifactError, match="their vectors are not comparable"):
         rk.Index.open(dense.folder, model=other)
@@ -239,7 +217,6 @@ def test_a_hybrid_uses_the_models_of_its_indexes(dense, late, monkeypatch):
 
 
 def test_vectors_go_out_as_arrays(model, tiny_model, passages):
-    """NumPy, torch, pandas, Arrow; several vectors a text, and weights of terms."""
     one = model.encode_documents(passages[:3])
     assert (one.to_numpy().shape, tuple(one.to_torch().shape)) == ((3, 32), (3, 32))
     np.testing.assert_array_equal(np.stack(one.to_pandas()["vector"]), np.asarray(one))
@@ -252,17 +229,29 @@ def test_vectors_go_out_as_arrays(model, tiny_model, passages):
     np.testing.assert_allclose(one.scores(one), np.asarray(one) @ np.asarray(one).T, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"fusion": "rrf", "rrf_k": 10}, {"fusion": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}],
-)
-def test_a_hybrid_finds_what_the_command_finds(options, dense, late, command, tiny_collection, tmp_path):
-    rk.Hybrid([dense, late], depth=30, **options).search(tiny_collection.queries, k=10).save(tmp_path / "here")
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
-    words = [",".join(map(str, word)) if isinstance(word, list) else word for word in words]
-    places = (dense.folder, late.folder, "--queries", tiny_collection.queries, "--k", 10, "--depth", 30)
-    command("search", *places, *words, "--output", tmp_path / "there")
-    assert (tmp_path / "here").read_bytes() == (tmp_path / "there").read_bytes()
+def test_functions_and_commands_write_the_same_bytes(tiny_model, tiny_collection, late, command, tmp_path):
+    """Vectors, an index of them, a run, and a run of a hybrid."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    rk.encode(tiny_model, tiny_collection.corpus, output=here / "vectors", pooler="mean", dimensions=8)
+    rk.index(here / "vectors", output=here / "index")
+    index = rk.Index.open(here / "index")
+    index.search(tiny_collection.queries, k=10).save(here / "run.trec")
+    hybrid = rk.Hybrid([index, late], fusion="linear", weights=[0.3, 0.7], normalization="min_max", depth=30)
+    hybrid.search(tiny_collection.queries, k=10).save(here / "fused.trec")
+    encoding = ("--pooler", "mean", "--dimensions", 8)
+    command("encode", tiny_model, tiny_collection.corpus, *encoding, "--output", there / "vectors")
+    command("index", there / "vectors", "--output", there / "index")
+    asked = ("--queries", tiny_collection.queries, "--k", 10)
+    command("search", there / "index", *asked, "--output", there / "run.trec")
+    fused = ("--fusion", "linear", "--weights", "0.3,0.7", "--normalization", "min_max", "--depth", 30)
+    command("search", there / "index", late.folder, *fused, *asked, "--output", there / "fused.trec")
+    ours, theirs = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (here, there)
+    )
+    assert ours.keys() == theirs.keys()
+    # Manifests hold places and times.
+    assert not [path for path in ours if ours[path] != theirs[path] and path.name != "manifest.json"]
 
 
 def test_a_hybrid_is_tuned_as_by_the_command(dense, late, command, tiny_collection, tmp_path):

@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 import retrievalkit as rk
+from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 
 ROWS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=np.float32)
@@ -17,7 +18,7 @@ ROWS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
-    return rk.Index.build(vectors=ROWS, ids=["a", "b", "c"], output=tmp_path_factory.mktemp("raw") / "index")
+    return rk.Index.build(vectors=ROWS, ids="abc", output=tmp_path_factory.mktemp("raw") / "index")
 
 
 @pytest.mark.parametrize(
@@ -117,3 +118,38 @@ def test_queries_of_another_size_are_refused(raw, dense):
         raw.search(np.ones((1, 3)))
     with pytest.raises(UnsupportedError, match="made by different models"):
         rk.Hybrid([raw, dense]).search(ROWS)
+
+
+@pytest.mark.precision
+def test_vectors_in_memory_are_cut_as_those_of_a_folder(model, passages, tmp_path):
+    cut = model.encode_documents(passages, dimensions=8)
+    assert (cut.to_numpy().shape, cut.dimensions) == ((42, 8), 8)
+    store = VectorStore(model.encode_documents(passages, output=tmp_path / "cut", dimensions=8, stored="fp16"))
+    assert store.manifest["options"]["stored"] == "fp16"
+    with pytest.raises(OptionError, match="vectors folder"):
+        model.encode_documents(["a"], stored="fp16")
+    np.testing.assert_allclose(store.take(np.arange(42)).vectors.astype(np.float32), cut.to_numpy(), atol=1e-2)
+
+
+@pytest.mark.precision
+def test_an_index_of_cut_vectors_cuts_its_queries(model, passages, queries, tmp_path):
+    """Built by the model, of vectors with it, or of vectors alone, and whatever the model encodes in between."""
+    built = rk.Index.build(passages, model, tmp_path / "built", dimensions=8)
+    found = built.search(queries, k=5)
+    cut = model.encode_documents(passages, dimensions=8)
+    model.encode_queries(queries)
+    given = rk.Index.build(passages, model, tmp_path / "given", vectors=cut)
+    assert given.search(queries, k=5) == found
+    assert rk.Index.open(given.folder).search(queries, k=5) == found
+    rk.Index.build(passages, vectors=rk.Vectors.of(cut, cut.ids), output=tmp_path / "alone")
+    assert rk.Index.open(tmp_path / "alone", model=model).search(queries, k=5) == found
+    assert built.search(model.encode_queries(queries, dimensions=8), k=1).keys() == found.keys()
+
+
+@pytest.mark.precision
+def test_a_model_that_cut_others_makes_an_index_of_whole_vectors(model, passages, dense, queries, tmp_path):
+    whole = model.encode_documents(passages)
+    model.encode_queries(queries, dimensions=8)
+    index = rk.Index.build(passages, model, tmp_path / "index", vectors=whole)
+    assert "dimensions" not in index.manifest["checkpoint"]
+    assert index.search(queries, k=5) == dense.search(queries, k=5)

@@ -65,7 +65,6 @@ def test_values_worked_out_by_hand(metric, run, qrels, options, expected):
 
 @pytest.mark.parametrize("metric", ["nDCG@10", "AP", "R@100", "P@10", "RR@10"])
 def test_grades_far_below_zero_count_as_those_below_zero(metric):
-    """trec_eval reads outside of its arrays at -2, which stands for spam in judgements of TREC's web track."""
     run = {"q": [("a", 3.0), ("b", 2.0)], "r": [("a", 1.0)]}
     expected = value(metric, run, {"q": {"a": -1, "b": 1}, "r": {"a": -1}})
     for grade in (-2, -1_000_000):

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -35,20 +36,13 @@ OPTIONS = {"faiss": {"view": "vectors", "shard_vectors": 30}}
 
 @pytest.fixture(scope="module")
 def indexes(tmp_path_factory):
-    """An index of each built-in indexer over the same texts: two shards, one to three vectors a text, and weights.
-
-    "other NAME" is one of other texts.
-    """
+    """An index of each built-in indexer over the same texts, and an "other NAME" over others."""
     folder = tmp_path_factory.mktemp("indexes")
     for seed, prefix in enumerate(("", "other ")):
         write_vectors(folder / f"{prefix}vectors", seed)
         for name in INDEXERS:
-            build_index(
-                folder / f"{prefix}vectors",
-                indexer=name,
-                output=folder / f"{prefix}{name}",
-                options=OPTIONS.get(name),
-            )
+            output = folder / f"{prefix}{name}"
+            build_index(folder / f"{prefix}vectors", indexer=name, output=output, options=OPTIONS.get(name))
     return folder
 
 
@@ -66,7 +60,6 @@ def write_vectors(folder, seed):
 
 
 def searched(folder):
-    """The hits of some queries, with vectors and weights as far as the indexer takes them."""
     index, draw = open_index(folder), torch.Generator().manual_seed(0)
     vectors = torch.randn(3, 2, DIM, generator=draw)
     weights = torch.rand(3, TERMS, generator=draw)
@@ -79,13 +72,8 @@ def searched(folder):
     return [(ids, scores.tolist()) for ids, scores in index.rankings(Asked([1, 2, 3]), 10)]
 
 
-def files_of(folder):
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
 @pytest.mark.parametrize("name", INDEXERS)
 def test_damage_is_found_when_an_index_is_verified(indexes, tmp_path, name):
-    """Whichever file it is; the message names it, in one line."""
     testing.check_damage(indexes / name, indexes / f"other {name}", tmp_path)
 
 
@@ -101,20 +89,15 @@ def array(values, dtype="<i4"):
 
 
 def header(old, new):
-    """Other bytes of the same length in a header."""
-
     def change(path):
         content = path.read_bytes()
         found = re.search(old, content)
-        assert found
-        assert len(found[0]) >= len(new)
         path.write_bytes(content.replace(found[0], new.ljust(len(found[0])), 1))
 
     return change
 
 
 def of(change):
-    """The array in a file, changed."""
     return lambda path: np.save(path, change(np.load(path)))
 
 
@@ -176,23 +159,15 @@ BY_HAND = [
 def test_an_index_made_by_hand_is_refused(indexes, tmp_path, name, file, change):
     """With the right checksums: nothing is read outside of an array, and no score is NaN."""
     shutil.copytree(indexes / name, tmp_path / "index")
-    content = (tmp_path / "index" / file).read_bytes()
-    (tmp_path / "index" / file).unlink()
-    (tmp_path / "index" / file).write_bytes(content)
     change(tmp_path / "index" / file)
     signed(tmp_path / "index")
-    said = ""
-    try:
-        hits = searched(tmp_path / "index")
-    except ArtifactError as error:
-        said = str(error)
-    if said:
-        assert str(tmp_path) in said
-        assert "\n" not in said
-    else:
+    if change in (not_a_number, too_large):
         # Texts whose scores are NaN or -inf rank last, or are no hits.
-        assert change in (not_a_number, too_large)
-        assert all(np.isfinite(scores).all() for _, scores in hits)
+        with suppress(ArtifactError):
+            assert all(np.isfinite(scores).all() for _, scores in searched(tmp_path / "index"))
+    else:
+        with pytest.raises(ArtifactError, match=re.escape(str(tmp_path))):
+            searched(tmp_path / "index")
 
 
 @pytest.mark.parametrize("flags", [[], ["--verify"]])
@@ -221,7 +196,6 @@ def test_faiss_files_that_hold_other_vectors_are_refused(indexes, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tiny_model, tiny_collection, tmp_path_factory):
-    """A checkpoint and an index that it made."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "checkpoint").mkdir()
     Retriever.create(tiny_model).save(folder / "checkpoint")
@@ -240,9 +214,8 @@ def test_a_damaged_checkpoint_encodes_no_query(trained, tmp_path):
     """Weights replaced by noise were once searched with."""
     shutil.copytree(trained / "checkpoint", tmp_path / "whole")
     Searcher([trained / "index"], model=tmp_path / "whole")
-    for seed, path in enumerate(files_of(trained / "checkpoint")):
-        if path.name == storage.MANIFEST:
-            continue
+    files = {path for path in (trained / "checkpoint").rglob("*") if path.is_file()}
+    for seed, path in enumerate(sorted(files - {trained / "checkpoint" / storage.MANIFEST})):
         folder = tmp_path / str(seed)
         shutil.copytree(trained / "checkpoint", folder)
         damaged, draw = folder / path.relative_to(trained / "checkpoint"), random.Random(seed)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 
 from retrievalkit.contracts import Representation
@@ -52,19 +53,14 @@ class FakeRetriever:
 
 
 def index(label, retriever=None, counts=None, contributions=None, view="all"):
-    """An index of vectors where there is a retriever, else of texts."""
     indexer = SimpleNamespace(indexes="vectors" if retriever else "texts", contributions=contributions, view=view)
     return OpenIndex(SimpleNamespace(name=label), {"counts": counts or {}}, "fake", indexer)
 
 
-def encoders_with(retriever):
-    """Encoders of one retriever for all indexes."""
-    encode = lambda _, texts, side: retriever.encode(texts, side, precision="fp32")  # noqa: E731
-    return SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode)
-
-
 def searcher_of(sources, retriever):
-    return SimpleNamespace(sources=sources, encoders=encoders_with(retriever), without_reasons=set())
+    encode = lambda _, texts, side: retriever.encode(texts, side, precision="fp32")  # noqa: E731
+    encoders = SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode)
+    return SimpleNamespace(sources=sources, encoders=encoders, without_reasons=set())
 
 
 def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, searcher=None, **options):
@@ -78,7 +74,6 @@ def vectors(*rows):
 
 
 def test_an_index_of_texts_says_which_terms_made_its_scores():
-    """And nothing, where it cannot."""
     given = [{"peru": 2.0}, {}]
     [[first], [second]] = explained(index("bm25", contributions=lambda query, ids: given if query == "asked" else None))
     assert first == Found("bm25", 1, 2.0, terms={"peru": 2.0})
@@ -115,7 +110,6 @@ def test_a_single_vector_has_nothing_to_say_and_costs_nothing():
 
 
 def test_terms_that_query_and_text_share_are_weighed():
-    """By the product of their weights, the greatest first; with vectors the score has two parts."""
     weights = torch.tensor([[1.0, 2.0, 0.0, 3.0]])
     texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     retriever = FakeRetriever(Representation(weights=weights), Representation(weights=texts))
@@ -133,7 +127,6 @@ def test_terms_that_query_and_text_share_are_weighed():
     ("view", "has_view", "has_terms"), [("all", True, True), ("weights", False, True), ("vectors", True, False)]
 )
 def test_parts_that_an_index_does_not_compare_are_not_explained(view, has_view, has_terms):
-    """Of vectors with weights: both, the weights alone, or the vectors alone."""
     query = Representation(torch.ones(1, 1, 2), weights=torch.tensor([[1.0, 2.0, 0.0, 3.0]]))
     texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     documents = Representation(torch.tensor([[[1.0, 2.0], [0, 0]], [[0, 1], [1, 2]]]), weights=texts)
@@ -145,7 +138,6 @@ def test_parts_that_an_index_does_not_compare_are_not_explained(view, has_view, 
 
 
 def test_a_hit_without_its_text_keeps_its_rank():
-    """As do all hits without a corpus."""
     retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0], [0, 2]], [[3, 0], [0, 1]]))
     hits = [("z", 3.0), ("b", 1.0)]
     [[unknown], [known]] = explained(index("layers", retriever), retriever, hits=hits)
@@ -156,7 +148,6 @@ def test_a_hit_without_its_text_keeps_its_rank():
 
 
 def test_each_of_several_indexes_is_explained(tmp_path):
-    """Rank and score where it found the hit, its score alone where that was computed, or nothing."""
     (tmp_path / "x.trec").write_text("q Q0 a 1 5 x\n")
     sources = [index("bm25", contributions=lambda query, ids: [{}, {}]), OpenRun(tmp_path / "x.trec", {})]
     found = gather([(["a", "b"], [5.0, 4.0]), (["b"], [0.5])], "q")
@@ -172,7 +163,6 @@ def late_interaction(tiny_model):
 
 
 def test_pairs_of_similar_tokens_are_named(late_interaction):
-    """By ColBERT: pairs of words, without the tokens that the encoder adds to the query."""
     corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
     searcher = searcher_of([index("colbert", late_interaction)], late_interaction)
     query = Query("q", "the capital of peru")
@@ -190,12 +180,7 @@ def test_pairs_of_similar_tokens_are_named(late_interaction):
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "t5"])
 def test_tokens_have_names_that_people_read(architecture, tmp_path):
-    """Without the marks of a word's beginning; what the tokenizer does not know has its number."""
-    import retrievalkit_testing as testing
-
-    retriever = Retriever.create(testing.tiny_model(tmp_path, architecture=architecture))
-    encoder = retriever.tower("query")
-    ids = encoder.tokenize([("", "capital of peru")], "query")[0]
-    names = [name for name in encoder.tokens(ids) if not name.startswith(("[", "<"))]
-    assert names == ["capital", "of", "peru"]
+    encoder = Retriever.create(testing.tiny_model(tmp_path, architecture=architecture)).tower("query")
+    names = encoder.tokens(encoder.tokenize([("", "capital of peru")], "query")[0])
+    assert [name for name in names if not name.startswith(("[", "<"))] == ["capital", "of", "peru"]
     assert encoder.tokens([10**6]) == ["[1000000]"]

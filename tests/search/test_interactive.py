@@ -14,12 +14,10 @@ from retrievalkit.search.interactive import PROMPT, converse
 
 @pytest.fixture
 def typed(monkeypatch):
-    """Sets what stands on standard input."""
     return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
 def test_lines_are_queries_or_commands(typed, capsys):
-    """Empty lines are skipped, spaces stripped; an unknown command changes nothing and is reported."""
     asked = []
     typed("first\n\n   second one \n:k 20\na\n:k none\n:k 0\n:nope\n:help\nb\n:q\nc\n")
     converse(lambda text, k: asked.append((text, k)), 3)
@@ -30,7 +28,6 @@ def test_lines_are_queries_or_commands(typed, capsys):
 
 
 def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):
-    """Neither does an interruption; a mistake of ours does."""
     asked = []
 
     def answer(text, k):
@@ -51,7 +48,6 @@ def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):
 
 
 def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
-    """A pipe gets answers and nothing else."""
     typed("a\n")
     converse(lambda text, k: None, 3)
     assert capsys.readouterr().out == ""
@@ -69,7 +65,6 @@ def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
 
 
 def test_bytes_that_are_no_text_do_not_end_it(monkeypatch):
-    """They are shown as unknown letters."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\nb\n"), encoding="utf-8"))
     asked = []
     converse(lambda text, k: asked.append(text), 3)

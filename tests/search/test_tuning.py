@@ -83,7 +83,6 @@ def test_without_normalisation_the_size_of_scores_is_seen_to():
 
 @pytest.mark.parametrize("metric", ["nDCG@3", "nDCG(judged_only=True)@3", "RR@10", "AP"])
 def test_values_are_those_of_the_runs_that_are_written(noisy, metric):
-    """Fusing and evaluating by the other programs gives the same, for every trial."""
     runs, qrels = noisy
     found = tuned(runs[:2], qrels, metric=metric)
 
@@ -109,7 +108,6 @@ def test_three_runs_are_weighted_one_after_another(noisy):
 
 
 def test_what_is_given_is_not_tuned(noisy):
-    """The constant of rrf, the normalisation, and what becomes of missing scores."""
     runs, qrels = noisy
     found = tuned(runs[:2], qrels, "rrf")
     assert {trial.fusion.rrf_k for trial in found.trials} > {0, 1, 60, 200}
@@ -122,13 +120,11 @@ def test_what_is_given_is_not_tuned(noisy):
 
 
 def test_the_hits_that_are_judged_can_be_cut(noisy):
-    """As `rkit search --k` cuts them."""
     runs, qrels = noisy
     assert tuned(runs[:2], qrels, metric="R@1000", k=1).best.value < tuned(runs[:2], qrels, metric="R@1000").best.value
 
 
 def test_the_choice_can_be_written_and_read(noisy, tmp_path):
-    """For these indexes in this order, or for as many others."""
     runs, qrels = noisy
     found = tuned(runs[:2], qrels)
     first, second = found.identities
@@ -145,7 +141,6 @@ def test_the_choice_can_be_written_and_read(noisy, tmp_path):
 
 
 def test_the_table_shows_the_best_and_what_they_are_compared_with(noisy, capsys):
-    """With the line that searches so."""
     runs, qrels = noisy
     found = tuned(runs[:2], qrels)
     found.render(["a folder/dense", "bm25"])

@@ -163,13 +163,7 @@ class BM25(Indexer):
 
     @alone
     def changed(
-        self,
-        index_dir: Path,
-        target: Path,
-        *,
-        deleted: Collection[str],
-        added: Corpus | Any,
-        compact: bool,
+        self, index_dir: Path, target: Path, *, deleted: Collection[str], added: Corpus | Any, compact: bool
     ) -> Mapping[str, int]:
         """Write the changed index; its scores are those of an index built anew.
 

@@ -42,11 +42,7 @@ def read_settings(path: Path, form: type[Part]) -> Part:
 
 @contextlib.contextmanager
 def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "VECTORS"]) -> Iterator[None]:
-    """Convert failures to read or parse the files of an index to an error that the folder holds no such index.
-
-    Raises:
-        ArtifactError: The error of `no_index`.
-    """
+    """Turn failures to read or parse the files of an index into the error of `no_index`."""
     try:
         yield
     except (OSError, ValueError, ArtifactError):
@@ -54,24 +50,13 @@ def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORP
 
 
 def no_index(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "VECTORS"]) -> ArtifactError:
-    """The error of a folder that holds no index of this kind.
-
-    Args:
-        folder: The folder.
-        indexer: The indexer's name.
-        lacks: The evidence, such as "its bm25.json is missing".
-        source: The kind of input that the indexer takes.
-    """
+    """Return the error of a folder without such an index; `lacks` is evidence: "its bm25.json is missing"."""
     msg = f"'{folder}' holds no {indexer} index: {lacks}. Build one: rkit index {source} --indexer {indexer}"
     return ArtifactError(msg)
 
 
 def opened(part: Part | None) -> Part:
-    """Return a part of the opened index.
-
-    Raises:
-        RuntimeError: The indexer has not opened an index.
-    """
+    """Return a part of the index, which must be open."""
     if part is None:
         msg = "open an index before searching it"
         raise RuntimeError(msg)

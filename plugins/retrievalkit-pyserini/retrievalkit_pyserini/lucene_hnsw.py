@@ -55,12 +55,7 @@ class LuceneHnsw(Indexer):
 
     indexes = "vectors"
 
-    def __init__(
-        self,
-        *,
-        ef_search: Annotated[int, Ge(1)] = 100,
-        threads: Annotated[int, Ge(1)] | None = None,
-    ) -> None:
+    def __init__(self, *, ef_search: Annotated[int, Ge(1)] = 100, threads: Annotated[int, Ge(1)] | None = None) -> None:
         self.threads = threads or processors()
         self.ef_search = ef_search
         self._store: VectorStore | None = None

@@ -29,10 +29,7 @@ TOP = "org.apache.lucene.search.TopDocs"
 
 
 def scores_in_calls(
-    numbers: Sequence[np.ndarray],
-    score: Callable[[int, int, list[np.ndarray]], list[np.ndarray]],
-    *,
-    most: int,
+    numbers: Sequence[np.ndarray], score: Callable[[int, int, list[np.ndarray]], list[np.ndarray]], *, most: int
 ) -> list[np.ndarray]:
     """Score documents given in any order, in calls of bounded size.
 

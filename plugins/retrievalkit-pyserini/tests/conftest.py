@@ -48,7 +48,6 @@ def corpus(passages):
 
 @pytest.fixture(scope="session")
 def queries():
-    """Queries with ties, without hits, empty, and with all that means something in Lucene's query language."""
     return QUERIES
 
 
@@ -87,8 +86,6 @@ def pyserini(pyserini_import):
 
 @pytest.fixture
 def store(tmp_path):
-    """Writes a vectors folder, in two shards where it can, and opens it."""
-
     def write(texts, *, vectors=None, counts=None, weights=None, ids=None, name="vectors"):
         folder = tmp_path / name
         folder.mkdir()
@@ -112,8 +109,6 @@ def store(tmp_path):
 
 @pytest.fixture
 def random_weights():
-    """Draws sparse weights: (texts, vocabulary) float32, a tenth of them above 0."""
-
     def draw(texts, vocabulary=200, seed=0):
         generator = np.random.default_rng(seed)
         weights = generator.gamma(1.5, 0.6, (texts, vocabulary)).astype(np.float32)

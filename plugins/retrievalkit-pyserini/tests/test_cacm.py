@@ -1,44 +1,30 @@
 """The classic collection CACM, where it is at hand."""
 
-import gzip
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import ir_measures
 import pytest
-from retrievalkit_pyserini.bm25 import BM25
 
+import retrievalkit as rk
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 
 REPOSITORY = Path(__file__).parents[3]
 CACM = Path(os.environ.get("RKIT_SHARED_DATA", REPOSITORY.parent / "shared" / "data")) / "cacm"
+pytestmark = pytest.mark.skipif(not CACM.is_dir(), reason="RKIT_SHARED_DATA has no cacm")
 
 
-@pytest.mark.skipif(not CACM.is_dir(), reason="CACM is not here; RKIT_SHARED_DATA names the folder that holds it")
 def test_cacm(tmp_path):
     """What was measured once comes out; Anserini has AP 0.3123 and P@30 0.1942, on records with more fields."""
-    index = BM25()
-    assert index.build(open_corpus(CACM / "corpus.jsonl.gz"), tmp_path)["texts"] == 3204
-    index.open(tmp_path)
-    queries = read_queries(CACM / "queries.jsonl.gz")
-    ids, scores = index.search([query.text for query in queries], 1000)
-    hits = [dict(zip(*one, strict=True)) for one in zip(ids, (one.tolist() for one in scores), strict=True)]
-    run = dict(zip([query.id for query in queries], hits, strict=True))
-    with gzip.open(CACM / "qrels" / "test.tsv.gz", "rt", encoding="utf-8") as stream:
-        rows = [line.rstrip("\n").split("\t") for line in stream][1:]
-    qrels = [ir_measures.Qrel(query, document, int(grade)) for query, document, grade in rows]
-    measures = [ir_measures.AP, ir_measures.P @ 30, ir_measures.nDCG @ 10]
-    found = ir_measures.calc_aggregate(measures, qrels, run)
-    assert found[ir_measures.AP] == pytest.approx(0.3270, abs=0.001)
-    assert found[ir_measures.P @ 30] == pytest.approx(0.1929, abs=0.001)
-    assert found[ir_measures.nDCG @ 10] == pytest.approx(0.4754, abs=0.001)
+    index = rk.Index.build(CACM, None, tmp_path / "index", indexer="bm25")
+    assert len(index) == 3204
+    found = index.search(CACM, k=1000).evaluate(CACM, "AP P@30 nDCG@10")
+    assert dict(found) == pytest.approx({"AP": 0.3270, "P@30": 0.1929, "nDCG@10": 0.4754}, abs=0.001)
 
 
-@pytest.mark.skipif(not CACM.is_dir(), reason="CACM is not here; RKIT_SHARED_DATA names the folder that holds it")
 @pytest.mark.slow
 def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
     """Index and search by Pyserini's own commands, and by rkit's: the two runs have the same hits and scores."""
@@ -51,14 +37,13 @@ def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
             stream.write(json.dumps({"id": one.id, "contents": contents}) + "\n")
     asked = read_queries(CACM / "queries.jsonl.gz")
     queries.write_text("".join(f"{one.id}\t{' '.join(one.text.split())}\n" for one in asked), encoding="utf-8")
-    theirs, ours = tmp_path / "pyserini", tmp_path / "rkit"
+    theirs = tmp_path / "pyserini"
     shape = ["--collection", "JsonCollection", "--generator", "DefaultLuceneDocumentGenerator"]
     pyserini("pyserini.index.lucene", *shape, "--input", str(collection), "--index", str(theirs), "--threads", "1")
     output = ["--output", str(tmp_path / "pyserini.trec"), "--hits", "100", "--bm25"]
     pyserini("pyserini.search.lucene", "--index", str(theirs), "--topics", str(queries), *output)
-    rkit("index", str(CACM / "corpus.jsonl.gz"), "--indexer", "bm25", "--output", str(ours))
-    run = ["--k", "100", "--output", str(tmp_path / "rkit.trec")]
-    rkit("search", str(ours), "--queries", str(queries), *run)
+    index = rk.Index.build(CACM / "corpus.jsonl.gz", None, tmp_path / "rkit", indexer="bm25")
+    index.search(queries, k=100).save(tmp_path / "rkit.trec")
     # Line by line: Pyserini writes six decimals, by which scores that it tells apart read as equal.
     expected, found = lines(tmp_path / "pyserini.trec"), lines(tmp_path / "rkit.trec")
     assert len(found) > 3000
@@ -86,11 +71,4 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     environment = os.environ | {"OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY", "none")}
     command = [sys.executable, "-c", code, program, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def rkit(*arguments):
-    """Run rkit."""
-    command = [sys.executable, "-c", "from retrievalkit.cli import main; main()", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,6 @@ QUERIES = ["river engine", "violin violin candle", "glacier", "harbour river can
 
 
 def text(name, version):
-    """Words of a text; version 3 has none."""
     random = np.random.default_rng([int(name[1:]), version])
     return "" if version == 3 else " ".join(random.choice(WORDS, random.integers(1, 9)))
 
@@ -122,7 +121,6 @@ def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
 
 
 def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
-    """The message says that the index is built again."""
     build_index(vectors(tmp_path / "v", NAMES[:5], weights=True), indexer="impact", output=tmp_path / "index")
     with pytest.raises(UnsupportedError, match=r"cannot be added to: .*Index the whole collection again"):
         change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))

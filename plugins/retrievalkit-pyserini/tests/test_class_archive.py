@@ -25,7 +25,6 @@ SHARES = """
 
 
 def run(code, cache, **environment):
-    """Run a program in a process of its own with a cache folder; returns what its exit code and outputs are."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     variables = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -37,7 +36,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.path.exists("/proc/sel
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """The archive that building an index has made."""
     cache = tmp_path_factory.mktemp("cache")
     assert run(BUILD, cache, JAVA_TOOL_OPTIONS="-Dmine=1") == (0, "", "")
     (made,) = (cache / "retrievalkit" / "java").iterdir()
@@ -45,14 +43,12 @@ def archive(tmp_path_factory):
 
 
 def test_java_starts_from_the_archive(archive, tmp_path):
-    """After an index was built Java shares the archive's classes, and without the archive it does not."""
     assert run(SHARES, archive.parents[2]) == (0, "", "")
     assert run(SHARES, tmp_path)[0] == 1
 
 
 @pytest.mark.parametrize("content", ["cut", "other"])
 def test_a_damaged_archive_is_passed_over(archive, tmp_path, content):
-    """Java starts without an archive that is damaged, and nothing is printed."""
     folder = tmp_path / "retrievalkit" / "java"
     folder.mkdir(parents=True)
     whole = archive.read_bytes()
@@ -62,6 +58,5 @@ def test_a_damaged_archive_is_passed_over(archive, tmp_path, content):
 
 
 def test_no_cache_folder_is_no_error(tmp_path):
-    """Where the cache folder cannot be made, the index is built all the same, silently."""
     (tmp_path / "file").write_text("")
     assert run(BUILD, tmp_path / "file") == (0, "", "")

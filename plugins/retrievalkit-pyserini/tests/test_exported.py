@@ -46,7 +46,6 @@ def checkpoint(tmp_path):
 
 
 def flags_of(folder, program):
-    """The options of a command in the README of an export."""
     line = next(line for line in (folder / "README.md").read_text().splitlines() if f"-m {program}" in line)
     words = shlex.split(line)
     return {word: after for word, after in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
@@ -100,7 +99,6 @@ def test_splade_differs_by_rounding_alone(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("kind", ["vectors", "flat"])
 def test_vectors_open_in_the_faiss_searcher(store, tmp_path, kind):
-    """The same hits with the same scores as `flat`."""
     random = np.random.default_rng(0)
     written = store(40, vectors=random.normal(size=(40, 1, 8)).astype(np.float32), ids=[f"d {n}" for n in range(40)])
     source = written.folder

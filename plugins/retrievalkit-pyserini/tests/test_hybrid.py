@@ -19,7 +19,6 @@ def rkit(*words, **options):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A collection, a BM25 index of it, and a flat index of vectors of an untrained model."""
     folder = tmp_path_factory.mktemp("hybrid")
     collection = testing.tiny_collection(folder / "data")
     model = testing.tiny_model(folder / "model")

@@ -36,7 +36,6 @@ def brute_force(queries, impacts, scale, k):
 
 @pytest.mark.parametrize("k", [3, 1000])
 def test_hits_are_those_of_the_rounded_weights(tmp_path, store, random_weights, k):
-    """Ids and scores are those of the product of query weights and rounded weights, on the scale of the weights."""
     weights, queries = random_weights(300), random_weights(20, seed=1)
     index, counts = built(store(300, weights=weights), tmp_path / "index")
     scale = 255 / weights.max()
@@ -121,13 +120,11 @@ def test_the_loss_by_hand():
 
 
 def test_the_heaviest_terms():
-    """Of each row the greatest weights are kept, the earlier of equal ones."""
     weights = scipy.sparse.csr_matrix(np.array([[3, 1, 2, 2], [0, 0, 5, 0], [0, 0, 0, 0]], dtype=np.float32))
     assert heaviest(weights, 2).toarray().tolist() == [[3, 0, 2, 0], [0, 0, 5, 0], [0, 0, 0, 0]]
 
 
 def test_vectors_are_left_aside(tmp_path, store, random_weights):
-    """Of a folder with vectors and weights the weights alone are indexed and searched, and the counts say so."""
     weights = random_weights(30)
     vectors = np.ones((30, 2, 4), dtype=np.float32)
     index, counts = built(store(30, weights=weights, vectors=vectors), tmp_path / "index")
@@ -146,7 +143,6 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
     ],
 )
 def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, problem):
-    """A folder without weights, with none that counts, or with negative ones is refused, and nothing is left."""
     weights = random_weights(20)
     made = {
         "vectors": {"vectors": np.ones((20, 1, 4), dtype=np.float32)},
@@ -162,7 +158,6 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, 
 
 
 def test_queries_that_do_not_fit(tmp_path, store, random_weights):
-    """Queries without weights, over another vocabulary, with negative weights, and k = 0 are refused."""
     index, _ = built(store(20, weights=random_weights(20)), tmp_path / "index")
     with pytest.raises(UnsupportedError, match="queries have none"):
         index.search(Representation(vectors=torch.ones(1, 1, 4)), 5)

@@ -21,79 +21,67 @@ BUILD_AND_SEARCH = """
     index.open(folder)
     assert index.search(["violin", ""], 5)[0] == [["1"], []]
 """
-
-
-def run(code, **environment):
-    """Run a program in a process of its own; variables that are None are unset."""
-    variables = {name: value for name, value in (os.environ | environment).items() if value is not None}
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-
-
-def test_nothing_is_printed():
-    """Building and searching print nothing, also where Java would announce what it takes from the environment."""
-    unset = dict.fromkeys(["OPENAI_API_KEY", "JAVA_HOME"])
-    done = run(BUILD_AND_SEARCH, JAVA_TOOL_OPTIONS="-Dmine=1", _JAVA_OPTIONS="-Xss2m", **unset)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_environment_is_left_alone():
-    """Starting Java changes no variable, and the options in Java's own variables reach it."""
-    code = """
-        import os
-        before = dict(os.environ)
-        from retrievalkit_pyserini.java import java_class
-        assert java_class("java.lang.System").getProperty("mine") == "1"
-        assert dict(os.environ) == before
-    """
-    done = run(code, JAVA_HOME=None, JAVA_TOOL_OPTIONS="-Dmine=1")
-    assert done.returncode == 0, done.stderr
-
-
-def test_interrupting_is_left_to_python():
-    """Ctrl-C raises KeyboardInterrupt, so that half-written folders are cleared away, although Java runs."""
-    code = """
-        import os, signal
-        from retrievalkit_pyserini.java import start
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
-        start()
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            for _ in range(10**8): pass
-        except KeyboardInterrupt:
-            print("interrupted")
-    """
-    assert run(code).stdout == "interrupted\n"
-
-
-def test_a_java_that_runs_already_is_used():
-    """Where other code has started a Java that will do, Lucene runs in it, silently."""
-    code = """
+# JAVA_TOOL_OPTIONS and _JAVA_OPTIONS make Java announce what it takes from them.
+ANNOUNCED = {"JAVA_TOOL_OPTIONS": "-Dmine=1", "_JAVA_OPTIONS": "-Xss2m", "OPENAI_API_KEY": None, "JAVA_HOME": None}
+ENVIRONMENT = """
+    import os
+    before = dict(os.environ)
+    from retrievalkit_pyserini.java import java_class
+    assert java_class("java.lang.System").getProperty("mine") == "1"
+    assert dict(os.environ) == before
+"""
+# Half-written folders are cleared away by KeyboardInterrupt; a background job of a shell ignores SIGINT.
+INTERRUPTED = """
+    import os, signal
+    from retrievalkit_pyserini.java import start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    start()
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(10**8): pass
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+RUNNING = """
     import jnius_config
     from retrievalkit_pyserini import java
     jnius_config.set_classpath(str(java.anserini_jar()))
     jnius_config.set_options("--enable-native-access=ALL-UNNAMED")
     with java.environment(JAVA_HOME=str(java.find_java().home)):
         import jnius
-    """
-    done = run(code + BUILD_AND_SEARCH)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+"""
+WITHOUT_LUCENE = """
+    from retrievalkit_pyserini import java
+    with java.environment(JAVA_HOME=str(java.find_java().home)):
+        import jnius
+    try:
+        java.start()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+MEMORY = """
+    from retrievalkit_pyserini.java import java_class
+    print(290 <= java_class("java.lang.Runtime").getRuntime().maxMemory() // 2**20 <= 310)
+"""
 
 
-def test_a_java_that_runs_already_without_lucene():
-    """Where other code has started a Java without Lucene, the error says what to do."""
-    code = """
-        from retrievalkit_pyserini import java
-        with java.environment(JAVA_HOME=str(java.find_java().home)):
-            import jnius
-        try:
-            java.start()
-        except Exception as error:
-            print(type(error).__name__, error)
-    """
-    done = run(code)
-    assert done.stdout.startswith("RetrievalkitError other code has started Java 21"), done.stderr
-    assert "not Java 21 with Lucene. Call retrievalkit_pyserini.java.start() before that code" in done.stdout
+@pytest.mark.parametrize(
+    ("code", "environment", "printed"),
+    [
+        (BUILD_AND_SEARCH, ANNOUNCED, ""),
+        (ENVIRONMENT, ANNOUNCED, ""),
+        (INTERRUPTED, {}, "interrupted\n"),
+        (RUNNING + BUILD_AND_SEARCH, {}, ""),
+        (WITHOUT_LUCENE, {}, "RetrievalkitError other code has started Java 21"),
+        (MEMORY, {"RKIT_JAVA_MEMORY": "300m"}, "True\n"),
+    ],
+    ids=["silent", "environment", "interrupted", "running", "running without Lucene", "memory"],
+)
+def test_java_is_started_once_and_leaves_no_trace(code, environment, printed):
+    variables = {name: value for name, value in (os.environ | environment).items() if value is not None}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout[: len(printed) or None], done.stderr) == (0, printed, "")
 
 
 def java_home(folder, version):
@@ -129,12 +117,3 @@ def test_no_java_that_fits(tmp_path, monkeypatch):
     with pytest.raises(MissingDependencyError, match="pip install pyserini"):
         java.anserini_jar()
     assert "pip install pyserini" in java.describe()["problem"]
-
-
-def test_memory_is_what_is_asked_for():
-    """The variable for the memory reaches Java."""
-    code = """
-        from retrievalkit_pyserini.java import java_class
-        print(java_class("java.lang.Runtime").getRuntime().maxMemory() // 2**20)
-    """
-    assert abs(int(run(code, RKIT_JAVA_MEMORY="300m").stdout) - 300) <= 10

@@ -27,7 +27,6 @@ def built(source, folder, **options):
 
 
 def assert_exact(index, queries, documents, k):
-    """What the index finds is what comparing every query with every text finds."""
     exact = all_scores(queries, documents).numpy()
     found = index.search(queries, k)
     for ids, ours, theirs in zip(*found, exact, strict=True):
@@ -40,7 +39,6 @@ def assert_exact(index, queries, documents, k):
 @pytest.mark.parametrize("k", [1, 10, 1000])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_vector_a_text(tmp_path, store, k, threads):
-    """The nearest texts, negative inner products among them, and all texts where k is more than there are."""
     vectors = drawn(250)
     index, counts = built(store(250, vectors=vectors), tmp_path / "index", ef_search=250, threads=threads)
     assert counts == {"texts": 250, "vectors": 250}
@@ -68,7 +66,6 @@ def test_a_varying_number_of_vectors(tmp_path, store):
 
 
 def test_a_wider_search_finds_more(tmp_path, store):
-    """With `ef_search` the recall rises, up to all of the nearest texts."""
     vectors, queries = drawn(900, dim=24), drawn(30, dim=24, seed=1)
     exact = all_scores(asked(queries), asked(vectors)).numpy()
     best = [{f"t{row}" for row in np.argsort(-one)[:10]} for one in exact]
@@ -95,14 +92,12 @@ def test_pyserini_opens_it(tmp_path, store, pyserini):
 
 
 def test_long_vectors_and_half_precision(tmp_path, store):
-    """The longest vectors that Lucene takes, stored in 16 bits."""
     vectors = drawn(12, dim=1024).astype(np.float16)
     index, _ = built(store(12, vectors=vectors), tmp_path / "index")
     assert_exact(index, asked(drawn(2, dim=1024, seed=1)), asked(vectors.astype(np.float32)), 3)
 
 
 def test_what_cannot_be_indexed(tmp_path, store, random_weights):
-    """Folders without vectors, with weights too, or with vectors that are too long are refused; nothing is left."""
     folder = tmp_path / "index"
     folder.mkdir()
     for name, problem, made in (
@@ -116,7 +111,6 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights):
 
 
 def test_queries_that_do_not_fit(tmp_path, store):
-    """Queries with weights, of another size, and k = 0 are refused."""
     index, _ = built(store(10, vectors=drawn(10)), tmp_path / "index")
     with pytest.raises(UnsupportedError, match="have weights"):
         index.search(Representation(weights=torch.ones(1, 5)), 5)

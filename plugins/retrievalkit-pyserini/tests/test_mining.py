@@ -23,7 +23,6 @@ def data(tmp_path_factory, passages):
 
 
 def mine(data, *arguments, output):
-    """The audit and the examples of a mining."""
     places = ["--corpus", data / "corpus.jsonl", "--examples", data / "train.jsonl", "--output", output]
     ran = CliRunner().invoke(main, ["mine-negatives", *map(str, arguments), *map(str, places), "--json"])
     assert ran.exit_code == 0, ran.output

@@ -52,11 +52,8 @@ def compared(runs=RANKED, qrels=JUDGED, metrics="RR@10", **options):
 
 def test_a_comparison_by_hand():
     found = compared(examples=1, queries=[Query("q2", "what [is] lost?")])
-    assert [(one.run, one.mean, one.queries) for one in found.means] == [
-        ("first", 0.5, 4),
-        ("better", 1.0, 4),
-        ("mixed", 0.4375, 4),
-    ]
+    assert [(one.run, one.mean) for one in found.means] == [("first", 0.5), ("better", 1.0), ("mixed", 0.4375)]
+    assert {one.queries for one in found.means} == {4}
     better, mixed = found.differences
     assert (better.run, better.against, better.difference) == ("better", "first", 0.5)
     assert (better.wins, better.ties, better.losses) == (3, 1, 0)
@@ -140,11 +137,8 @@ def test_first_documents_come_with_their_judgements():
     won, lost = found.largest
     assert (won.query_id, lost.query_id) == ("q0", "q5")
     first, second = won.rankings["first"], won.rankings["second"]
-    assert [(hit.rank, hit.document_id, hit.score, hit.grade) for hit in first.first] == [
-        (1, "bad", 3.0, 0),
-        (2, "d0", 2.0, 1),
-        (3, "both", 1.0, 2),
-    ]
+    hits = [(hit.rank, hit.document_id, hit.score, hit.grade) for hit in first.first]
+    assert hits == [(1, "bad", 3.0, 0), (2, "d0", 2.0, 1), (3, "both", 1.0, 2)]
     assert (first.relevant_at, first.relevant) == ([2, 3], 3)
     assert [(hit.document_id, hit.grade) for hit in second.first] == [("d0", 1), ("x", None)]
     hit = second.first[0]
@@ -326,11 +320,7 @@ def test_runs_from_files_are_named_after_them(tmp_path):
     [
         (InputError, "1 run given", {"runs": {"a": FIRST}}),
         (InputError, "no query of run 'b' is in the qrels", {"runs": {"a": FIRST, "b": {"z": [("d", 1.0)]}}}),
-        (
-            InputError,
-            "no query in common",
-            {"runs": {one: {one: FIRST[one]} for one in ("q0", "q1")}, "over": "run"},
-        ),
+        (InputError, "no query in common", {"runs": {one: {one: FIRST[one]} for one in ("q0", "q1")}, "over": "run"}),
         (UnknownNameError, "did you mean 'second'", {"baseline": "secnd"}),
         (UnknownNameError, "unknown metric", {"metrics": "MPR@3"}),
         (OptionError, "confidence", {"confidence": 95}),

@@ -140,8 +140,8 @@ class RootGroup(RkitGroup):
 
 
 def _derived(command: Any) -> click.Command:
-    """The click command of a declared one; a group as it is."""
-    if isinstance(command, click.Group):
+    """The click command of a declared one; one of click as it is."""
+    if isinstance(command, click.Command):
         return command
     from retrievalkit.cli.derived import DerivedCommand
 

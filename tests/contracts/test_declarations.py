@@ -24,7 +24,6 @@ from retrievalkit.registry.component_options import options
 
 
 def declared(group):
-    """All commands that are derived from a declaration."""
     for one in group.commands.values():
         if isinstance(one, click.Group):
             yield from declared(one)
@@ -65,7 +64,6 @@ def count(options: CountOptions) -> Counted:
 
 
 def test_a_new_option_is_a_field_and_nothing_else():
-    """The function, its signature, the flag, the help with its default and `--json` follow."""
     assert count("a bb", least=2).count == 1
     assert {*inspect.signature(count).parameters} == {"words", "least", "strict"}
     run = CliRunner().invoke(DerivedCommand(count), ["--words", "a bb ccc", "--least", "2"])
@@ -223,7 +221,6 @@ rk.rerank("m", "run", precison="fp32")
 
 @pytest.mark.slow
 def test_a_type_checker_refuses_each_mistyped_keyword(tmp_path):
-    """And nothing else: the declarations give the functions their signatures."""
     (tmp_path / "mistyped.py").write_text(MISTYPED)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), "mistyped.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -51,7 +51,6 @@ FIGURES = 'evaluate\n    with: {run: "${steps.train}", json: true}\n    output: 
 
 @pytest.fixture
 def calls():
-    """What the commands were called with."""
     return []
 
 
@@ -309,17 +308,12 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
         (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
         ("name: [one, two]", "weight: heavy", 7, "weight cannot be 'heavy'"),
         # Nothing is written outside of the run's folder.
-        ('"${source}"', '"--output=/tmp/elsewhere"', 7, "would read as an option"),
         ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
-        ("output: index", "output: a/../../b", 8, "not inside the run's folder"),
-        ("output: index", "output: /tmp/elsewhere", 8, "not inside the run's folder"),
         ("command: build", "command: plugins new", 5, "unknown command 'plugins new'"),
-        ("command: build", "command: run", 5, "unknown command 'run'"),
     ],
 )
 def test_a_wrong_step_is_named_with_its_line_before_anything_runs(start, cli, calls, old, new, line, problem):
     cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
-    cli.add_command(cli.commands["build"], "run")
     assert old in COUNT
     with pytest.raises(DataError, match=rf"^recipe.yaml:{line}: .*{problem}"):
         start(text=COUNT.replace(old, new, 1))

@@ -34,7 +34,6 @@ def file_of_the_guide(name):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, fresh_registry):
-    """Runs `rkit` in a folder with the guide's plugin, a collection and a run of it."""
     (tmp_path / "my_recipes").mkdir()
     for name in ("extras.py", "my_recipes/overlap.yaml"):
         (tmp_path / name).write_text(file_of_the_guide(name))
@@ -168,7 +167,6 @@ def test_a_class_of_another_kind_is_refused(tmp_path, monkeypatch, fresh_registr
 
 
 def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_registry):
-    """A metric that is no number, as many scores as there are pairs, and only finite ones."""
     (tmp_path / "wrong.py").write_text(
         textwrap.dedent("""
         from retrievalkit import hookimpl

@@ -39,7 +39,6 @@ def write_module(folder, name, source):
 
 @pytest.fixture
 def forgotten(tmp_path):
-    """Modules of the folder are forgotten after a test."""
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -66,8 +65,6 @@ def install(tmp_path, monkeypatch, fresh_registry, forgotten):
 
 @pytest.fixture
 def use_files(monkeypatch, fresh_registry, forgotten):
-    """Names local files as plugins."""
-
     def use(*paths, separator=","):
         monkeypatch.setenv("RKIT_PLUGIN_FILES", separator.join(map(str, paths)))
         fresh_registry()
@@ -76,7 +73,6 @@ def use_files(monkeypatch, fresh_registry, forgotten):
 
 
 def hook(*registrations, kind="poolers", argument="register"):
-    """A plugin that registers so."""
     lines = ["from retrievalkit import hookimpl", "@hookimpl", f"def register_{kind}({argument}):"]
     return "\n".join([*lines, *(f"    {line}" for line in registrations or ("pass",))])
 
@@ -128,7 +124,6 @@ def test_a_plugin_of_our_contract_is_loaded_and_one_of_another_only_listed(
 
 
 def test_an_unknown_name_says_which_package_brings_the_nearest(install):
-    """If it is not retrievalkit."""
     install("acme-poolers", POOLER.format(name="acme", module="acme_poolers"), version="2.3")
     with pytest.raises(UnknownNameError, match=r"did you mean 'acme'\?.* 'acme' comes with acme-poolers 2\.3\."):
         registry.get("pooler", "acne")

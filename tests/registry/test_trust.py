@@ -65,7 +65,6 @@ def edit(path: Path, **changes: object) -> None:
 
 @pytest.fixture
 def marker(tmp_path):
-    """The file that the code of a strange model writes."""
     return tmp_path / "marker"
 
 
@@ -81,7 +80,6 @@ def strange(tmp_path, marker):
 
 @pytest.fixture
 def rkit(monkeypatch):
-    """Runs a command with "y" on standard input; returns its exit code and what it printed."""
     monkeypatch.delenv(trust.TRUST, raising=False)
 
     def rkit(*words):
@@ -122,7 +120,6 @@ def test_no_command_runs_code_of_a_model(line, strange, marker, rkit, tiny_colle
 
 
 def test_a_checkpoint_cannot_allow_its_own_code(strange, marker, rkit, tiny_model, tiny_collection, tmp_path):
-    """Not by its description, and not by the folder of its encoder."""
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     Retriever.create(tiny_model).save(checkpoint)
@@ -168,8 +165,6 @@ def test_the_environment_allows_code(strange, marker, tmp_path):
 
 
 class Exploit:
-    """Runs code when it is unpickled."""
-
     def __init__(self, marker: Path) -> None:
         self.marker = marker
 

@@ -33,31 +33,17 @@ def serving():
     thread.join()
 
 
-def objects(address, bucket):
-    """A bucket's objects by name, as the server has them, without any code of ours."""
+def client(address):
     import boto3
 
-    client = boto3.client("s3", endpoint_url=address)
-    listed = client.list_objects_v2(Bucket=bucket).get("Contents", [])
-    return {one["Key"]: client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
+    return boto3.client("s3", endpoint_url=address)
+
+
+def objects(address, bucket):
+    """A bucket's objects by name, as the server has them, without any code of ours."""
+    listed = client(address).list_objects_v2(Bucket=bucket).get("Contents", [])
+    return {one["Key"]: client(address).get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
 
 
 def put(address, bucket, name, data):
-    """Write an object."""
-    import boto3
-
-    boto3.client("s3", endpoint_url=address).put_object(Bucket=bucket, Key=name, Body=data)
-
-
-def make_bucket(address, bucket):
-    """Make a bucket."""
-    import boto3
-
-    boto3.client("s3", endpoint_url=address).create_bucket(Bucket=bucket)
-
-
-def delete(address, bucket, name):
-    """Remove an object."""
-    import boto3
-
-    boto3.client("s3", endpoint_url=address).delete_object(Bucket=bucket, Key=name)
+    client(address).put_object(Bucket=bucket, Key=name, Body=data)

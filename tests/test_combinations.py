@@ -139,7 +139,6 @@ def test_a_loss_on_a_pooler(pooler, loss, chunks_of):
 
 @pytest.mark.parametrize("pooler", POOLERS)
 def test_a_retriever_is_the_same_after_saving(pooler, chunks_of, tmp_path):
-    """Whatever the method, what is loaded encodes as what was saved."""
     retriever, _ = chunks_of(pooler)
     retriever.save(tmp_path)
     loaded = Retriever.load(tmp_path, device="cpu")

@@ -41,7 +41,6 @@ def materials(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.fixture(scope="session")
 def commands(materials, tiny_model, tiny_collection):
-    """Name -> a command that writes, without its output."""
     corpus, queries, data = tiny_collection.corpus, tiny_collection.queries, tiny_collection.folder
     at = materials
     training = ("--model", tiny_model, "--corpus", corpus, *TRAIN)

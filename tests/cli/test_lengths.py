@@ -34,7 +34,6 @@ def rkit(*words, code=0):
 
 
 def best(tiny_model, collection, **lengths):
-    """Query -> the best passage with those lengths, by brute force."""
     retriever = Retriever.create(tiny_model, pooler="mean", encoder_options=lengths).eval()
     corpus, queries = list(open_corpus(collection.corpus)), read_queries(collection.queries)
     documents = retriever.encode([(one.title, one.text) for one in corpus], "document")
@@ -47,7 +46,6 @@ def firsts(run):
 
 
 def searched(checkpoint, collection, folder, *, encode=(), search=()):
-    """The first hit of each query after encode, index and search, with settings of encode and of search."""
     rkit("encode", checkpoint, collection.corpus, "-o", folder / "vectors", "--precision", "fp32", *encode)
     rkit("index", folder / "vectors", "-o", folder / "index")
     rkit("search", folder / "index", "--queries", collection.queries, "--k", 1, "-o", folder / "run.trec", *search)

@@ -96,7 +96,6 @@ BROUGHT = {"bm25": "retrievalkit_pyserini", "self_contrast": "retrievalkit_mlr",
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tiny_model, tiny_collection):
-    """A folder with a checkpoint, a re-ranker, vectors, runs and examples."""
     folder = tmp_path_factory.mktemp("mistakes")
     texts = {
         "empty.jsonl": "",

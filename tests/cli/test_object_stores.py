@@ -19,7 +19,7 @@ from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError
 from retrievalkit.indexing.encoding import encode
 from retrievalkit.indexing.options import EncodingOptions
-from s3_server import delete, make_bucket, objects, put, serving
+from s3_server import client, objects, put, serving
 
 s3fs = pytest.importorskip("s3fs")
 
@@ -36,7 +36,6 @@ def server():
 
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
-    """A new bucket's name, and an environment that leads to it."""
     name = f"bucket{next(_BUCKETS)}"
     variables = {
         "ENDPOINT_URL": server[0], "ACCESS_KEY_ID": "somebody", "SECRET_ACCESS_KEY": _SECRET,
@@ -45,15 +44,13 @@ def bucket(server, monkeypatch, tmp_path):
     for key, value in variables.items():
         monkeypatch.setenv(f"AWS_{key}", value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    make_bucket(server[0], name)
+    client(server[0]).create_bucket(Bucket=name)
     storage.places.ADDRESSES.clear()
     return name
 
 
 @pytest.fixture
 def rkit():
-    """Runs a command; returns its exit code and all that it printed."""
-
     def run(*words):
         result = CliRunner().invoke(main, list(map(str, words)))
         assert _SECRET not in result.output
@@ -63,7 +60,6 @@ def rkit():
 
 
 def encoded(model, texts, output, **options):
-    """Encode in shards of eight texts, to a folder or to a store."""
     chosen = EncodingOptions(pooler="mean", precision="fp32", shard_texts=8)
     if not storage.is_address(output):
         return encode(model, texts, side="document", output=output, options=chosen, **options)
@@ -170,7 +166,7 @@ def test_a_shard_that_was_altered_or_removed_is_refused(server, bucket, tiny_mod
     put(server[0], bucket, name, data[:-4])
     with pytest.raises(ArtifactError, match="it was changed"):
         list(store.blocks(5))
-    delete(server[0], bucket, name)
+    client(server[0]).delete_object(Bucket=bucket, Key=name)
     with pytest.raises(ArtifactError, match=r"00000.npy' could not be read: there is no such .* object \(any more\)"):
         list(store.blocks(5))
     shutil.rmtree(store.folder)

@@ -90,7 +90,6 @@ def use(tmp_path, monkeypatch, fresh_registry):
 
 
 def listed(name):
-    """The entry of a plugin in the list."""
     (entry,) = [one for one in json.loads(rkit("plugins", "list", "--json").output) if one["plugin"] == name]
     return entry
 
@@ -103,7 +102,6 @@ def shown(text):
 
 
 def test_a_plugins_command_is_declared_by_a_dataclass(use):
-    """Flags, --set, --json and the function follow, as of a built-in one."""
     use(acme=GREET)
     assert rkit("greet-me", "--name", "Ada", "--times", "2").output == "Hello Ada Hello Ada\n"
     said = rkit("greet-me", "--name", "Ada", "--set", "times=2", "--json").output

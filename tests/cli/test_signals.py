@@ -27,7 +27,6 @@ def waiting():
 
 
 def computing():
-    """Compute in a library that does not return."""
     import torch
 
     from retrievalkit.data.vectors import VectorWriter

@@ -143,7 +143,6 @@ ODD_COMMANDS = {
 
 @pytest.mark.parametrize("name", ODD_COMMANDS)
 def test_each_command_notes_what_is_odd_and_refuses_it_if_strict(name, odd, tiny_model):
-    """Once at the end; with --strict nothing is written."""
     if name == "index":
         pytest.importorskip("retrievalkit_pyserini")
     files = {place.stem: place for place in odd.iterdir()} | {"model": tiny_model}
@@ -193,7 +192,6 @@ def test_a_text_that_is_cut_is_counted_once_and_refused_if_strict(odd, tiny_mode
 
 
 def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
-    """It does not say what it cut."""
     import transformers
 
     from retrievalkit.data.truncation import count_cut

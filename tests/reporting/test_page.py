@@ -53,7 +53,6 @@ SVG = '<svg viewBox="0 0 1 1"></svg>'
 
 
 def page(elements, text="plain"):
-    """A page with some elements, as the templates of the commands make them."""
     template = f'{{% extends "base.html.j2" %}}{{% import "parts.html.j2" as parts %}}{{% block body %}}{elements}'
     made = _environment().from_string(template + "{% endblock %}")
     return made.render(title=text, subtitle=text, text=text, png=PNG, svg=SVG, nan=math.nan)

@@ -13,7 +13,6 @@ from retrievalkit.reporting.progress import ProgressBar, duration
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that the test moves."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 

@@ -1,13 +1,15 @@
-"""Tables as text: every form holds the same cells."""
+"""Tables as text, whose forms hold the same cells, and counts with their nouns."""
 
 from __future__ import annotations
 
 import csv
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import csv_table, latex_table, markdown_table, text_table
 
 ROWS = [["run", "nDCG@10"], ["bm25_k1", "0.4871"], ["a|b", "1.0"]]
@@ -47,3 +49,10 @@ def test_latex_escapes_its_own_signs():
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"])), min_size=2, max_size=2), min_size=1))
 def test_csv_is_read_back_as_it_was(rows):
     assert list(csv.reader(io.StringIO(csv_table(rows)))) == rows
+
+
+@pytest.mark.parametrize("plural", ["queries", "query texts", "passages", "indexes", "processes", "cases"])
+def test_a_count_of_one_is_in_the_singular(plural):
+    singular = {"queries": "query", "indexes": "index", "processes": "process"}.get(plural, plural[:-1])
+    assert (counted(1, plural), counted(0, plural)) == (f"1 {singular}", f"0 {plural}")
+    assert counted(1200, plural) == f"1,200 {plural}"

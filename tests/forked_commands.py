@@ -72,7 +72,6 @@ class Command:
         self.program(self.words)
 
     def end(self, timeout=60):
-        """Wait for the end."""
         self.process.join(timeout)
         if self.process.is_alive():
             self.process.kill()
@@ -84,7 +83,6 @@ class Command:
 
 
 def rkit(*words, folder, prepare=None, timeout=60):
-    """Run a command to its end."""
     return Command(*words, folder=folder, prepare=prepare).end(timeout)
 
 

@@ -19,7 +19,6 @@ def first_fast(moments):
 
 
 def kill():
-    """End this process at once: nothing is tidied up, as when a machine fails."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

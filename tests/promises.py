@@ -72,7 +72,6 @@ def lines() -> list[str]:
 
 
 def names_in(module) -> list[str]:
-    """The public names of a module."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     return [
@@ -122,17 +121,14 @@ def _signature(value) -> str:
 
 
 def written(version: str) -> list[str]:
-    """The lines that were written for a version."""
     return (FOLDER / f"{version}.txt").read_text(encoding="utf-8").splitlines()
 
 
 def versions() -> list[str]:
-    """The versions with lines, oldest first."""
     return sorted((path.stem for path in FOLDER.glob("*.txt")), key=numbers)
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version as numbers."""
     return tuple(map(int, version.split(".")))
 
 

@@ -33,7 +33,7 @@ def serving():
     thread.join()
 
 
-def _client(address):
+def client(address):
     import boto3
 
     return boto3.client("s3", endpoint_url=address)
@@ -41,18 +41,9 @@ def _client(address):
 
 def objects(address, bucket):
     """A bucket's objects by name, as the server has them, without any code of ours."""
-    client = _client(address)
-    listed = client.list_objects_v2(Bucket=bucket).get("Contents", [])
-    return {one["Key"]: client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
+    listed = client(address).list_objects_v2(Bucket=bucket).get("Contents", [])
+    return {one["Key"]: client(address).get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
 
 
 def put(address, bucket, name, data):
-    _client(address).put_object(Bucket=bucket, Key=name, Body=data)
-
-
-def make_bucket(address, bucket):
-    _client(address).create_bucket(Bucket=bucket)
-
-
-def delete(address, bucket, name):
-    _client(address).delete_object(Bucket=bucket, Key=name)
+    client(address).put_object(Bucket=bucket, Key=name, Body=data)

@@ -40,7 +40,6 @@ class WriteOptions:
 
 @command("write", WriteOptions)
 def write_figures(options) -> None:
-    """Write figures of the text and of the files that it is made from."""
     text, until = options.text, options.until
     note(f"{'resume' if options.resume else 'start'} {text} {os.environ.get('OMP_NUM_THREADS')}")
     try:
@@ -63,7 +62,6 @@ write = DerivedCommand(write_figures)
 
 
 def note(line):
-    """Lines of several processes come whole."""
     with Path(JOURNAL).open("a") as stream:
         stream.write(line + "\n")
 

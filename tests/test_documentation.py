@@ -39,7 +39,6 @@ def blocks(text):
 
 @pytest.mark.slow
 def test_the_walk_to_a_plugin_works_as_written(tmp_path):
-    """In an empty folder, in one shell, as a reader types it."""
     script = ["set -euo pipefail"]
     for instruction, language, code in blocks((ROOT / "docs" / "write-a-plugin.md").read_text()):
         if instruction.startswith("file: "):
@@ -86,7 +85,6 @@ LEFT_OUT = {"...", "…"}
 
 
 def commands(page):
-    """(words after "rkit", whether the line is meant to be typed) of a page; a mention in a sentence may be partial."""
     text = page.read_text().replace("\\\n", " ")
     typed = [*re.findall(r"^```bash\n(.*?)^```", text, re.S | re.M), *re.findall(r"^ {4}(\S.*)$", text, re.M)]
     mentioned = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
@@ -100,7 +98,6 @@ def commands(page):
 
 
 def parsed(words):
-    """The command of some words, its parameters, and the words of its own."""
     command, rest = main, [STAND_INS.get(word, word) for word in words if word not in LEFT_OUT]
     while isinstance(command, click.Group) and rest:
         name = rest.pop(0)
@@ -272,7 +269,6 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_guide_run(page, started, tiny_model, tmp_path, monkeypatch, plugins):
-    """In order; an output that is there already is written again."""
     monkeypatch.chdir(shutil.copytree(started, tmp_path / "guide"))
     failed = []
     for words, whole in commands(page):
@@ -290,7 +286,6 @@ def test_the_commands_of_a_guide_run(page, started, tiny_model, tmp_path, monkey
 
 
 def tour():
-    """The lines of the README's tour, as they are typed."""
     section = (ROOT / "README.md").read_text().partition("## The tour\n")[2].partition("\n## ")[0]
     block = re.search(r"(?:^ {4}.*\n)+", section, re.MULTILINE)[0]
     return [line.strip() for line in block.replace("\\\n", " ").splitlines()]
@@ -308,7 +303,6 @@ SMALLER = {
 
 
 def figures(*, qrels):
-    """The figures of the tour's runs, in the current folder."""
     line = ["evaluate", "bm25.trec", "dense.trec", "hybrid.trec", "--qrels", qrels, "--json"]
     runs = json.loads(CliRunner().invoke(main, line).stdout)["runs"]
     return {name: run["metrics"] for name, run in runs.items()}
@@ -353,7 +347,6 @@ def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
 
 
 def test_the_readmes_tree_is_that_of_the_sources():
-    """Each entry of retrievalkit/ has its line, and each line its entry."""
     tree = (ROOT / "README.md").read_text().partition("    retrievalkit/\n")[2].partition("    plugins/")[0]
     shown = {line.split()[0].rstrip("/") for line in tree.splitlines()}
     entries = {path.name for path in (ROOT / "retrievalkit").iterdir() if path.suffix == ".py" or path.is_dir()}

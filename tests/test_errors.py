@@ -23,7 +23,6 @@ def test_an_unknown_name_offers_nothing_that_looks_different():
 
 @pytest.mark.parametrize("value", ["'" + "ab c\n" * 5_000 + "'", "x" * 20_000, repr(["x"] * 5_000), "'" * 20_000])
 def test_a_long_value_is_shortened_and_the_advice_stays(value):
-    """Values come from files of any size."""
     shown = str(errors.OptionError(f"the model's 'epochs' is {value}, and isn't a number. Give one."))
     assert len(shown) < 2_100
     assert shown.startswith("the model's 'epochs' is ")

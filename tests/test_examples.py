@@ -26,7 +26,6 @@ def test_every_script_is_run():
 @forks
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_prints_what_it_shows(name, tiny_model, tiny_collection, tmp_path):
-    """With a tiny model and a tiny collection in place of its own."""
     words = {
         "search": [tiny_model],
         "compare": [],

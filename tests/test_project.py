@@ -35,7 +35,6 @@ def load(path):
 
 
 def test_python_m_retrievalkit_is_rkit():
-    """The command line starts without its script, too."""
     ran = subprocess.run(
         [sys.executable, "-m", "retrievalkit", "--version"], capture_output=True, text=True, check=False
     )
@@ -44,7 +43,6 @@ def test_python_m_retrievalkit_is_rkit():
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS)
 def test_the_version_stands_in_the_module_alone(folder):
-    """What is built has the version of `__version__`, and pyproject.toml does not repeat it."""
     assert "version" not in project(folder)
     metadata = ProjectMetadata(str(ROOT / folder), PluginManager())
     module = "retrievalkit" if folder == "." else Path(folder).name.replace("-", "_")
@@ -53,7 +51,6 @@ def test_the_version_stands_in_the_module_alone(folder):
 
 
 def test_the_workflow_tests_every_plugin_and_python():
-    """Each plugin folder is in the matrix, and each Python that the core's classifiers promise."""
     jobs = load(".github/workflows/ci.yml")["jobs"]
     assert jobs["plugin"]["strategy"]["matrix"]["plugin"] == PLUGINS
     prefix = "Programming Language :: Python :: "
@@ -63,7 +60,6 @@ def test_the_workflow_tests_every_plugin_and_python():
 
 
 def test_the_workflow_runs_targets_that_make_has():
-    """Every `make` of a step is a target of the Makefile."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     steps = [step for job in load(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
     called = {match for step in steps for match in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
@@ -73,7 +69,6 @@ def test_the_workflow_runs_targets_that_make_has():
 
 @pytest.fixture
 def generate():
-    """The hook that makes pages of the documentation."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "_generate.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

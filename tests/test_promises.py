@@ -24,7 +24,6 @@ DO = (
 
 
 def test_promised_names_and_signatures_are_as_they_are_written_down():
-    """Of the version of the contract that the sources have."""
     assert VERSION in VERSIONS, DO
     before, now = promises.written(VERSION), promises.lines()
     changed = [f"- {one}" for one in before if one not in now] + [f"+ {one}" for one in now if one not in before]

@@ -59,7 +59,6 @@ def test_a_file_without_queries_is_refused(places, tmp_path, content):
 
 
 def test_many_queries_are_fused(tmp_path):
-    """Ten thousand, in another order in the second run."""
     run = {f"q{n}": [("a", 2.0), (f"d{n}", 1.0)] for n in range(10_000)}
     write_run(tmp_path / "one", run)
     write_run(tmp_path / "two", reversed(run.items()))
@@ -71,7 +70,6 @@ def test_many_queries_are_fused(tmp_path):
 
 
 def test_a_printed_result_is_the_json_of_the_whole(tmp_path):
-    """It is printed query by query."""
     write_run(tmp_path / "one", {"q1": [("a", 2.0), ('"é\n'.strip(), 1.0)], "q2": [("b", 1.0)]})
     write_run(tmp_path / "two", {"q1": [("a", 2.0)]})
     result = rkit("search", tmp_path / "one", tmp_path / "two", "--json")

@@ -48,7 +48,6 @@ def interrupt_at(monkeypatch, count):
 
 
 def saved_states(monkeypatch):
-    """A list that grows with each state that is saved."""
     saved = []
 
     def save(self, *rest, original=Loop.save):

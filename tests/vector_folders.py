@@ -32,7 +32,6 @@ def write(folder, *, ids=None, vectors=None, counts=None, weights=None, shard=20
 
 
 def opened(name, store, folder, **options):
-    """An index, built by one indexer and opened by another."""
     folder.mkdir()
     counts = registry.create("indexer", name, **options).build(store, folder)
     assert counts["texts"] == len(store)
@@ -64,7 +63,6 @@ def representation(vectors, counts, weights=None):
 
 
 def assert_best(indexer, queries, expected, k, *, least=None):
-    """The k best of (texts,) scores for each query, ties by position."""
     ids, values = indexer.search(queries, k)
     for row, one in enumerate(expected):
         order = [text for text in np.argsort(-one, kind="stable") if least is None or one[text] > least][:k]

@@ -73,7 +73,10 @@ class DerivedCommand(click.Command):
 
     def __init__(self, declared: Command[..., Any, Any]) -> None:
         self.declared = declared
-        known = _own_first(declared.declaration)
+        # Those of its bases last.
+        named = options(declared.declaration)
+        order = dict.fromkeys(name for one in declared.declaration.__mro__ for name in inspect.get_annotations(one))
+        known = [named[name] for name in order if name in named]
         # Options of components, and others that only --set takes, have no flags of their own.
         flagged = [one for one in known if not one.name.endswith("_options") and not mark(one.annotation, Rest)]
         params = [_parameter(option) for option in flagged]
@@ -162,13 +165,6 @@ class DerivedCommand(click.Command):
         return vars(declaring[-1]).get("heading", "Options") if declaring else "Options"
 
 
-def _own_first(declaration: type) -> list[Option]:
-    """The options of a declaration, those of its bases last."""
-    known = options(declaration)
-    names = dict.fromkeys(name for one in declaration.__mro__ for name in inspect.get_annotations(one))
-    return [known[name] for name in names if name in known]
-
-
 def _parameter(option: Option) -> click.Parameter:
     """An argument or a flag for an option."""
     flag = mark(option.annotation, Flag)
@@ -189,21 +185,16 @@ def _parameter(option: Option) -> click.Parameter:
         return _SingleOption([*names, option.name], type=click.Choice(literals), **shared)
     origins = [typing.get_origin(kind) for kind in kinds if float not in typing.get_args(kind)]  # 0.3,0.7 is one value
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
-    metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
+    usual = next((text for kind, text in ((float, "NUMBER"), (int, "N")) if kind in kinds), "TEXT")
+    if mark(option.annotation, Reads) or any(typing.get_origin(kind) is os.PathLike for kind in kinds):
+        usual = "PATH"
+    metavar = (flag and flag.metavar) or ("NAME" if mark(option.annotation, Named) else usual)
     if several and not option.required:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
     # Several are given one by one.
     element = replace(option, annotation=(typing.get_args(kinds[0]) or kinds)[0]) if several else option
     kind = click.Option if several else _SingleOption
     return kind([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
-
-
-def _metavar(annotation: Any, kinds: list[Any]) -> str:
-    if mark(annotation, Named):
-        return "NAME"
-    if mark(annotation, Reads) or any(typing.get_origin(kind) is os.PathLike for kind in kinds):
-        return "PATH"
-    return next((text for kind, text in ((float, "NUMBER"), (int, "N")) if kind in kinds), "TEXT")
 
 
 def _kinds(annotation: Any) -> list[Any]:

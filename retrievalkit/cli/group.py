@@ -77,7 +77,10 @@ class RkitGroup(click.Group):
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
-            _show(error)
+            # click's own message, which quotes what the user typed.
+            message = io.StringIO()
+            error.show(message)
+            click.echo(_shown(message.getvalue()), nl=False, err=True)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, RetrievalkitError, OSError) as error:
             sys.exit(report(error))
@@ -140,8 +143,8 @@ class RootGroup(RkitGroup):
 
 
 def _derived(command: Any) -> click.Command:
-    """The click command of a declared one; a group as it is."""
-    if isinstance(command, click.Group):
+    """The click command of a declared one; one of click as it is."""
+    if isinstance(command, click.Command):
         return command
     from retrievalkit.cli.derived import DerivedCommand
 
@@ -168,13 +171,6 @@ def _shown(message: str) -> str:
     return printable(str(InputError(named(message))), lines=True)
 
 
-def _show(error: click.ClickException) -> None:
-    """Print click's own message about a mistake in the command line, which quotes what was given."""
-    message = io.StringIO()
-    error.show(message)
-    click.echo(_shown(message.getvalue()), nl=False, err=True)
-
-
 def report(error: BaseException) -> int:
     """Print an error to standard error; returns the exit code."""
     if isinstance(error, RetrievalkitError):
@@ -192,7 +188,9 @@ def report(error: BaseException) -> int:
         return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):
-        _forget_output()
+        # Python would write the rest to the closed pipe when it ends.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if error.errno is None or (error.filename is None and error.errno not in _WITHOUT_FILE):
         raise error
@@ -219,9 +217,3 @@ def _failure(error: OSError) -> str:
         full = "the disk is full" if error.errno == errno.ENOSPC else "your share of the disk is used up"
         return f"cannot write {place}: {full}.{kept} Free some space and run the same command again."
     return f"cannot write {place}: {error.strerror}.{kept} Make it writable, or choose another --output."
-
-
-def _forget_output() -> None:
-    """Keep Python from writing the rest to a closed pipe when it ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

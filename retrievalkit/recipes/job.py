@@ -53,14 +53,14 @@ class Job:
         """
         known = commands(cli)
         if step.command not in known:
-            raise step.error(str(UnknownNameError("command", step.command, known)))
+            step.fail(str(UnknownNameError("command", step.command, known)))
         command = known[step.command]
         output = folder / step.output if step.output is not None else None
         words = _words(step, command, recipe.options_in(step, str(folder)), output)
         for word in filter(storage.is_address, words):
             if not any(word == one or word.startswith(f"{one}/") for one in recipe.named) or "::" in word:
-                msg = f"'{word}' would get your credentials of that store. If you know it, name it yourself, by --set."
-                raise step.error(msg)
+                advice = "If you know it, name it yourself, by --set."
+                step.fail(f"'{word}' would get your credentials of that store. {advice}")
         return cls(step, command, output, (*step.command.split(), *words))
 
     @property
@@ -143,25 +143,21 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
     words: list[str] = []
     for name, value in options.items():
         if name == "output":
-            msg = "'output' belongs next to 'with', not under it."
-            raise step.error(msg, name)
+            step.fail("'output' belongs next to 'with', not under it.", name)
         if name not in known or name in ("overwrite", "resume"):
             close = nearest(name, known)
             offer = f"did you mean '{close}'?" if close else f"it has {', '.join(sorted(known))}."
-            msg = f"rkit {step.command} has no option '{name}' in a recipe; {offer}"
-            raise step.error(msg, name)
+            step.fail(f"rkit {step.command} has no option '{name}' in a recipe; {offer}", name)
         if value is None:
             continue
         parameter, word = known[name]
         if name == "set":
             if not isinstance(value, Mapping):
-                msg = f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}."
-                raise step.error(msg, name)
+                step.fail(f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}.", name)
             words += [part for key, inner in flatten(value).items() for part in (word, f"{key}={_typed(inner)}")]
         elif isinstance(parameter, click.Option) and parameter.is_flag:
             if not isinstance(value, bool):
-                msg = f"'{name}' is {value!r}, and should be true or false."
-                raise step.error(msg, name)
+                step.fail(f"'{name}' is {value!r}, and should be true or false.", name)
             opposite = parameter.secondary_opts if word in parameter.opts else parameter.opts
             words += [word] if value else opposite[:1] if parameter.secondary_opts else []
         else:
@@ -173,8 +169,8 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
             arguments[name] = texts
             # It could be an --output outside of the run's folder.
             if option := next((text for text in texts if text.startswith("-")), None):
-                msg = f"'{name}' is '{option}', which the command would read as an option. Put ./ before a file's name."
-                raise step.error(msg, name)
+                advice = "Put ./ before a file's name."
+                step.fail(f"'{name}' is '{option}', which the command would read as an option. {advice}", name)
     if output is not None and "output" in known:
         if known["output"][1]:
             words += ["--output", str(output)]
@@ -187,11 +183,9 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
     except click.UsageError as error:
         name = next((name for name, (one, _) in known.items() if one is getattr(error, "param", None)), "")
         if not isinstance(error, click.MissingParameter):
-            msg = f"'{name}': {error.message}"
-            raise step.error(msg, name) from None
+            step.fail(f"'{name}': {error.message}", name)
         where = "next to" if name == "output" else "under"
-        msg = f"rkit {step.command} needs '{name}'. Add it {where} 'with'."
-        raise step.error(msg) from None
+        step.fail(f"rkit {step.command} needs '{name}'. Add it {where} 'with'.")
     return words
 
 
@@ -232,4 +226,4 @@ def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]
             for one, options in components.items():
                 registry.check_options(f"{named.kind} '{one}'", registry.get(named.kind, one), options)
     except InputError as error:
-        raise step.error(str(error), option) from None
+        step.fail(str(error), option)

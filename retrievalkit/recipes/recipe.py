@@ -181,8 +181,7 @@ class _Reader:
         for name, section in root.wanted("steps", Section, "a list of steps").items():
             step = self.steps[name] = _step(section, defaults)
             if step.output is not None and (other := outputs.setdefault(step.output, name)) != name:
-                msg = f"step '{other}' writes '{step.output}' already. Choose another output."
-                raise step.error(msg)
+                step.fail(f"step '{other}' writes '{step.output}' already. Choose another output.")
         self.table = tuple(root.wanted("table", list, "a list of steps")) if root.get("table") is not None else ()
         for name in self.table:
             if name not in self.steps:

@@ -89,18 +89,8 @@ def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool
         # What a step would read is known only where the steps before it are done.
         if not force and kept.issuperset(job.step.uses) and state.is_done(job, state.key(job)):
             kept.add(job.step.name)
-    return Plan(
-        [
-            {
-                "name": job.step.name,
-                "title": job.step.heading,
-                "command_line": job.typed,
-                "output": job.output,
-                "kept": job.step.name in kept,
-            }
-            for job in jobs
-        ]
-    )
+    steps = [(job.step.name, job.step.heading, job.typed, job.output, job.step.name in kept) for job in jobs]
+    return Plan([dict(zip(("name", "title", "command_line", "output", "kept"), step, strict=True)) for step in steps])
 
 
 def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -156,15 +156,9 @@ def run_steps(
 
 def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Callable[[], bool]) -> Ended:
     """Run a step in a process of its own, as long as it is wanted, and wait for its end."""
-    task = {
-        "name": job.step.name,
-        "command": job.step.command,
-        "words": job.words,
-        "output": None if job.output is None else str(job.output),
-        "folder": folder,
-        "resume": resume,
-        "strict": notices.strict(),
-    }
+    output = None if job.output is None else str(job.output)
+    task: dict[str, Any] = {"name": job.step.name, "command": job.step.command, "words": job.words, "output": output}
+    task |= {"folder": folder, "resume": resume, "strict": notices.strict()}
     # -P: a folder of the user's that is called as a module of ours is not run.
     command = [sys.executable, "-P", "-m", PROGRAM]
     environment = os.environ | dict.fromkeys(_THREADS, str(threads))
@@ -191,7 +185,5 @@ def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Cal
         try:
             return Ended(**json.loads(printed.readlines()[-1]))
         except (IndexError, TypeError, ValueError):
-            how = (
-                f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
-            )
-            return Ended(problem=f"{how}. Is there enough memory?" if code == -9 else f"{how}.", code=1)
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return Ended(problem=f"its process {how}.{' Is there enough memory?' if code == -9 else ''}", code=1)

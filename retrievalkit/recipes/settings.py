@@ -116,11 +116,10 @@ def _value(node: yaml.Node, file: str, left: Iterator[int]) -> Any:
     section = Section(Place(file, node.start_mark.line + 1))
     for key_node, value_node in node.value:
         key, line = key_node.value, key_node.start_mark.line + 1
-        if key_node.id != "scalar":
+        if key_node.id != "scalar" or key in section:
             msg = "a key of a mapping is not a plain name. Write it as text."
-            raise DataError(msg, file=file, line=line)
-        if key in section:
-            msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
+            if key_node.id == "scalar":
+                msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
             raise DataError(msg, file=file, line=line)
         section[key], section.places[key] = _value(value_node, file, left), Place(file, line)
     return section

@@ -56,14 +56,15 @@ class State:
             do = "Remove it and the outputs of the steps, or choose another --output."
             content = storage.read_json(path, _Content, do=do)
             self.steps = content["steps"]
-            if (name := content["recipe"]) != recipe.name:
-                msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
-                raise ArtifactError(msg)
+            if (name := content["recipe"]) == recipe.name:
+                return
+            msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
         elif folder.is_dir() and any(folder.iterdir()):
             msg = f"output folder '{folder}' exists already, and holds no run of a recipe. Choose another --output."
-            raise ArtifactError(msg)
         else:
             storage.check_output(folder)
+            return
+        raise ArtifactError(msg)
 
     def key(self, job: Job) -> str:
         """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""

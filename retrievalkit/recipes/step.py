@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from retrievalkit.errors import DataError, UnknownNameError
 from retrievalkit.recipes.settings import NOWHERE, Place, Section, flatten
@@ -62,9 +62,10 @@ class Step:
         names = ((option, name) for option, value in self.options.items() for name in variables(value))
         return [(option, name) for option, name in names if not name.startswith(_STEP)]
 
-    def error(self, problem: str, option: str = "") -> DataError:
-        """An error about this step, or one of its options."""
-        return DataError(f"step '{self.name}': {problem}", **self.places.get(option, self.place)._asdict())
+    def fail(self, problem: str, option: str = "") -> NoReturn:
+        """Raise an error about this step, or one of its options."""
+        msg = f"step '{self.name}': {problem}"
+        raise DataError(msg, **self.places.get(option, self.place)._asdict()) from None
 
     def filled(self, values: Values) -> Step:
         """The step with values in place of their names."""
@@ -189,14 +190,12 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
         opened.append(step.name)
         for option, name in step.mentioned():
             if name not in known:
-                raise step.error(str(UnknownNameError("step", name, known)), option)
+                step.fail(str(UnknownNameError("step", name, known)), option)
             if known[name].output is None:
-                msg = f"step '{name}' has no output. Give it one."
-                raise step.error(msg, option)
+                step.fail(f"step '{name}' has no output. Give it one.", option)
             if name in opened:
                 circle = " -> ".join([*opened[opened.index(name) :], name])
-                msg = f"it reads its own output ({circle})."
-                raise step.error(msg, option)
+                step.fail(f"it reads its own output ({circle}).", option)
             if name not in ordered:
                 visit(known[name])
         ordered[opened.pop()] = step

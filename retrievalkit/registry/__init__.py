@@ -73,12 +73,8 @@ DISTRIBUTIONS = {
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
 _BASES = {
-    "filter": "Filter",
-    "fusion": "FusionMethod",
-    "metric": "Metric",
-    "reranker": "Reranker",
-    "workers": "Workers",
-}
+    "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker", "workers": "Workers",
+}  # fmt: skip
 """The class of `retrievalkit.contracts` that a component has to extend, for kinds whose methods have defaults."""
 _SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 
@@ -285,25 +281,21 @@ def _register(
     pattern, style = _NAMES.get(kind, _SNAKE_CASE)
     if not isinstance(name, str) or not re.fullmatch(pattern, name):
         msg = f"the {kind} name {name!r} is not {style}"
-        raise PluginError(msg)
-    if not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
+    elif not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
         msg = f"the target {target!r} of {kind} '{name}' is not an import string like 'package.module:Class'"
-        raise PluginError(msg)
-    if any((one.kind, one.name) == (kind, name) for one in plugin.components):
+    elif any((one.kind, one.name) == (kind, name) for one in plugin.components):
         msg = f"it registers the {kind} '{name}' twice"
-        raise PluginError(msg)
-    if kind == "command":
-        if name in hookspecs.BUILT_IN_COMMANDS:
-            msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
-            raise PluginError(msg)
-        if not help:
-            msg = f"the command '{name}' has no help text: register(..., help=\"One sentence.\")"
-            raise PluginError(msg)
-        if group not in hookspecs.COMMAND_GROUPS:
-            hint = f"It is the group of the command '{name}'."
-            raise UnknownNameError("command group", group, hookspecs.COMMAND_GROUPS, hint=hint)
-    owner = plugin.name, plugin.distribution, plugin.version
-    plugin.components.append(Component(kind, name, target, *owner, help, group))
+    elif kind == "command" and name in hookspecs.BUILT_IN_COMMANDS:
+        msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
+    elif kind == "command" and not help:
+        msg = f"the command '{name}' has no help text: register(..., help=\"One sentence.\")"
+    else:
+        if kind == "command":
+            check_choice("command group", group, hookspecs.COMMAND_GROUPS)
+        owner = plugin.name, plugin.distribution, plugin.version
+        plugin.components.append(Component(kind, name, target, *owner, help, group))
+        return
+    raise PluginError(msg)
 
 
 @cache
@@ -316,7 +308,8 @@ def default_registry() -> Registry:
         registry.add(Plugin(entry_point.name, distribution, version), entry_point.load)
     while _loaded_files:  # loaded by an earlier registry of this process
         sys.modules.pop(_loaded_files.pop(), None)
-    for path in _plugin_files():
+    parts = re.split(rf"[,{re.escape(os.pathsep)}]", os.environ.get("RKIT_PLUGIN_FILES", ""))
+    for path in map(Path, filter(None, dict.fromkeys(part.strip() for part in parts))):
         registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
     return registry
 
@@ -356,35 +349,26 @@ def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
     return found[0][1], found[1][1]
 
 
-def _plugin_files() -> list[Path]:
-    parts = re.split(rf"[,{re.escape(os.pathsep)}]", os.environ.get("RKIT_PLUGIN_FILES", ""))
-    return [Path(part) for part in dict.fromkeys(part.strip() for part in parts) if part]
-
-
 def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a file."
-        raise PluginError(msg)
-    if not path.stem.isidentifier():
-        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is no name of a Python module. Rename the file."
-        raise PluginError(msg)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a Python file."
-        raise PluginError(msg)
-    if other := _other_module(path):
-        msg = f"RKIT_PLUGIN_FILES names '{path}', and {other} has the module name '{path.stem}' too. Rename the file."
-        raise PluginError(msg)
-    module = importlib.util.module_from_spec(spec)
-    # Under its stem, so that the file's import strings ("my_pooler:MyPooler") find it.
-    sys.modules[path.stem] = module
-    _loaded_files.append(path.stem)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return module
+    if not path.is_file() or spec is None or spec.loader is None:
+        problem = "which is not a file that Python can import."
+    elif not path.stem.isidentifier():
+        problem = f"and '{path.stem}' is no name of a Python module. Rename the file."
+    elif other := _other_module(path):
+        problem = f"and {other} has the module name '{path.stem}' too. Rename the file."
+    else:
+        # Under its stem, so that the file's import strings ("my_pooler:MyPooler") find it.
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        _loaded_files.append(path.stem)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[path.stem]
+            raise
+        return module
+    msg = f"RKIT_PLUGIN_FILES names '{path}', {problem}"
+    raise PluginError(msg)
 
 
 def _other_module(path: Path) -> str | None:
@@ -452,10 +436,5 @@ def describe(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     found = component(kind, name)
     component_class = found.load()
     defaults = {one.name: one.default for one in options(component_class).values() if not one.required}
-    checked = check_options(f"{kind} '{name}'", component_class, given)
-    return {
-        "name": name,
-        "options": defaults | checked,
-        "distribution": found.distribution,
-        "version": found.version,
-    }
+    values = defaults | check_options(f"{kind} '{name}'", component_class, given)
+    return {"name": name, "options": values, "distribution": found.distribution, "version": found.version}

@@ -148,16 +148,15 @@ def _keywords(arguments: str) -> dict[str, Any] | None:
         call = ast.parse(f"_{arguments}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None
-        given = {one.arg: _literal(one.value) for one in call.keywords}
+        given = {
+            one.arg: one.value.id if isinstance(one.value, ast.Name) else ast.literal_eval(one.value)
+            for one in call.keywords
+        }
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
     if None in given or len(given) < len(call.keywords):
         return None
     return {str(name): value for name, value in given.items()}
-
-
-def _literal(value: ast.expr) -> Any:
-    return value.id if isinstance(value, ast.Name) else ast.literal_eval(value)
 
 
 def _readings(annotation: Any, value: Any) -> Iterator[Any]:

@@ -41,7 +41,6 @@ def materials(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.fixture(scope="session")
 def commands(materials, tiny_model, tiny_collection):
-    """Name -> a command that writes, without its output."""
     corpus, queries, data = tiny_collection.corpus, tiny_collection.queries, tiny_collection.folder
     at = materials
     training = ("--model", tiny_model, "--corpus", corpus, *TRAIN)
@@ -54,15 +53,7 @@ def commands(materials, tiny_model, tiny_collection):
         "pretrain": ("pretrain", *training, "--pretrainer", "mlm"),
         "rerank train": ("rerank", "train", *training, "--examples", at / "train.jsonl"),
         "rerank apply": (
-            "rerank",
-            "apply",
-            at / "reranker",
-            "--run",
-            at / "a.trec",
-            "--queries",
-            queries,
-            "--corpus",
-            corpus,
+            *("rerank", "apply", at / "reranker", "--run", at / "a.trec", "--queries", queries, "--corpus", corpus),
         ),
         "mine-negatives": ("mine-negatives", "--from", at / "b.trec", "--corpus", corpus, "--examples", data),
         "search": ("search", at / "flat", "--queries", queries),

@@ -34,7 +34,6 @@ print("\\n" + json.dumps(sorted(sys.modules)))
 
 
 def modules_after(arguments):
-    """The modules that a command has imported at its end, and those that they lie in."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(arguments=arguments)], capture_output=True, text=True, check=False
     )
@@ -84,7 +83,6 @@ def test_a_search_of_texts_imports_no_torch():
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory, tiny_model, tiny_collection):
-    """An index of vectors."""
     folder = tmp_path_factory.mktemp("cold")
     vectors, made = str(folder / "vectors"), str(folder / "index")
     words = [tiny_model, str(tiny_collection.corpus), "--pooler", "mean", "--output", vectors]

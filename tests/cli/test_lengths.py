@@ -6,6 +6,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from forked_commands import content
 from retrievalkit import storage
 from retrievalkit.cli.main import main
 from retrievalkit.data.corpus import open_corpus
@@ -33,7 +34,6 @@ def rkit(*words, code=0):
 
 
 def best(tiny_model, collection, **lengths):
-    """Query -> the best passage with those lengths, by brute force."""
     retriever = Retriever.create(tiny_model, pooler="mean", encoder_options=lengths).eval()
     corpus, queries = list(open_corpus(collection.corpus)), read_queries(collection.queries)
     documents = retriever.encode([(one.title, one.text) for one in corpus], "document")
@@ -46,82 +46,70 @@ def firsts(run):
 
 
 def searched(checkpoint, collection, folder, *, encode=(), search=()):
-    """The first hit of each query after encode, index and search, with settings of encode and of search."""
     rkit("encode", checkpoint, collection.corpus, "-o", folder / "vectors", "--precision", "fp32", *encode)
     rkit("index", folder / "vectors", "-o", folder / "index")
     rkit("search", folder / "index", "--queries", collection.queries, "--k", 1, "-o", folder / "run.trec", *search)
     return firsts(folder / "run.trec")
 
 
+def lengths(side, number):
+    return ("--set", f"encoder.{side}_length={number}")
+
+
+@pytest.mark.parametrize(
+    ("model", "encode", "search", "expected"),
+    [
+        ("checkpoint", (), (), SHORT),
+        ("checkpoint", lengths("document", 40), lengths("query", 30), {"query_length": 30, "document_length": 40}),
+        ("untrained", ("--pooler", "mean", *lengths("query", 4)), lengths("query", 30), {"query_length": 30}),
+    ],
+)
 def test_lengths_of_encode_and_search_are_those_of_a_model_made_with_them(
-    checkpoint, tiny_model, tiny_collection, tmp_path
+    model, encode, search, expected, checkpoint, tiny_model, tiny_collection, tmp_path
 ):
-    short = searched(checkpoint, tiny_collection, tmp_path / "short")
-    assert short == best(tiny_model, tiny_collection, **SHORT)
-    settings = {"encode": ("--set", "encoder.document_length=40"), "search": ("--set", "encoder.query_length=30")}
-    long = searched(checkpoint, tiny_collection, tmp_path / "long", **settings)
-    assert long == best(tiny_model, tiny_collection, query_length=30, document_length=40)
-    assert long != short
+    model = checkpoint if model == "checkpoint" else tiny_model
+    run = searched(model, tiny_collection, tmp_path, encode=encode, search=search)
+    assert run == best(tiny_model, tiny_collection, **expected)
 
 
 def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint, tiny_model, tiny_collection, tmp_path):
-    both = ("--set", "encoder.document_length=40", "--set", "encoder.query_length=30")
+    both = (*lengths("document", 40), *lengths("query", 30))
     found = searched(checkpoint, tiny_collection, tmp_path, encode=both)
     assert found == best(tiny_model, tiny_collection, query_length=30, document_length=40)
+    assert found != best(tiny_model, tiny_collection, **SHORT)
     for folder in ("vectors", "index"):
         entry = storage.read_manifest(tmp_path / folder)["checkpoint"]
         assert entry["encoder_options"] == {"document_length": 40, "query_length": 30}
         assert entry["fingerprint"] == Retriever.load(checkpoint).fingerprint
+    # Another length is not resumed from the vectors of this one.
+    assert storage.read_manifest(tmp_path / "vectors")["inputs"]["checkpoint"]["encoder_options"] == {
+        "document_length": 40,
+        "query_length": 30,
+    }
     again = ("--queries", tiny_collection.queries, "--k", 1, "-o", tmp_path / "again.trec")
-    rkit("search", tmp_path / "index", *again, "--set", "encoder.query_length=4")
+    rkit("search", tmp_path / "index", *again, *lengths("query", 4))
     assert firsts(tmp_path / "again.trec") == best(tiny_model, tiny_collection, query_length=4, document_length=40)
 
 
 @pytest.mark.precision
 def test_a_length_that_is_the_checkpoints_own_changes_no_byte(checkpoint, tiny_collection, tmp_path):
-    for name, settings in (("as it is", ()), ("said", ("--set", "encoder.document_length=6"))):
+    for name, settings in (("as it is", ()), ("named", lengths("document", 6))):
         rkit("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / name, *settings)
-    files = sorted(path.name for path in (tmp_path / "as it is").iterdir())
-    assert "manifest.json" in files
-    assert all((tmp_path / "as it is" / name).read_bytes() == (tmp_path / "said" / name).read_bytes() for name in files)
-
-
-@pytest.mark.precision
-def test_vectors_of_another_length_are_not_taken_for_the_ones_left_by_a_kill(checkpoint, tiny_collection, tmp_path):
-    inputs = []
-    for length in (20, 40):
-        rkit(
-            *("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / str(length)),
-            *("--set", f"encoder.document_length={length}"),
-        )
-        inputs.append(storage.read_manifest(tmp_path / str(length))["inputs"]["checkpoint"])
-    assert [entry["encoder_options"] for entry in inputs] == [{"document_length": 20}, {"document_length": 40}]
-
-
-def test_an_untrained_model_takes_another_query_length_too(tiny_model, tiny_collection, tmp_path):
-    encode = ("--pooler", "mean", "--set", "encoder.query_length=4")
-    settings = {"encode": encode, "search": ("--set", "encoder.query_length=30")}
-    assert searched(tiny_model, tiny_collection, tmp_path, **settings) == best(
-        tiny_model, tiny_collection, query_length=30
-    )
+    assert content(tmp_path / "as it is") == content(tmp_path / "named")
 
 
 def test_two_indexes_of_a_checkpoint_with_different_query_lengths_are_fused(
     checkpoint, tiny_model, tiny_collection, tmp_path
 ):
-    for length in (4, 30):
-        searched(
-            checkpoint, tiny_collection, tmp_path / str(length), encode=("--set", f"encoder.query_length={length}")
-        )
-    places = [tmp_path / "4" / "index", tmp_path / "30" / "index"]
-    rkit("search", *places, "--fusion", "sum", "--queries", tiny_collection.queries, "-o", tmp_path / "run.trec")
-    query = read_queries(tiny_collection.queries)[0]
+    query, corpus = read_queries(tiny_collection.queries)[0], list(open_corpus(tiny_collection.corpus))
     parts = []
     for length in (4, 30):
+        searched(checkpoint, tiny_collection, tmp_path / str(length), encode=lengths("query", length))
         retriever = Retriever.create(tiny_model, pooler="mean", encoder_options=SHORT | {"query_length": length}).eval()
-        corpus = list(open_corpus(tiny_collection.corpus))
         documents = retriever.encode([(one.title, one.text) for one in corpus], "document")
         parts.append(scores(retriever.encode([("", query.text)], "query"), documents)[0])
+    places = [tmp_path / "4" / "index", tmp_path / "30" / "index"]
+    rkit("search", *places, "--fusion", "sum", "--queries", tiny_collection.queries, "-o", tmp_path / "run.trec")
     assert not torch.allclose(*parts)
     assert open_run(tmp_path / "run.trec")[query.id][0][1] == pytest.approx(float(sum(parts).max()), abs=1e-4)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import resource
 
 import pytest
@@ -50,34 +52,31 @@ def test_a_file_that_cannot_be_written_is_a_message_and_the_next_command_is_whol
     assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
 
 
+def full():
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def unreadable():
+    original = pathlib.Path.open
+
+    def refuse(self, *rest, **options):
+        if self.name == "corpus.jsonl":
+            raise PermissionError(13, "Permission denied", str(self))
+        return original(self, *rest, **options)
+
+    pathlib.Path.open = refuse
+
+
 @forks
-def test_standard_output_that_is_full_is_named(commands, tmp_path):
-    def full():
-        import os
-
-        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-
-    ended = rkit(*commands["search"], folder=tmp_path, prepare=full)
-    assert ended.code == 1
-    assert ended.err.startswith("Error: cannot write standard output: the disk is full.")
-    assert ended.err.count("\n") == 1
-
-
-@forks
-def test_a_file_that_cannot_be_read_is_not_said_to_be_unwritable(commands, tmp_path, monkeypatch):
-    def unreadable():
-        import pathlib
-
-        original = pathlib.Path.open
-
-        def refuse(self, *rest, **options):
-            if self.name == "corpus.jsonl":
-                raise PermissionError(13, "Permission denied", str(self))
-            return original(self, *rest, **options)
-
-        pathlib.Path.open = refuse
-
-    ended = rkit(*complete(commands["encode"], "out"), folder=tmp_path, prepare=unreadable)
-    assert ended.code == 2
-    assert "Error: cannot read '" in ended.err
-    assert "write" not in ended.err
+@pytest.mark.parametrize(
+    ("name", "prepare", "code", "message"),
+    [
+        ("search", full, 1, "Error: cannot write standard output: the disk is full."),
+        ("encode", unreadable, 2, "Error: cannot read '"),
+    ],
+)
+def test_a_full_standard_output_and_an_unreadable_file_are_named(commands, tmp_path, name, prepare, code, message):
+    words = commands[name] if prepare is full else complete(commands[name], "out")
+    ended = rkit(*words, folder=tmp_path, prepare=prepare)
+    assert (ended.code, ended.err.count("\n")) == (code, 1)
+    assert ended.err.startswith(message)

@@ -27,7 +27,6 @@ def waiting():
 
 
 def computing():
-    """Compute in a library that does not return."""
     import torch
 
     from retrievalkit.data.vectors import VectorWriter
@@ -50,30 +49,30 @@ def started(words, folder, prepare):
     return command
 
 
+KEPT = "; what was finished is kept: run the same command again to go on from there.\n"
+
+
+def second():
+    os.environ["RANK"] = "1"
+    waiting()
+
+
 @forks
 @pytest.mark.parametrize(
-    ("number", "code", "how"),
-    [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated"), (signal.SIGHUP, 129, "Terminated")],
+    ("prepare", "number", "code", "printed"),
+    [
+        (waiting, signal.SIGINT, 130, f"Interrupted{KEPT}"),
+        (waiting, signal.SIGTERM, 143, f"Terminated{KEPT}"),
+        (waiting, signal.SIGHUP, 129, f"Terminated{KEPT}"),
+        (second, signal.SIGINT, 130, ""),  # of several processes the main one prints
+    ],
 )
-def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tmp_path, number, code, how):
-    command = started(complete(commands["encode"], "out"), tmp_path, waiting)
+def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tmp_path, prepare, number, code, printed):
+    command = started(complete(commands["encode"], "out"), tmp_path, prepare)
     os.kill(command.process.pid, number)
     ended = command.end(90)
-    assert ended.code == code
-    assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
+    assert (ended.code, ended.err) == (code, printed)
     assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "ready"]
-
-
-@forks
-def test_of_several_processes_the_main_one_says_that_they_were_interrupted(commands, tmp_path):
-    def second():
-        os.environ["RANK"] = "1"
-        waiting()
-
-    command = started(complete(commands["encode"], "out"), tmp_path, second)
-    os.kill(command.process.pid, signal.SIGINT)
-    ended = command.end(90)
-    assert (ended.code, ended.err.strip()) == (130, "")
 
 
 def dropped(number):
@@ -126,8 +125,7 @@ def test_an_interruption_is_not_lost(commands, tmp_path, event, number, code, ho
         VectorWriter.finish = lambda self: event(number)
 
     ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=prepare).end(20)
-    assert ended.code == code
-    assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
+    assert (ended.code, ended.err) == (code, how + KEPT)
     assert (tmp_path / "imported").exists() == (event is importing)
 
 

@@ -24,7 +24,6 @@ from retrievalkit.registry.component_options import options
 
 
 def declared(group):
-    """All commands that are derived from a declaration."""
     for one in group.commands.values():
         if isinstance(one, click.Group):
             yield from declared(one)
@@ -65,7 +64,6 @@ def count(options: CountOptions) -> Counted:
 
 
 def test_a_new_option_is_a_field_and_nothing_else():
-    """The function, its signature, the flag, the help with its default and `--json` follow."""
     assert count("a bb", least=2).count == 1
     assert {*inspect.signature(count).parameters} == {"words", "least", "strict"}
     run = CliRunner().invoke(DerivedCommand(count), ["--words", "a bb ccc", "--least", "2"])
@@ -103,11 +101,20 @@ def test_a_wrong_argument_is_refused(given, words):
         count()
 
 
-def test_settings_name_the_options_of_the_command_and_of_its_components():
-    assert rk.train.settings({"epochs": "2", "pooler": {"layers": "4,6"}}) == {
-        "epochs": 2,
-        "pooler_options": {"layers": "4,6"},
-    }
+@pytest.mark.parametrize(
+    ("function", "given", "expected"),
+    [
+        (rk.train, {"epochs": "2", "pooler": {"layers": "4,6"}}, {"epochs": 2, "pooler_options": {"layers": "4,6"}}),
+        # Settings without a section are options of the command or of the component that takes them.
+        (
+            rk.index,
+            {"block": 3, "indexer": {"k": 4}, "shards": "2"},
+            {"indexer_options": {"block": 3, "k": 4}, "shards": 2},
+        ),
+    ],
+)
+def test_settings_name_the_options_of_the_command_and_of_its_components(function, given, expected):
+    assert function.settings(given) == expected
     with pytest.raises(OptionError, match="did you mean 'epochs'"):
         rk.train.settings({"epoch": 1})
 
@@ -120,38 +127,57 @@ class ManyOptions(CommandOptions):
         texts: The texts.
         kinds: Kinds of words; given several times, they add up.
         lengths: Lengths of words; given several times, they add up.
+        weights: A number for each text.
+        as_json: Print JSON.
+        named_options: Options of some texts, by their names.
     """
 
-    texts: Annotated[tuple[str, ...], Argument(several=True)]
+    texts: Annotated[tuple[str, ...], Argument(several=True), Flag(metavar="TEXT...")]
     _: KW_ONLY
     kinds: str | Sequence[str] = "noun"
     lengths: Sequence[int] = ()
+    weights: str | Sequence[float] | None = None
+    as_json: Annotated[bool, Flag(("--json",))] = False
+    named_options: Annotated[Mapping[str, Any], Rest(sections=True)] = field(default_factory=dict)
 
 
-def test_options_that_take_several_values_and_notes():
-    """A positional option takes all words, a flag adds up; a result's notes stay out of standard output."""
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["a"], {}),
+        (
+            ["b", "--kinds", "noun verb", "--kinds", "f(x=1, y=2)", "--lengths", "4", "--lengths", "8"],
+            {"kinds": ["noun verb", "f(x=1, y=2)"], "lengths": [4, 8]},
+        ),
+        # A flag wins over a setting; sections without a field are kept together.
+        (
+            ["b", "--weights", "0.3,0.7", "--json", "--set", "b.k=1", "--set", "weights=5"],
+            {"weights": "0.3,0.7", "as_json": True, "named_options": {"b": {"k": 1}}},
+        ),
+    ],
+)
+def test_a_positional_option_takes_all_words_a_flag_adds_up_and_settings_have_sections(words, expected):
+    """A command whose function returns nothing prints by itself."""
     seen = []
+    many = command("many", ManyOptions)(seen.append)
+    run = CliRunner().invoke(DerivedCommand(many), ["a", *words])
+    assert (run.exit_code, run.output) == (0, "")
+    (options,) = seen
+    assert vars(options) == vars(ManyOptions(("a", *words[:1]), **expected))
+    shown = CliRunner().invoke(DerivedCommand(many), ["--help"]).output
+    assert "TEXT..." in shown
+    assert "The texts." in shown
 
-    @command("many", ManyOptions)
-    def many(options: ManyOptions) -> Counted:
-        seen.append((options.texts, options.kinds, [*options.lengths]))
-        counted = Counted(len(options.texts))
+
+def test_notes_of_a_result_stay_out_of_standard_output():
+    @command("noted", CountOptions)
+    def noted(options: CountOptions) -> Counted:
+        counted = Counted(options.least)
         counted.notes = ["there are few."]
         return counted
 
-    words = ["a", "b", "--kinds", "noun verb", "--kinds", "f(x=1, y=2)", "--lengths", "4", "--lengths", "8"]
-    run = CliRunner().invoke(DerivedCommand(many), words)
-    assert (run.stdout, run.stderr) == ("2 words\n", "Note: there are few.\n")
-    CliRunner().invoke(DerivedCommand(many), ["a", "--json"])
-    assert seen == [(("a", "b"), ["noun verb", "f(x=1, y=2)"], [4, 8]), (("a",), "noun", [])]
-    assert "The texts." in CliRunner().invoke(DerivedCommand(many), ["--help"]).output
-
-
-def test_settings_without_a_section_go_to_the_component_that_takes_them():
-    assert rk.index.settings({"block": 3, "indexer": {"k": 4}, "shards": "2"}) == {
-        "indexer_options": {"block": 3, "k": 4},
-        "shards": 2,
-    }
+    run = CliRunner().invoke(DerivedCommand(noted), ["--words", "a"])
+    assert (run.stdout, run.stderr) == ("1 words\n", "Note: there are few.\n")
 
 
 def test_a_method_has_the_fields_of_its_options_as_keywords():
@@ -176,41 +202,6 @@ def test_a_method_has_the_fields_of_its_options_as_keywords():
         Counter().count("a", leest=1)
 
 
-def test_a_flag_wins_over_a_setting():
-    seen = []
-    watched = command("watched", CountOptions)(lambda options: seen.append(options.least) or Counted(0))
-    run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a", "--least", "3", "--set", "least=5"])
-    assert (run.exit_code, seen) == (0, [3])
-
-
-@dataclass(frozen=True)
-class FirstOptions(CommandOptions):
-    """Options of `first`.
-
-    Args:
-        places: The places.
-        weights: A number for each place.
-        as_json: Print JSON.
-        named_options: Options of some places, by their names.
-    """
-
-    places: Annotated[tuple[str, ...], Argument(several=True), Flag(metavar="PLACE...")]
-    _: KW_ONLY
-    weights: str | Sequence[float] | None = None
-    as_json: Annotated[bool, Flag(("--json",))] = False
-    named_options: Annotated[Mapping[str, Any], Rest(sections=True)] = field(default_factory=dict)
-
-
-def test_sections_without_a_field_numbers_with_commas_and_a_command_that_prints_by_itself():
-    seen = []
-    first = command("first", FirstOptions)(seen.append)
-    words = ["a", "b", "--weights", "0.3,0.7", "--json", "--set", "b.k=1"]
-    run = CliRunner().invoke(DerivedCommand(first), words)
-    assert (run.exit_code, run.output) == (0, "")
-    assert seen == [FirstOptions(("a", "b"), weights="0.3,0.7", as_json=True, named_options={"b": {"k": 1}})]
-    assert "PLACE..." in CliRunner().invoke(DerivedCommand(first), ["--help"]).output
-
-
 MISTYPED = """
 import retrievalkit as rk
 
@@ -230,7 +221,6 @@ rk.rerank("m", "run", precison="fp32")
 
 @pytest.mark.slow
 def test_a_type_checker_refuses_each_mistyped_keyword(tmp_path):
-    """And nothing else: the declarations give the functions their signatures."""
     (tmp_path / "mistyped.py").write_text(MISTYPED)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), "mistyped.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -5,7 +5,7 @@ import json
 import pytest
 import retrievalkit_testing as testing
 
-from paper_settings import load
+from paper_settings import PAPERS, load, ours
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.recipes import recipe
@@ -62,6 +62,40 @@ def test_a_small_table_has_the_references_of_its_table(name):
     known = {row.name: row.expected for row in large.rows}
     for row in load(name).rows:
         assert row.expected == {key: value for key, value in known[row.name].items() if key[0] == "figures"}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_recipe_has_the_hyper_parameters_of_its_paper(name):
+    recipe = load(name)
+    for step, settings in PAPERS[name].items():
+        found = ours(recipe, step)
+        assert found, step
+        for setting, paper in settings.items():
+            mine = {one.get(setting) for one in found}
+            assert mine == (paper if isinstance(paper, set) else {paper}), f"{step}: {setting}"
+
+
+def test_every_table_of_a_paper_has_its_hyper_parameters_listed():
+    folders = ("mlr/table", "aggretriever/table", "mvr/table", "cotmae/table")
+    tables = {name for name in NAMES if name.startswith(folders)}
+    assert tables - PAPERS.keys() == set()
+
+
+def test_enough_negatives_are_left_when_positives_are_taken_out():
+    for mined in ours(load("mlr/table4"), "mined"):
+        assert mined["depth"] > mined["negatives"] == 100
+
+
+def test_beir_5_are_the_five_sets_of_aggretriever_and_14_and_15_count_cqadupstack_as_one():
+    rows = {row.name: row for row in load("beir5").rows}
+    assert rows["beir5"].of == ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact")
+    fourteen, fifteen = (
+        {row.name.rpartition("-")[2]: row.of for row in load(name).rows if row.of} for name in ("beir", "mlr/table5")
+    )
+    assert len(fourteen["cqadupstack"]) == len(fifteen["cqadupstack"]) == 12
+    assert (len(fourteen["beir14"]), len(fifteen["beir15"])) == (14, 15)
+    other = {one.rpartition("-")[2] for one in fifteen["beir15"]} ^ set(fourteen["beir14"])
+    assert other == {"arguana", "quora", "trec_news", "robust04", "bioasq"}
 
 
 def test_each_recipe_is_in_the_readme():

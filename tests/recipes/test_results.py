@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from retrievalkit import storage
+from retrievalkit.recipes.outcome import read_figures, read_per_query
 from retrievalkit.recipes.recipe import Recipe, Row
 from retrievalkit.recipes.results import tabulate
 from retrievalkit.recipes.step import Step
@@ -84,21 +86,14 @@ def test_rows_that_are_not_done_yet_are_left_out():
     figures = {"a": {"RR": 0.1}, "dl": {"nDCG": 0.2}}
     seconds = dict.fromkeys(("a", "b", "dl"), 1.0)
     assert [row.name for row in tabulate(recipe, figures, seconds).rows] == ["a"]
-    assert tabulate(recipe, figures, seconds).text().splitlines()[0].split() == [
-        "variant",
-        "f",
-        "RR",
-        "dl",
-        "nDCG",
-        "seconds",
-    ]
+    heading = ["variant", "f", "RR", "dl", "nDCG", "seconds"]
+    assert tabulate(recipe, figures, seconds).text().splitlines()[0].split() == heading
     both = tabulate(recipe, {**figures, "b": {"R": 0.3}}, seconds)
     assert both.text().splitlines()[2].split() == ["b", "0.2000", "0.3000", "2", "Paper", "b"]
     assert tabulate(recipe, {}, {}).rows == []
 
 
 def two_rows(ours, queries):
-    """A table of a baseline and one row, with the figures of each seed and the values of each query."""
     steps = tuple(Step(name, "evaluate", {}) for names in ours.values() for name in names)
     rows = tuple(
         Row(row, row, {seed: {"f": name} for seed, name in enumerate(names, 1)}, {("f", "RR"): reference})
@@ -168,12 +163,6 @@ def test_a_mean_counts_each_of_its_rows_the_same():
     assert "Difference to the row of 'a' of the same set" in table.text()
 
 
-def test_the_weighted_values_of_queries_have_the_mean_of_the_rows():
-    base, new = (row.cells["RR"] for row in tabulate(*rows_of_sets()).rows if row.name in ("a-m", "b-m"))
-    for cell in (base, new):
-        assert sum(cell.queries.values()) / len(cell.queries) == pytest.approx(cell.mean)
-
-
 def test_a_mean_waits_for_all_of_its_rows():
     recipe, figures, seconds, per_query = rows_of_sets()
     figures.pop("b-y")
@@ -186,3 +175,18 @@ def test_a_mean_of_means_is_the_mean_of_their_figures():
     found = tabulate(replace(recipe, rows=rows), figures, seconds, per_query).rows[-1].cells["RR"]
     assert found.mean == pytest.approx((0.25 + 1) / 2)
     assert sum(found.queries.values()) / len(found.queries) == pytest.approx(found.mean)
+
+
+def test_the_figures_of_an_analysis_are_those_that_are_no_counts(tmp_path):
+    for kind in ("analysis", "vectors"):
+        with storage.write_folder(tmp_path / kind) as staging:
+            content = {"local_variation": 0.2, "perplexity": 3.0, "pairs": 7, "options": {"temperature": 1.0}}
+            storage.write_json(staging / "analysis.json", content)
+            lines = [("q1", 0.5, 0), ("q2", 0.2, 1), ("q2", 0.6, 1), ("q3", None, 0)]
+            shown = [{"query_id": query, "view": view, "local_variation": value} for query, value, view in lines]
+            (staging / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in shown))
+            storage.write_manifest(staging, kind, command="x", options={}, inputs={}, counts={})
+    assert read_per_query(tmp_path / "analysis") == {"local_variation": {"q1": 0.5, "q2": 0.4}}
+    assert read_per_query(tmp_path / "vectors") == {}
+    assert read_figures(tmp_path / "analysis") == {"local_variation": 0.2, "perplexity": 3.0}
+    assert read_figures(tmp_path / "vectors") == {}

@@ -51,7 +51,6 @@ FIGURES = 'evaluate\n    with: {run: "${steps.train}", json: true}\n    output: 
 
 @pytest.fixture
 def calls():
-    """What the commands were called with."""
     return []
 
 
@@ -106,6 +105,7 @@ def cli(calls):
             storage.write_manifest(staging, "index", command="build", options={})
 
     def build(options) -> None:
+        assert trust.in_recipe()
         calls.append(("build", options.source, tuple(options.name), options.fast, options.overwrite))
         if options.fail:
             click.echo("\n".join(f"line {number}" for number in range(100)))
@@ -161,6 +161,7 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
     ]
     assert not any(one.skipped for one in results)
     assert results[2].figures == {"nDCG@10": 0.4}
+    assert not trust.in_recipe()
 
 
 def test_an_output_may_be_an_argument_of_the_command(start):
@@ -224,8 +225,7 @@ def test_the_folder_may_be_moved_and_force_runs_every_step(start, calls):
     calls.clear()
     Path("out").rename("elsewhere")
     second = start(output="elsewhere")
-    assert calls == []
-    assert all(one.skipped for one in second)
+    assert (calls, all(one.skipped for one in second)) == ([], True)
     assert [(one.seconds, one.figures) for one in second] == [(one.seconds, one.figures) for one in first]
     start(output="elsewhere", force=True)
     assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
@@ -270,6 +270,15 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
     calls.clear()
     start("epochs=5")
     assert calls[0][4] is False
+    calls.clear()
+    # The rows that are done are in the table.
+    cut_off = TABLE.replace("epochs: 20", "epochs: 13")
+    with pytest.raises(KeyboardInterrupt):
+        start(text=cut_off, output="table")
+    assert [row["variant"] for row in json.loads(Path("table/results.json").read_text())["rows"]] == ["short"]
+    calls.clear()
+    start(text=cut_off, output="table")
+    assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
 
 
 def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
@@ -299,17 +308,12 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
         (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
         ("name: [one, two]", "weight: heavy", 7, "weight cannot be 'heavy'"),
         # Nothing is written outside of the run's folder.
-        ('"${source}"', '"--output=/tmp/elsewhere"', 7, "would read as an option"),
         ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
-        ("output: index", "output: a/../../b", 8, "not inside the run's folder"),
-        ("output: index", "output: /tmp/elsewhere", 8, "not inside the run's folder"),
         ("command: build", "command: plugins new", 5, "unknown command 'plugins new'"),
-        ("command: build", "command: run", 5, "unknown command 'run'"),
     ],
 )
 def test_a_wrong_step_is_named_with_its_line_before_anything_runs(start, cli, calls, old, new, line, problem):
     cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
-    cli.add_command(cli.commands["build"], "run")
     assert old in COUNT
     with pytest.raises(DataError, match=rf"^recipe.yaml:{line}: .*{problem}"):
         start(text=COUNT.replace(old, new, 1))
@@ -330,26 +334,22 @@ def test_a_store_is_read_only_if_the_user_names_it(start, cli, calls, address):
     assert planned[0]["command_line"].startswith("rkit build s3://mine/corpus.jsonl ")
 
 
-def test_another_recipes_folder_is_left_alone(start):
-    start()
-    with pytest.raises(ArtifactError, match="belongs to the recipe 'count', not to 'recount'"):
-        start(text=COUNT.replace("name: count", "name: recount"))
+def test_another_recipes_folder_is_left_alone(start, calls):
+    start("epochs=1")
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("all of it")
+    before, done = Path("out", STATE).read_text(), len(calls)
+    with pytest.raises(ArtifactError, match="belongs to the recipe 'count', not to 'recount'"):
+        start(text=COUNT.replace("name: count", "name: recount"))
     with pytest.raises(ArtifactError, match=r"exists already, and holds no run of a recipe\. Choose another"):
         start(output="mine")
-    Path("out", STATE).write_text("{")
-    with pytest.raises(ArtifactError, match="is not valid JSON"):
-        start()
-
-
-def test_two_runs_do_not_write_into_one_folder(start, calls):
-    start("epochs=1")
-    before, done = Path("out", STATE).read_text(), len(calls)
     with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
         start("epochs=2")
     assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
     assert [one.skipped for one in start("epochs=2")] == [True, False, True]
+    Path("out", STATE).write_text("{")
+    with pytest.raises(ArtifactError, match="is not valid JSON"):
+        start()
 
 
 TABLE = (
@@ -382,13 +382,14 @@ def test_variants_share_steps_and_the_table_is_left_in_the_folder(start, calls, 
 
 
 def test_steps_are_shown_with_their_titles_and_times(start, capsys):
-    text = COUNT.replace("- name: train\n", "- name: train\n    title: 'Train ${epochs} epoch: to see'\n")
+    """A title cannot control the terminal."""
+    text = COUNT.replace("- name: train\n", '- name: train\n    title: "Train ${epochs} epoch\\e[2J: to see"\n')
     outcome = Outcome(start(text=text))
     out, shown = capsys.readouterr()
     assert out == ""
-    assert "[2/3] Train 1 epoch: to see\n" in shown
+    assert "[2/3] Train 1 epoch\\x1b[2J: to see\n" in shown
     assert Path("out/logs/train.log").read_text().startswith("$ rkit train --from out/index")
-    assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch$", outcome.summary, re.MULTILINE)
+    assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch", outcome.summary, re.MULTILINE)
     start(text=text)
     shown = capsys.readouterr().err
     assert shown == "[1-3/3] Unchanged, kept from the run before: index, train, figures\n"
@@ -404,16 +405,6 @@ def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
     assert [one.name for one in results if one.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
     assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
     assert "over the seeds 3, 4." in Path("out/results.md").read_text()
-
-
-def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
-    with pytest.raises(KeyboardInterrupt):
-        start(text=TABLE.replace("epochs: 20", "epochs: 13"))
-    found = json.loads(Path("out/results.json").read_text())
-    assert [row["variant"] for row in found["rows"]] == ["short"]
-    calls.clear()
-    start(text=TABLE.replace("epochs: 20", "epochs: 13"))
-    assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
 
 
 @pytest.mark.parametrize(
@@ -461,19 +452,6 @@ def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings)
     assert not Path("out").exists()
 
 
-def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
-    seen = []
-    build = cli.commands["build"].callback
-    cli.commands["build"].callback = lambda **options: (seen.append(trust.in_recipe()), build(**options))
-    start()
-    assert (seen, trust.in_recipe()) == ([True], False)
-
-
-def test_titles_of_a_recipe_cannot_control_the_terminal(start, capsys):
-    start(text=COUNT.replace("command: build", 'command: build\n    title: "a\\e[2Jb"', 1))
-    assert "a\\x1b[2Jb" in capsys.readouterr().err
-
-
 def test_all_that_is_missing_is_named_in_one_message():
     step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
     with pytest.raises(InputError) as caught:
@@ -492,33 +470,22 @@ def test_all_that_is_missing_is_named_in_one_message():
 # --- logs ---
 
 
-def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys):
+def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys, monkeypatch):
     log = StepLog(tmp_path, "near/train")
-    with log.collecting("rkit train", resume=False):
-        print("step 1")
-        print("a note", file=sys.stderr)
-        print("trained")
-        print()
-    assert log.path.read_text() == "$ rkit train\nstep 1\na note\ntrained\n\n"
-    assert log.path == tmp_path / "logs/near/train.log"
-    assert log.result == "trained"
-    assert log.tail(2) == ["a note", "trained"]
+    printed = "$ rkit train\nstep 1\na note\ntrained\n\n"
+    for resume, text in ((False, printed), (True, printed * 2), (False, printed)):  # a resumed step adds to its log
+        with log.collecting("rkit train", resume=resume):
+            print("step 1")
+            print("a note", file=sys.stderr)
+            print("trained\n")
+        assert (tmp_path / "logs/near/train.log").read_text() == text
+    assert (log.result, log.tail(2)) == ("trained", ["a note", "trained"])
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_keeps_standard_error(tmp_path, capsys, monkeypatch):
+    # A terminal keeps standard error.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
+    with log.collecting("rkit train", resume=False):
         print("50 %", file=sys.stderr)
     assert capsys.readouterr().err == "50 %\n"
-
-
-def test_a_resumed_step_adds_to_its_log(tmp_path):
-    log = StepLog(tmp_path, "train")
-    for resume, lines in ((False, 2), (True, 4), (False, 2)):
-        with log.collecting("rkit train", resume=resume):
-            print("trained")
-        assert len(log.path.read_text().splitlines()) == lines
 
 
 def test_a_logging_handler_made_during_a_step_can_be_used_after_it(tmp_path, capsys):

@@ -45,7 +45,6 @@ APART = "name: apart\nsteps:\n" + "".join(
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """A working folder; processes of steps find the command `write`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(rkit.commands, "write", stepping.write)
     monkeypatch.setattr(schedule, "PROGRAM", "stepping")
@@ -64,8 +63,6 @@ def journal():
 
 
 def without_seconds(path):
-    """The content of a JSON file less times, and less the folder's name."""
-
     def drop(value):
         if isinstance(value, dict):
             return {key: drop(one) for key, one in value.items() if "seconds" not in key}
@@ -161,7 +158,6 @@ def test_a_step_that_is_killed_is_a_failure():
 
 
 def children(process):
-    """The numbers of its processes."""
     return subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False).stdout.split()
 
 

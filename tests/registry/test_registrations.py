@@ -19,7 +19,7 @@ from retrievalkit.contracts import Judged
 from retrievalkit.errors import OptionError, PluginError
 from retrievalkit.evaluation.measures import IrMeasure, open_metric
 from retrievalkit.evaluation.metrics import per_query
-from retrievalkit.models.rerankers import open_reranker
+from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.recipes.files import find_recipe
 from retrievalkit.registry.component_options import read_call
 from retrievalkit.registry.registrations import METRICS
@@ -34,7 +34,6 @@ def file_of_the_guide(name):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, fresh_registry):
-    """Runs `rkit` in a folder with the guide's plugin, a collection and a run of it."""
     (tmp_path / "my_recipes").mkdir()
     for name in ("extras.py", "my_recipes/overlap.yaml"):
         (tmp_path / name).write_text(file_of_the_guide(name))
@@ -73,13 +72,7 @@ def test_a_plugins_reranker_fusion_and_metric_do_what_they_say(run, tmp_path):
     found = json.loads(well(run("evaluate", "run.trec", *line)).stdout)["metrics"]
     assert found["condensed@5"] == pytest.approx(5 / 42)  # of c0 to c4 each has a question, and finds nothing else
     assert found["condensed"] == pytest.approx(9 / 42)
-    well(run("run", "extras/overlap", "--output", "by-recipe"))
-    assert (tmp_path / "by-recipe" / "overlap.trec").read_bytes() == (tmp_path / "overlap.trec").read_bytes()
-
-
-def test_a_plugins_fusion_is_tuned(run, tmp_path):
-    """The file of weights names it with its options, and is read back; nothing is normalised."""
-    well(run(*RERANK, "--output", "overlap.trec"))
+    # The file of weights names the fusion with its options, and is read back; nothing is normalized.
     runs = ("search", "run.trec", "overlap.trec")
     tune = shlex.split("--fusion votes(top=3) --tune data/qrels/test.tsv --output weights.json")
     assert "votes(top=3)" in well(run(*runs, *tune)).output
@@ -89,32 +82,30 @@ def test_a_plugins_fusion_is_tuned(run, tmp_path):
     weights = ",".join(map(str, best["weights"]))
     well(run(*runs, "--fusion", "votes(top=3)", "--weights", weights, "--output", "same.trec"))
     assert (tmp_path / "tuned.trec").read_bytes() == (tmp_path / "same.trec").read_bytes()
+    well(run("run", "extras/overlap", "--output", "by-recipe"))
+    assert (tmp_path / "by-recipe" / "overlap.trec").read_bytes() == (tmp_path / "overlap.trec").read_bytes()
 
 
-def test_a_plugins_reranker_filters_negatives(run, tmp_path):
-    """As a cross-encoder does, by its score."""
-    mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --output mined.jsonl")
-    well(run(*mine, "--reranker", "overlap:lower", "--reranker-above", "2"))
-    audit = json.loads((tmp_path / "mined.jsonl.audit.json").read_text())
-    reasons = {shown["reason"] for one in audit["filters"] if one["name"] == "re-ranker" for shown in one["examples"]}
-    assert reasons
-    assert all(re.fullmatch(r"the re-ranker gives it [3-9], and the limit is 2", reason) for reason in reasons)
-
-
-def test_a_plugins_filter_is_in_the_audit_by_its_name(run, tmp_path):
-    """With its options; without filters of plugins the audit says nothing of them."""
+def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
+    """With their options; without filters of plugins the audit has no entry for them."""
     mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --depth 8")
-    well(run(*mine, "--output", "all.jsonl"))
-    assert "filters" not in json.loads((tmp_path / "all.jsonl.audit.json").read_text())["options"]
-    well(run(*mine, "--filter", "longer_than(words=30)", "--output", "some.jsonl"))
-    audit = json.loads((tmp_path / "some.jsonl.audit.json").read_text())
+
+    def audit_of(name, *words):
+        well(run(*mine, *words, "--output", name))
+        return json.loads((tmp_path / f"{name}.audit.json").read_text())
+
+    assert "filters" not in audit_of("all.jsonl")["options"]
+    audit = audit_of("some.jsonl", "--filter", "longer_than(words=30)")
     assert audit["options"]["filters"] == ["longer_than(words=30)"]
-    dropped = {one["name"]: one["dropped"] for one in audit["filters"]}
-    assert dropped["longer_than"] > 0
+    assert {one["name"]: one["dropped"] for one in audit["filters"]}["longer_than"] > 0
     lines = (tmp_path / "some.jsonl").read_text().splitlines()
     kept = {name for line in lines for name in json.loads(line)["negatives"]}
     texts = [json.loads(line) for line in (tmp_path / "data" / "corpus.jsonl").read_text().splitlines()]
     assert all((len(one["text"].split()) > 30) == (one["_id"] in kept) for one in texts[:8])
+    audit = audit_of("scored.jsonl", "--reranker", "overlap:lower", "--reranker-above", "2")
+    reasons = {shown["reason"] for one in audit["filters"] if one["name"] == "re-ranker" for shown in one["examples"]}
+    assert reasons
+    assert all(re.fullmatch(r"the re-ranker gives it [3-9], and the limit is 2", reason) for reason in reasons)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +127,6 @@ def test_a_plugins_filter_is_in_the_audit_by_its_name(run, tmp_path):
     ],
 )
 def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):
-    """What is known, what is near and who brings it; nothing was written."""
     line = line.format(
         runs="run.trec run.trec",
         evaluate="evaluate run.trec --qrels data/qrels/test.tsv --metrics",
@@ -150,7 +140,6 @@ def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):
 
 
 def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
-    """Both are named, whatever the kind."""
     (tmp_path / "other.py").write_text((tmp_path / "extras.py").read_text().replace('"extras:', '"other:'))
     monkeypatch.setenv("RKIT_PLUGIN_FILES", "extras.py,other.py")
     fresh_registry()
@@ -167,7 +156,6 @@ def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
 
 
 def test_a_class_of_another_kind_is_refused(tmp_path, monkeypatch, fresh_registry):
-    """With the class that it has to extend."""
     kinds = {"filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker", "recipe": "Path"}
     hooks = "\n".join(f'@hookimpl\ndef register_{kind}s(register):\n    register("odd", "odd:Odd")' for kind in kinds)
     (tmp_path / "odd.py").write_text(f"from retrievalkit import hookimpl\nclass Odd:\n    pass\n{hooks}\n")
@@ -179,7 +167,6 @@ def test_a_class_of_another_kind_is_refused(tmp_path, monkeypatch, fresh_registr
 
 
 def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_registry):
-    """A metric that is no number, as many scores as there are pairs, and only finite ones."""
     (tmp_path / "wrong.py").write_text(
         textwrap.dedent("""
         from retrievalkit import hookimpl
@@ -213,21 +200,18 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
     )
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "wrong.py"))
     fresh_registry()
-    from retrievalkit.models.rerankers import score_pairs
-
-    with pytest.raises(PluginError, match="metric 'NaN' is nan for query 'q'"):
-        per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN")
-    with pytest.raises(PluginError, match=r"shape \(1,\) for 2 pairs"):
-        score_pairs(open_reranker("scores:1"), ["a", "b"])
-    with pytest.raises(PluginError, match="the re-ranker 'scores' has no fingerprint"):
-        open_reranker("scores:")
-    with pytest.raises(PluginError, match="not finite"):
-        score_pairs(open_reranker("scores:1 inf"), ["a", "b"])
+    for call, message in (
+        (lambda: per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN"), "metric 'NaN' is nan for query 'q'"),
+        (lambda: score_pairs(open_reranker("scores:1"), ["a", "b"]), r"shape \(1,\) for 2 pairs"),
+        (lambda: open_reranker("scores:"), "the re-ranker 'scores' has no fingerprint"),
+        (lambda: score_pairs(open_reranker("scores:1 inf"), ["a", "b"]), "not finite"),
+    ):
+        with pytest.raises(PluginError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("name", [*METRICS, "nDCG@10", "RR@1", "P(rel=2)@3", "infAP"])
 def test_a_metric_of_one_query_is_that_of_all(name):
-    """`value` gives what the one pass over all queries gives."""
     name = f"{name}@0.1" if name == "IPrec" else f"{name}@5" if name in ("P", "R", "Judged", "Success", "ERR") else name
     run = {"q": [("a", 3.0), ("b", 2.0), ("c", 1.0), ("d", 0.5)]}
     qrels = {"q": {"b": 2, "d": 1, "a": 0, "x": 1, "y": 0}}
@@ -247,7 +231,6 @@ def test_a_metric_of_one_query_is_that_of_all(name):
     ],
 )
 def test_options_in_parentheses_are_read(text, expected):
-    """Python's literals, and bare words as texts."""
     assert read_call(text) == expected
 
 
@@ -255,6 +238,5 @@ def test_options_in_parentheses_are_read(text, expected):
     "text", ["", "a(", "a(1)", "a(b)", "a()(c=1)", "a(b=c())", "a(**b)", "a(b=1, b=2)", "a@0", "a@x", "a" * 600, "a b"]
 )
 def test_what_is_no_name_with_options_is_refused(text):
-    """Nothing is evaluated."""
     with pytest.raises(OptionError, match="is not written like NAME"):
         read_call(text)

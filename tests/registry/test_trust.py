@@ -1,4 +1,4 @@
-"""What strangers' files cannot do: run code that comes with a model, whatever they or a line on standard input say."""
+"""Code that comes with a model is not run, whatever the model's files or a line on standard input say."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ def edit(path: Path, **changes: object) -> None:
 
 @pytest.fixture
 def marker(tmp_path):
-    """The file that the code of a strange model writes."""
     return tmp_path / "marker"
 
 
@@ -81,7 +80,6 @@ def strange(tmp_path, marker):
 
 @pytest.fixture
 def rkit(monkeypatch):
-    """Runs a command with "y" on standard input; returns its exit code and what it printed."""
     monkeypatch.delenv(trust.TRUST, raising=False)
 
     def rkit(*words):
@@ -94,7 +92,7 @@ def rkit(monkeypatch):
 
 COMMANDS = {
     "encode": "encode MODEL CORPUS --output OUT",
-    "encode, told by --set": "encode MODEL CORPUS --set encoder.trust_remote_code=true --output OUT",
+    "encode, allowed by --set": "encode MODEL CORPUS --set encoder.trust_remote_code=true --output OUT",
     "train": "train --model MODEL --examples EXAMPLES --corpus CORPUS --epochs 1 --output OUT",
     "pretrain": "pretrain --pretrainer mlm --model MODEL --corpus CORPUS --steps 1 --output OUT",
     "rerank train": "rerank train --model MODEL --examples MINED --corpus CORPUS --epochs 1 --output OUT",
@@ -105,7 +103,6 @@ COMMANDS = {
 
 @pytest.mark.parametrize("line", COMMANDS.values(), ids=COMMANDS)
 def test_no_command_runs_code_of_a_model(line, strange, marker, rkit, tiny_collection, tmp_path):
-    """It ends with one message that names the model and the variable, and asks nothing."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("MODEL", str(strange)).replace("CORPUS", str(tiny_collection.corpus)))
     ids = [json.loads(line)["_id"] for line in tiny_collection.corpus.read_text().splitlines()[:2]]
@@ -123,13 +120,12 @@ def test_no_command_runs_code_of_a_model(line, strange, marker, rkit, tiny_colle
 
 
 def test_a_checkpoint_cannot_allow_its_own_code(strange, marker, rkit, tiny_model, tiny_collection, tmp_path):
-    """Not by its description, and not by the folder of its encoder."""
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     Retriever.create(tiny_model).save(checkpoint)
-    description = json.loads((checkpoint / "retrievalkit.json").read_text())
     for name in ("config.json", "tokenizer_config.json", "strange.py"):
-        (checkpoint / "encoder" / name).write_bytes((strange / name).read_bytes())
+        shutil.copy(strange / name, checkpoint / "encoder" / name)
+    description = json.loads((checkpoint / "retrievalkit.json").read_text())
     for allowed in (False, True):
         description["encoder"]["options"]["trust_remote_code"] = allowed
         (checkpoint / "retrievalkit.json").write_text(json.dumps(description))
@@ -139,15 +135,14 @@ def test_a_checkpoint_cannot_allow_its_own_code(strange, marker, rkit, tiny_mode
 
 
 def test_code_of_a_tokenizer_is_not_run(strange, marker, tiny_model):
-    """Where transformers has a class of its own, that one is taken."""
-    (strange / "config.json").write_bytes((Path(tiny_model) / "config.json").read_bytes())
+    """transformers' own class is used where it has one."""
+    shutil.copy(Path(tiny_model) / "config.json", strange)
     assert Retriever.create(strange).encode([("", "the capital")], "query").vectors.shape == (1, 1, 32)
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
 def test_attention_that_is_code_of_the_hub_is_refused(name, tiny_model, tmp_path):
-    """In a model's configuration, or as an option of a checkpoint; transformers would download and run it."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     edit(folder / "config.json", **{name: "stranger/kernel"})
@@ -160,8 +155,6 @@ def test_attention_that_is_code_of_the_hub_is_refused(name, tiny_model, tmp_path
 
 @forks
 def test_the_environment_allows_code(strange, marker, tmp_path):
-    """The person at the keyboard alone sets it."""
-
     def create():
         os.environ[trust.TRUST] = "1"
         dynamic_module_utils.HF_MODULES_CACHE = str(tmp_path / "modules")
@@ -172,8 +165,6 @@ def test_the_environment_allows_code(strange, marker, tmp_path):
 
 
 class Exploit:
-    """What runs code when it is unpickled."""
-
     def __init__(self, marker: Path) -> None:
         self.marker = marker
 
@@ -183,12 +174,7 @@ class Exploit:
 
 @pytest.mark.parametrize("form", ["torch", "pickle"])
 def test_weights_that_are_pickled_code_are_refused(form, marker, rkit, tiny_model, tiny_collection, tmp_path):
-    """Of a pytorch_model.bin nothing but tensors is unpickled."""
-    folder = tmp_path / "pickled"
-    folder.mkdir()
-    for file in Path(tiny_model).iterdir():
-        if file.suffix != ".safetensors":
-            (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(tiny_model, tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
     weights = load_file(Path(tiny_model) / "model.safetensors")
     if form == "torch":
         torch.save(weights | {"exploit": Exploit(marker)}, folder / "pytorch_model.bin")

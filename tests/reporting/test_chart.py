@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from xml.etree import ElementTree
 
 import pytest
@@ -34,10 +33,18 @@ def test_points_stand_between_the_axes_in_proportion():
     assert middle == pytest.approx(((low[0] + high[0]) / 2, (low[1] + high[1]) / 2), abs=0.1)
 
 
-def test_axes_have_names_and_round_ticks():
-    shown = texts(line_chart({"loss": [(0, 0.13), (10_000, 0.61)]}, x="step", y="loss"))
-    assert {"step", "loss", "0", "2,000", "10,000", "0.2", "0.6"} <= set(shown)
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(0, 0.13), (10_000, 0.61)], {"step", "loss", "0", "2,000", "10,000", "0.2", "0.6"}),
+        ([(0, 0.0), (10, 2e-5)], {"0", "5.0e-06", "2.0e-05"}),
+    ],
+)
+def test_axes_have_names_and_round_short_ticks(points, expected):
+    shown = texts(line_chart({"loss": points}, x="step", y="loss"))
+    assert expected <= set(shown)
     assert "-0" not in shown
+    assert max(map(len, shown)) < 8
 
 
 def test_several_series_have_a_legend_and_colours_of_their_own():
@@ -68,11 +75,4 @@ def test_a_long_series_is_thinned_and_keeps_its_ends():
     chart = line_chart({"loss": [(step, 1 / (step + 1)) for step in range(100_000)]}, x="step", y="loss")
     (points,) = lines(chart)
     assert 500 < len(points) <= 1_500
-    assert re.match(r"<svg ", chart)
     assert points[-1][0] == max(x for x, _ in points)
-
-
-def test_numbers_of_a_learning_rate_are_short():
-    shown = texts(line_chart({"rate": [(0, 0.0), (10, 2e-5)]}, x="step", y="learning rate"))
-    assert {"0", "5.0e-06", "2.0e-05"} <= set(shown)
-    assert max(len(one) for one in shown if one != "learning rate") < 8

@@ -1,4 +1,4 @@
-"""What looks wrong but does not stop a command is told once at its end, and is an error with --strict."""
+"""Notices: reported once at a command's end, and errors with --strict."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def test_notes_are_shown_once_at_the_end_and_not_after_an_error(capsys):
         with notices.collected():
             notices.note("Inner.")
         notices.note("One.")
+        # Another that has nothing to report ends itself alone: threads of Python search at once.
+        with notices.collected():
+            pass
         assert capsys.readouterr().err == "Note: Inner.\n"
     assert capsys.readouterr().err == "Note: One.\nNote: Two.\n"
     with pytest.raises(KeyError), notices.collected():
@@ -87,28 +90,6 @@ def test_a_strict_comparison_of_runs_of_different_queries_is_refused(judged):
 
 
 @pytest.fixture
-def long_texts(tmp_path):
-    """A corpus with an empty text and one of 10,000 words."""
-    rows = [{"_id": "a", "text": "rome"}, {"_id": "b", "text": " "}, {"_id": "c", "text": "rome " * 10_000}]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
-
-
-def test_encoding_notes_empty_and_cut_texts_and_a_strict_one_writes_nothing(tiny_model, long_texts):
-    words = ["encode", tiny_model, long_texts / "corpus.jsonl", "--output", long_texts / "v"]
-    result = rkit(*words, "--strict")
-    assert result.exit_code == 2
-    assert "would be cut" in result.stderr or "is empty" in result.stderr
-    assert [path.name for path in long_texts.iterdir()] == ["corpus.jsonl"]
-    result = rkit(*words)
-    assert result.exit_code == 0
-    assert f"Note: 1 of the 3 passages of '{long_texts / 'corpus.jsonl'}' is empty: b." in result.stderr
-    (note,) = [line for line in result.stderr.splitlines() if "was cut" in line]
-    kept, lost = map(int, re.findall(r"\d{2,}", note.replace(",", "")))
-    assert kept + lost > 10_000  # "rome" may be several tokens
-
-
-@pytest.fixture
 def odd(tmp_path):
     """A corpus with two empty passages, a run of two hits, and examples of which one lacks a positive."""
     passages = {"a": "rome is the city", "b": " ", "c": "", "d": "people pay with the peso in the city of rome"}
@@ -150,7 +131,8 @@ ODD_COMMANDS = {
         "mine-negatives --from {run} --examples {examples} --corpus {corpus} -o {out}",
         [EMPTY, WITHOUT_POSITIVE, SHALLOW],
     ),
-    "encode": ("encode {model} {queries} --side query -o {out}", [EMPTY_QUERY]),
+    "encode queries": ("encode {model} {queries} --side query -o {out}", [EMPTY_QUERY]),
+    "encode": ("encode {model} {corpus} -o {out}", [EMPTY]),
     "search": ("search {run} {other} --depth 200 -o {out}", [SHALLOW]),
     "tune": (
         "search {run} {other} --fusion linear --tune {qrels} -o {out}",
@@ -160,9 +142,8 @@ ODD_COMMANDS = {
 
 
 @pytest.mark.parametrize("name", ODD_COMMANDS)
-def test_each_command_tells_what_is_odd_and_refuses_it_if_strict(name, odd, tiny_model):
-    """Once at the end; with --strict nothing is written."""
-    if name in ("index",):
+def test_each_command_notes_what_is_odd_and_refuses_it_if_strict(name, odd, tiny_model):
+    if name == "index":
         pytest.importorskip("retrievalkit_pyserini")
     files = {place.stem: place for place in odd.iterdir()} | {"model": tiny_model}
     line, notes = ODD_COMMANDS[name]
@@ -172,35 +153,36 @@ def test_each_command_tells_what_is_odd_and_refuses_it_if_strict(name, odd, tiny
     assert refused.exit_code == 2
     assert refused.stderr.splitlines()[-1].endswith("(An error because of --strict.)")
     assert sorted(odd.iterdir()) == before
-    told = rkit(*words)
-    assert told.exit_code == 0, told.output
+    noted = rkit(*words)
+    assert noted.exit_code == 0, noted.output
     for note in notes:
-        assert told.stderr.count(f"Note: {note.format(**files)}") == 1
+        assert noted.stderr.count(f"Note: {note.format(**files)}") == 1
 
 
 def test_a_reranker_notes_empty_queries_and_a_run_that_ends_before_k(odd, tiny_model):
-    places = {"corpus": odd / "corpus.jsonl"}
-    model = rk.train_reranker(tiny_model, odd / "dev.jsonl", **places, output=odd / "reranker", epochs=1)
+    corpus = odd / "corpus.jsonl"
+    model = rk.train_reranker(tiny_model, odd / "dev.jsonl", corpus=corpus, output=odd / "reranker", epochs=1)
     words = ["rerank", "apply", model, "--run", odd / "run", "--queries", odd / "queries.jsonl"]
-    words += ["--corpus", odd / "corpus.jsonl", "--output", odd / "out"]
+    words += ["--corpus", corpus, "--output", odd / "out"]
     shown = rkit(*words, "--k", 10).stderr
     assert EMPTY_QUERY.format(queries=odd / "queries.jsonl") in shown
     assert "has at most 2 documents per query, so k=10 looks no further" in shown
     assert "looks no further" not in rkit(*words).stderr
 
 
-def test_a_check_with_queries_from_a_file_tells_of_cut_texts(odd, tiny_model):
-    assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
-    result = rkit("index", odd / "vectors", "-o", odd / "index", "--check", "--check-queries", odd / "long.jsonl")
-    assert "Note: 1 query text had more than 64 tokens and was cut" in result.stderr
-
-
-def test_a_text_that_is_cut_is_counted_once(odd, tiny_model):
+def test_a_text_that_is_cut_is_counted_once_and_refused_if_strict(odd, tiny_model):
     """Explaining a hit encodes the query again, and each epoch its texts; the passage was counted by `encode`."""
     long = "rome " * 400
     _write(odd / "corpus.jsonl", [{"_id": "a", "text": long}, {"_id": "b", "text": "lima"}])
-    assert "1 document text had" in rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").stderr
-    assert rkit("index", odd / "vectors", "-o", odd / "index").exit_code == 0
+    encode = ["encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors"]
+    refused = rkit(*encode, "--strict")
+    assert (refused.exit_code, "would be cut" in refused.stderr, (odd / "vectors").exists()) == (2, True, False)
+    noted = rkit(*encode).stderr
+    assert "1 document text had" in noted
+    assert sum(map(int, re.findall(r"\d{2,}", noted.partition("Note: ")[2]))) > 400  # "rome" may be several tokens
+    index = ["index", odd / "vectors", "-o", odd / "index", "--check", "--check-queries", odd / "long.jsonl"]
+    assert "Note: 1 query text had more than 64 tokens and was cut" in rkit(*index).stderr
+    assert rkit("search", odd / "index", "--query", "rome", "--strict").stderr == ""
     result = rkit("search", odd / "index", "--query", long)
     assert result.stderr.startswith("Note: 1 query text had more than 64 tokens and was cut, by 338 tokens.")
     assert result.stderr.count("Note") == 1
@@ -209,14 +191,7 @@ def test_a_text_that_is_cut_is_counted_once(odd, tiny_model):
     assert "1 document text had" in rkit(*words, "--batch-size", 2, "--output", odd / "trained").stderr
 
 
-def test_hits_are_shown_without_a_word_about_other_passages(odd, tiny_model):
-    assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
-    assert rkit("index", odd / "vectors", "-o", odd / "index").exit_code == 0
-    assert rkit("search", odd / "index", "--query", "rome", "--strict").stderr == ""
-
-
 def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
-    """It does not say what it cut."""
     import transformers
 
     from retrievalkit.data.truncation import count_cut
@@ -255,12 +230,3 @@ def test_few_scores_of_a_sampled_question_are_kept():
     assert row.negatives == 5_000
     assert len(row.scores) <= _SCORES
     assert (row.scores[0], row.scores[-1]) == (0.0, -4_995.0)
-
-
-def test_a_command_within_another_ends_itself_alone(capsys):
-    """Even where both have nothing to tell by then: threads of Python search at once."""
-    with notices.collected():
-        with notices.collected():
-            pass
-        notices.note("A sentence.")
-    assert capsys.readouterr().err == "Note: A sentence.\n"

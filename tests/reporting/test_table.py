@@ -1,13 +1,15 @@
-"""Tables as text: every form holds the same cells."""
+"""Tables as text, whose forms hold the same cells, and counts with their nouns."""
 
 from __future__ import annotations
 
 import csv
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import csv_table, latex_table, markdown_table, text_table
 
 ROWS = [["run", "nDCG@10"], ["bm25_k1", "0.4871"], ["a|b", "1.0"]]
@@ -19,6 +21,7 @@ def test_columns_of_text_are_aligned():
         "bm25_k1   0.4871",
         "a|b          1.0",
     ]
+    assert text_table([]) == markdown_table([]) == csv_table([]) == ""
 
 
 def test_markdown_escapes_what_would_end_a_cell():
@@ -48,5 +51,8 @@ def test_csv_is_read_back_as_it_was(rows):
     assert list(csv.reader(io.StringIO(csv_table(rows)))) == rows
 
 
-def test_a_table_without_rows_is_no_error():
-    assert text_table([]) == markdown_table([]) == csv_table([]) == ""
+@pytest.mark.parametrize("plural", ["queries", "query texts", "passages", "indexes", "processes", "cases"])
+def test_a_count_of_one_is_in_the_singular(plural):
+    singular = {"queries": "query", "indexes": "index", "processes": "process"}.get(plural, plural[:-1])
+    assert (counted(1, plural), counted(0, plural)) == (f"1 {singular}", f"0 {plural}")
+    assert counted(1200, plural) == f"1,200 {plural}"

@@ -41,6 +41,7 @@ def test_nothing_that_controls_a_terminal_is_left(text):
 def test_control_characters_are_shown_by_their_codes():
     assert printable(HOSTILE + "\n") == r"\x1b]0;x\x07\x9b2J\u202egpj.exe\u2066\u2028\x0d\x00\ud800\x0a"
     assert printable("a\n\tb\x1b", lines=True) == "a\n\tb\\x1b"
+    assert text_table([("a\nb\x1b[2J", "1"), ("c", "2")]).splitlines() == [r"a\x0ab\x1b[2J  1", "c              2"]
 
 
 @pytest.mark.parametrize("text", ["שלום עולם", "مرحبا", "naïve — 北京 🙂", "👩\u200d🔬", "tab\there"])
@@ -80,13 +81,6 @@ def test_errors_neither_control_the_terminal_nor_show_passwords(error, capsys):
     assert "\\x1b]0;x" in shown
     assert "s3cret" not in shown
     assert shown.endswith("Second line.\n")
-
-
-def test_tables_show_hostile_names_in_one_line_each():
-    assert text_table([("a\nb\x1b[2J", "1"), ("c", "2")]).splitlines() == [
-        r"a\x0ab\x1b[2J  1",
-        "c              2",
-    ]
 
 
 def test_what_a_command_did_is_printed_without_control_characters(tmp_path):

@@ -134,13 +134,6 @@ def server(tmp_path_factory):
             client.drop_collection(name)
 
 
-@pytest.fixture
-def real():
-    """Skips the test unless there is a server of Milvus's own."""
-    if "RKIT_TEST_MILVUS" not in os.environ:
-        pytest.skip("Milvus Lite has no such thing: name a server by RKIT_TEST_MILVUS")
-
-
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
     """Writes a case as a vectors folder."""

@@ -171,9 +171,7 @@ def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build,
         ({"hybrid": "rrf:0"}, "rrf, rrf:K or weighted:W,W"),
         ({"hybrid": "weighted:0,0"}, "rrf, rrf:K or weighted:W,W"),
         ({"analyzer": "{", "texts": "x"}, "Milvus's JSON"),
-        ({"replicas": 2}, "Milvus Lite.* has no option 'replicas'"),
         ({"consistency": "bounded"}, "Milvus Lite.* has no option 'consistency'"),
-        ({"bulk": "/somewhere"}, "Milvus Lite.* has no option 'bulk'"),
     ],
 )
 def test_options_that_cannot_be(options, problem):

@@ -162,7 +162,7 @@ def _write(
     else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
     files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
-    with write_folder(output) as folder:
+    with write_folder(Path(output)) as folder:
         for path, text in files.items():
             target = folder / _render(path, values)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.data.vectors import VectorBlock
-from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit.errors import ArtifactError
 from retrievalkit_milvus.layout import ROW, TEXT, VECTOR, WEIGHTS, WORDS, Layout
-from retrievalkit_milvus.server import RETRIES, Connection, import_pymilvus, milvus_errors, reason
+from retrievalkit_milvus.server import RETRIES, Connection, import_pymilvus, milvus_errors
 
 MOST_HITS = 16_384
 """Maximum number of hits that Milvus returns per query."""
@@ -58,15 +58,13 @@ class VectorIndex:
 
 @dataclass(frozen=True)
 class Serving:
-    """How a server loads and searches a collection.
+    """Search settings of a collection.
 
     Attributes:
-        replicas: Copies in the memory of as many query nodes.
         consistency: How recent the data must be that a search sees, as named by Milvus.
         partitions: Numbers of the partitions that are searched; () = all.
     """
 
-    replicas: int = 1
     consistency: str = "Strong"
     partitions: tuple[int, ...] = ()
 
@@ -84,7 +82,6 @@ class Collection:
 
     Raises:
         ArtifactError: The collection does not exist, or has other contents.
-        OptionError: The server cannot load it so.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class Collection:
         with self._errors("load the collection"):
             found = state(connection, layout.collection)
             if found == (layout.fingerprint, layout.rows):
-                load(connection, layout.collection, serving, retries=RETRIES)
+                connection.client.load_collection(layout.collection, retry_times=RETRIES)
         if found != (layout.fingerprint, layout.rows):
             held = "is missing" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
             msg = (
@@ -219,25 +216,6 @@ def state(connection: Connection, name: str) -> tuple[str, int] | None:
     # Milvus Lite drops descriptions, and servers may reject custom properties, so the fingerprint can be in either.
     fingerprint = described["properties"].get(PROPERTY) or described["description"].partition("retrievalkit ")[2]
     return fingerprint, int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
-
-
-def load(connection: Connection, name: str, serving: Serving, *, retries: int) -> None:
-    """Load a collection for searching.
-
-    Raises:
-        OptionError: There are not as many query nodes as replicas.
-    """
-    replicas = {} if serving.replicas == 1 else {"replica_number": serving.replicas}
-    try:
-        connection.client.load_collection(name, retry_times=retries, **replicas)
-    except import_pymilvus().MilvusException as error:
-        if not replicas:
-            raise
-        msg = (
-            f"{connection.place} cannot load {serving.replicas} replicas of '{name}': {reason(error)}. Each needs a "
-            f"query node of its own; set fewer by the option replicas, or release the collection first if it is loaded."
-        )
-        raise OptionError(msg) from error
 
 
 def partition_name(number: int) -> str:

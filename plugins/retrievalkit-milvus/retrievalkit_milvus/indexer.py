@@ -23,7 +23,6 @@ from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, is_single, scores_of, viewed
-from retrievalkit_milvus.bulk import check_place
 from retrievalkit_milvus.collection import MOST_HITS, Collection, Serving, VectorIndex
 from retrievalkit_milvus.layout import FOLDER, MOST_PARTITIONS, VECTOR, WEIGHTS, WORDS, Layout, fingerprint
 from retrievalkit_milvus.ranking import Found, Fusion, best_texts
@@ -61,10 +60,7 @@ class Milvus(Indexer):
         search_timeout: Seconds to wait for a server's answer to one request of a search.
         partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
         search_partitions: Partitions to search, such as "0,2-5"; "" = all.
-        replicas: Copies of the collection in the memory of as many query nodes of a server.
         consistency: How recent the data must be that a search on a server sees: strong, bounded, session, eventually.
-        bulk: Where to put files for a server to read rather than to send it the rows: s3://BUCKET/FOLDER in its own
-            bucket, or a folder that it sees.
         texts: The corpus that the vectors were encoded from, whose words are then searched too (BM25); "" = none.
         analyzer: How Milvus tells words apart: standard, english, or its JSON. Milvus Lite has standard and jieba.
         k1: BM25's: how slowly a term's repetition stops adding to the score.
@@ -91,9 +87,7 @@ class Milvus(Indexer):
         search_timeout: float = 120.0,
         partitions: int = 0,
         search_partitions: str = "",
-        replicas: int = 1,
         consistency: Literal["strong", "bounded", "session", "eventually"] = "strong",
-        bulk: str = "",
         texts: str = "",
         analyzer: str = "standard",
         k1: float = 0.9,
@@ -101,7 +95,7 @@ class Milvus(Indexer):
         hybrid: str = "",
     ) -> None:
         above_0 = {"candidates": candidates, "batch": batch, "timeout": timeout, "search_timeout": search_timeout}
-        for name, value in {**above_0, "replicas": replicas, "k1": k1}.items():
+        for name, value in {**above_0, "k1": k1}.items():
             _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, and must be above 0.")
         fitting = 0 <= partitions <= MOST_PARTITIONS
         _check(fitting, f"option 'partitions' is {partitions}, and must be from 0 to {MOST_PARTITIONS}.")
@@ -126,9 +120,8 @@ class Milvus(Indexer):
         self.replace = replace
         self.timeout, self.search_timeout = timeout, search_timeout
         self.partitions = partitions
-        self.replicas, self.consistency = replicas, consistency
-        self.serving = Serving(replicas, consistency.capitalize(), _ranges(search_partitions))
-        self.bulk = bulk
+        self.consistency = consistency
+        self.serving = Serving(consistency.capitalize(), _ranges(search_partitions))
         self.words = Words(texts, analyzer_json(analyzer), k1, b) if texts else None
         self.fusion = Fusion.parse(hybrid)
         self.reads_texts = self.fusion is not None
@@ -151,12 +144,10 @@ class Milvus(Indexer):
         )
         if self.words:
             _check_one_row(layout, "texts")
-        if self.bulk and "bulk" in self.from_files:
-            check_place(self.bulk)
         connection = self._connect() if self.uri else embedded(index_dir / FOLDER)
-        how: dict[str, Any] = {"batch": self.batch, "bulk": self.bulk, "words": self.words}
+        replace = self.replace or not self.uri
         try:
-            write(connection, source, layout, self.index, self.serving, replace=self.replace or not self.uri, **how)
+            write(connection, source, layout, self.index, batch=self.batch, replace=replace, words=self.words)
         finally:
             connection.close()
         layout.write(index_dir, source.ids, index=[self.index.type, self.index.parameters])
@@ -254,12 +245,10 @@ class Milvus(Indexer):
         return connection
 
     def _check_server(self, subject: str) -> None:
-        """Refuse options that only a server has."""
-        usual = {"replicas": (self.replicas, 1), "consistency": (self.consistency, "strong"), "bulk": (self.bulk, "")}
-        for name, (given, default) in usual.items():
-            if given != default:
-                msg = f"{subject} has no option '{name}'. Give the address of a Milvus server, or set {name}={default}."
-                raise OptionError(msg)
+        """Refuse the option that only a server has."""
+        if self.consistency != "strong":
+            msg = f"{subject} has no option 'consistency'. Give the address of a Milvus server, or leave it strong."
+            raise OptionError(msg)
 
     def _collection(self) -> Collection:
         assert self._opened is not None, "open comes before search"

@@ -11,16 +11,7 @@ from typing import Any
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnsupportedError
-from retrievalkit_milvus.bulk import import_in_bulk
-from retrievalkit_milvus.collection import (
-    BYTES_IN_A_REQUEST,
-    PROPERTY,
-    Serving,
-    VectorIndex,
-    load,
-    partition_name,
-    state,
-)
+from retrievalkit_milvus.collection import BYTES_IN_A_REQUEST, PROPERTY, VectorIndex, partition_name, state
 from retrievalkit_milvus.layout import CONTENT, ID, MOST_BYTES, ROW, TEXT, VECTOR, WEIGHTS, WORDS, Layout, most_id_bytes
 from retrievalkit_milvus.server import PATIENT_RETRIES, RETRIES, Connection, import_pymilvus, milvus_errors, reason
 
@@ -93,11 +84,9 @@ def write(
     source: VectorStore,
     layout: Layout,
     index: VectorIndex,
-    serving: Serving,
     *,
     batch: int,
     replace: bool,
-    bulk: str = "",
     words: Words | None = None,
 ) -> None:
     """Write a vectors folder to a collection, which is renamed to its final name once complete and dropped on failure.
@@ -107,10 +96,8 @@ def write(
         source: The vectors folder.
         layout: The contents of the collection.
         index: The index of its vectors.
-        serving: The number of replicas.
         batch: Rows per request.
         replace: Whether to replace a collection of the same name that has other contents.
-        bulk: Place for files that the server reads; "" = rows are sent to it.
         words: The texts whose words are searched; None = only vectors and weights are.
 
     Raises:
@@ -133,43 +120,36 @@ def write(
         partial, old = f"{name}_partial", f"{name}_replaced"
         client.drop_collection(partial, retry_times=RETRIES)  # of a build that was killed
         try:
-            schema = _schema(layout, source)
             properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
-            made = {"schema": schema, "consistency_level": "Strong", **properties}
+            made = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
             indexes = _indexes(connection, layout, index, words)
             client.create_collection(partial, **made)
             if not connection.lite:
                 # Build the index on the empty collection first: writing may take hours, and would be wasted if the
                 # server then rejected the index parameters.
-                _make_index(connection, partial, indexes, index, serving)
+                _make_index(connection, partial, indexes, index)
                 client.drop_collection(partial)
                 client.create_collection(partial, **made)
             for number in range(layout.partitions):
                 client.create_partition(partial, partition_name(number))
             size = max(1, min(batch, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
             contents = None if words is None else words.of(source.ids)
-            parts = (
-                (partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None, entities)
-                for entities in layout.entities(source, size, contents)
-            )
-            if bulk:
-                import_in_bulk(connection, partial, schema, parts, bulk)
-            else:
-                for partition, entities in parts:
-                    client.insert(partial, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
+            for entities in layout.entities(source, size, contents):
+                partition = partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None
+                client.insert(partial, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
             client.flush(partial, retry_times=PATIENT_RETRIES)
             held = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
             if held != layout.rows:
                 msg = f"{connection.place} holds {held:,} of {layout.rows:,} rows that it was given. Index again."
                 raise RetrievalkitError(msg)  # noqa: TRY301 - it has to drop the collection too
-            _make_index(connection, partial, indexes, index, serving)
+            _make_index(connection, partial, indexes, index)
             client.drop_collection(old)
             if client.has_collection(name):
                 client.rename_collection(name, old)
             client.rename_collection(partial, name)
             client.drop_collection(old)
             # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
-            load(connection, name, serving, retries=PATIENT_RETRIES)
+            client.load_collection(name, retry_times=PATIENT_RETRIES)
         except BaseException:
             with suppress(import_pymilvus().MilvusException):  # the original error is the one to report
                 client.drop_collection(partial, retry_times=RETRIES)
@@ -214,11 +194,11 @@ def _indexes(connection: Connection, layout: Layout, index: VectorIndex, words: 
     return indexes
 
 
-def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIndex, serving: Serving) -> None:
+def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIndex) -> None:
     try:
         # Milvus Lite builds the index when the collection is loaded, so waiting here would only poll in vain.
         connection.client.create_index(name, indexes, sync=not connection.lite, retry_times=PATIENT_RETRIES)
-        load(connection, name, serving, retries=PATIENT_RETRIES)
+        connection.client.load_collection(name, retry_times=PATIENT_RETRIES)
     except import_pymilvus().MilvusException as error:
         msg = f"{connection.place} builds no index of the type '{index.type}' with these parameters: "
         raise OptionError(msg + reason(error)) from error

@@ -40,6 +40,11 @@ class Case:
             best.append(one[order])
         return ids, best
 
+    def part(self, rows):
+        """Some of the texts, with all queries."""
+        rows = list(rows)
+        return Case([self.ids[row] for row in rows], self.documents.rows(torch.tensor(rows)), self.queries)
+
 
 def _draw(texts, *, dim=0, m=1, vocabulary=0, queries=5, query_vectors=1, varied=False, integers=False, seed=0):
     """A case: `m` vectors a text (1 to `m` where `varied`), weights of a quarter of the vocabulary."""
@@ -132,13 +137,6 @@ def server(tmp_path_factory):
         yield uri
         for name in set(client.list_collections()) - set(before):
             client.drop_collection(name)
-
-
-@pytest.fixture
-def real():
-    """Skips the test unless there is a server of Milvus's own."""
-    if "RKIT_TEST_MILVUS" not in os.environ:
-        pytest.skip("Milvus Lite has no such thing: name a server by RKIT_TEST_MILVUS")
 
 
 @pytest.fixture(scope="session")

@@ -21,25 +21,19 @@ def case(request, draw):
 
 @pytest.fixture
 def index(case, store, tmp_path):
-    build_index(store(part(case, range(30))).folder, indexer="milvus", output=tmp_path / "index")
+    build_index(store(case.part(range(30))).folder, indexer="milvus", output=tmp_path / "index")
     return tmp_path / "index"
-
-
-def part(case, rows):
-    """Some texts of a case, with its queries."""
-    rows = list(rows)
-    return type(case)([case.ids[row] for row in rows], case.documents.rows(torch.tensor(rows)), case.queries)
 
 
 def test_added_and_deleted_texts_are_found_as_by_brute_force(index, case, store, assert_found):
     """One after the other, and by both in one command; a text that comes again takes the place of the old."""
-    change_index(index, add=store(part(case, [*range(30, 36), 3])).folder)
+    change_index(index, add=store(case.part([*range(30, 36), 3])).folder)
     held = [*(row for row in range(30) if row != 3), *range(30, 36), 3]
-    assert_found(open_index(index).indexer.search(case.queries, 9), part(case, held).expected(9))
+    assert_found(open_index(index).indexer.search(case.queries, 9), case.part(held).expected(9))
     gone = ["t0", "t7", "t33"]
-    change_index(index, add=store(part(case, range(36, 40))).folder, delete=gone)
+    change_index(index, add=store(case.part(range(36, 40))).folder, delete=gone)
     held = [row for row in [*held, *range(36, 40)] if case.ids[row] not in gone]
-    opened, wanted = open_index(index).indexer, part(case, held)
+    opened, wanted = open_index(index).indexer, case.part(held)
     for k in (1, 9, 50):
         assert_found(opened.search(case.queries, k), wanted.expected(k))
     asked = [["t3", "t36", "t0"]] * len(case.queries)

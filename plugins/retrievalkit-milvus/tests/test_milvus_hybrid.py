@@ -15,25 +15,19 @@ K1, B = 0.9, 0.4
 WORDS = ["oak", "elm", "ash", "fir", "yew", "box", "bay", "fig"]
 
 
-@pytest.fixture(scope="module")
-def texts():
-    """Forty texts of three to nine words."""
-    generator = np.random.default_rng(0)
-    return [" ".join(generator.choice(WORDS, size=generator.integers(3, 10))) for _ in range(40)]
+ASKED = ["oak elm", "Fig, fig!", "ash", "yew box bay oak", "pine"]
+_generator = np.random.default_rng(0)
+TEXTS = [" ".join(_generator.choice(WORDS, size=_generator.integers(3, 10))) for _ in range(40)]
+"""Forty texts of three to nine words."""
 
 
 @pytest.fixture(scope="module")
-def asked():
-    return ["oak elm", "Fig, fig!", "ash", "yew box bay oak", "pine"]
-
-
-@pytest.fixture(scope="module")
-def corpus(texts, tmp_path_factory):
+def corpus(tmp_path_factory):
     """The texts, and some that the vectors lack."""
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     lines = [
         {"_id": f"t{row}", "title": text.split()[0], "text": " ".join(text.split()[1:])}
-        for row, text in enumerate(texts)
+        for row, text in enumerate(TEXTS)
     ]
     lines.insert(3, {"_id": "not encoded", "title": "", "text": "oak"})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -46,18 +40,18 @@ def place(request, server):
 
 
 @pytest.fixture(scope="module")
-def case(draw, asked):
+def case(draw):
     case = draw(40, dim=6, vocabulary=12, seed=3)
-    case.queries.texts = asked
+    case.queries.texts = ASKED
     return case
 
 
-def bm25(texts, query):
+def bm25(query):
     """(texts,) scores."""
-    documents = [Counter(re.findall(r"\w+", text.lower())) for text in texts]
+    documents = [Counter(re.findall(r"\w+", text.lower())) for text in TEXTS]
     mean = sum(map(Counter.total, documents)) / len(documents)
     df = Counter(word for document in documents for word in document)
-    idf = {word: math.log((len(texts) - df[word] + 0.5) / (df[word] + 0.5) + 1) for word in df}
+    idf = {word: math.log((len(TEXTS) - df[word] + 0.5) / (df[word] + 0.5) + 1) for word in df}
     norms = [K1 * (1 - B + B * document.total() / mean) for document in documents]
     return np.array(
         [
@@ -76,32 +70,32 @@ def ranked(scores, k):
     return [f"t{row}" for row in order], scores[order]
 
 
-def test_words_are_ranked_by_bm25(place, case, texts, corpus, indexed, asked):
+def test_words_are_ranked_by_bm25(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), hybrid="weighted:0,0,1", **place)
     for k in (1, 7, 40):
         ids, scores = index.search(case.queries, k)
-        for query, found, values in zip(asked, ids, scores, strict=True):
-            wanted, best = ranked(bm25(texts, query).round(6), k)
+        for query, found, values in zip(ASKED, ids, scores, strict=True):
+            wanted, best = ranked(bm25(query).round(6), k)
             np.testing.assert_allclose(values, best, rtol=1e-4)
             assert_same_but_ties(found, wanted, best)
     assert ids[-1] == []
 
 
-def test_a_weighted_sum_is_that_of_the_scores(place, case, texts, corpus, indexed, asked):
+def test_a_weighted_sum_is_that_of_the_scores(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), hybrid="weighted:1,0.5,0.25", **place)
     vectors, weights = parts(case)
     for query, found, values in zip(range(5), *index.search(case.queries, 10), strict=True):
-        total = vectors[query] + 0.5 * weights[query] + 0.25 * bm25(texts, asked[query])
+        total = vectors[query] + 0.5 * weights[query] + 0.25 * bm25(ASKED[query])
         order = np.argsort(-total, kind="stable")[:10]
         assert found == [f"t{row}" for row in order]
         np.testing.assert_allclose(values, total[order], rtol=1e-4)
 
 
-def test_reciprocal_ranks_are_summed(place, case, texts, corpus, indexed, asked):
+def test_reciprocal_ranks_are_summed(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), hybrid="rrf", **place)
     vectors, weights = parts(case)
     for query, found, values in zip(range(5), *index.search(case.queries, 40), strict=True):
-        fields = (vectors[query], weights[query], bm25(texts, asked[query]))
+        fields = (vectors[query], weights[query], bm25(ASKED[query]))
         assert sorted(values, reverse=True) == list(values)
         total = by_ranks(fields)
         assert found[0] in [f"t{row}" for row in np.flatnonzero(total >= total.max() - 1e-3)]

@@ -1,4 +1,4 @@
-"""Servers at scale: partitions, replicas, consistency, bulk insert, certificates, deadlines."""
+"""Servers at scale: partitions, consistency, certificates, deadlines."""
 
 import contextlib
 import os
@@ -10,15 +10,10 @@ import subprocess
 import threading
 import time
 
-import numpy as np
 import pytest
-import torch
-from retrievalkit_milvus import bulk
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError
-
-BULK = "RKIT_TEST_MILVUS_BULK"
 
 
 @pytest.mark.parametrize("form", [{"dim": 6}, {"dim": 6, "m": 3, "varied": True, "query_vectors": 2}])
@@ -29,10 +24,9 @@ def test_partitions_hold_ranges_of_the_texts(draw, build, opened, assert_found, 
     folder = build(case, partitions=4, shards=2, **place)
     assert_found(opened(folder, **place).search(case.queries, 23), case.expected(23))
     rows = [row for row in range(23) if row * 4 // 23 in (0, 2, 3)]
-    some = type(case)([case.ids[row] for row in rows], case.documents.rows(torch.tensor(rows)), case.queries)
     index = opened(folder, search_partitions="0,2-3", **place)
     for k in (1, 5, 23):
-        assert_found(index.search(case.queries, k), some.expected(k))
+        assert_found(index.search(case.queries, k), case.part(rows).expected(k))
 
 
 def test_partitions_that_are_not_there_are_refused(draw, build, opened):
@@ -40,14 +34,14 @@ def test_partitions_that_are_not_there_are_refused(draw, build, opened):
         opened(build(draw(9, dim=2), partitions=3), search_partitions="1,3")
 
 
-@pytest.mark.skipif("RKIT_TEST_MILVUS" in os.environ, reason="a server has replicas")
+@pytest.mark.skipif("RKIT_TEST_MILVUS" in os.environ, reason="a server has all levels of consistency")
 def test_milvus_lite_at_an_address_refuses_what_only_a_server_has(draw, store, server, tmp_path):
-    with pytest.raises(OptionError, match=f"Milvus at '{server}' is Milvus Lite, which has no option 'replicas'"):
-        Milvus(uri=server, replicas=2).build(store(draw(3, dim=2)), tmp_path)
+    with pytest.raises(OptionError, match=f"Milvus at '{server}' is Milvus Lite, which has no option 'consistency'"):
+        Milvus(uri=server, consistency="bounded").build(store(draw(3, dim=2)), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("real")
+@pytest.mark.skipif("RKIT_TEST_MILVUS" not in os.environ, reason="Milvus Lite has one level of consistency")
 @pytest.mark.parametrize("consistency", ["bounded", "eventually"])
 def test_weaker_consistency_finds_what_is_old_enough(draw, build, opened, assert_found, server, consistency):
     """A collection that is not written to gives the same hits at each level, some seconds later."""
@@ -55,52 +49,6 @@ def test_weaker_consistency_finds_what_is_old_enough(draw, build, opened, assert
     folder = build(case, uri=server)
     time.sleep(3 if consistency == "bounded" else 6)
     assert_found(opened(folder, uri=server, consistency=consistency).search(case.queries, 5), case.expected(5))
-
-
-@pytest.mark.usefixtures("real")
-@pytest.mark.parametrize("partitions", [0, 3])
-def test_bulk_insert_gives_the_collection_that_rows_give(
-    draw, build, opened, assert_found, server, partitions, monkeypatch
-):
-    """From a place that the server reads, in several files, which are removed."""
-    place = os.environ.get(BULK)
-    if not place:
-        pytest.skip(f"name a place that the server reads by {BULK}")
-    monkeypatch.setattr(bulk, "_BYTES_IN_A_FILE", 400)
-    case = draw(40, dim=4, m=2, varied=True, seed=33 + partitions)
-    folder = build(case, uri=server, bulk=place, partitions=partitions, batch=10)
-    assert_found(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
-
-
-def test_rows_become_files_that_hold_them(draw, store, tmp_path):
-    """Each of one partition, with vectors, weights and words as Milvus reads them."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    pytest.importorskip("minio", reason="needs pymilvus[bulk-writer]")
-    from retrievalkit_milvus.layout import Layout
-    from retrievalkit_milvus.writing import _schema
-
-    source = store(draw(10, dim=3, vocabulary=7))
-    layout = Layout.of(source, "x", "x", partitions=2, analyzer='{"type": "standard"}')
-    parts = (
-        (str(layout.partition_of(rows[0]["text"])), rows) for rows in layout.entities(source, 4, iter("abcdefghij"))
-    )
-    tables = [(part, parquet.read_table(file)) for part, file in bulk._files(parts, _schema(layout, source), tmp_path)]
-    assert [part for part, _ in tables] == ["0", "1"]
-    assert [text for _, table in tables for text in table["content"].to_pylist()] == list("abcdefghij")
-    assert "words" not in tables[0][1].column_names
-    vectors = np.concatenate([np.array(table["vector"].to_pylist()) for _, table in tables])
-    np.testing.assert_allclose(vectors, np.asarray(next(source.blocks(100)).vectors), rtol=1e-6)
-    assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_a_place_elsewhere_that_a_recipe_names_gets_nothing(draw, store, tmp_path, monkeypatch):
-    index = Milvus(uri="http://127.0.0.1:9", bulk="s3://stranger/x", timeout=1)
-    index.from_files = frozenset(["bulk"])
-    with pytest.raises(InputError, match="MILVUS_BULK=s3://stranger/x"):
-        index.build(store(draw(3, dim=2)), tmp_path)
-    monkeypatch.setenv("MILVUS_BULK", "s3://stranger/x")
-    with pytest.raises(InputError, match="no Milvus answers"):
-        index.build(store(draw(3, dim=2)), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +119,10 @@ def test_over_https_with_the_certificate_of_an_authority(
         monkeypatch.setenv("MILVUS_CA_CERT", str(certificates / "ca.pem"))
         monkeypatch.setenv("MILVUS_TOKEN", "root:Milvus")
         assert_found(opened(build(case, uri=uri), uri=uri).search(case.queries, 5), case.expected(5))
+        # The certificate may have another name.
+        monkeypatch.setenv("MILVUS_SERVER_CERT", str(certificates / "ca.pem"))
+        monkeypatch.setenv("MILVUS_SERVER_NAME", "milvus.test")
+        build(draw(5, dim=2, seed=39), uri=uri.replace("localhost", "127.0.0.1"))
 
 
 def test_a_server_that_asks_for_a_certificate_gets_the_clients(certificates, draw, build, server, monkeypatch):
@@ -187,14 +139,6 @@ def test_a_server_that_asks_for_a_certificate_gets_the_clients(certificates, dra
             build(case, uri=uri)
         monkeypatch.setenv("MILVUS_CLIENT_KEY", str(certificates / "client.key"))
         build(case, uri=uri)
-
-
-def test_a_certificate_may_have_another_name_that_is_given(certificates, draw, build, server, monkeypatch):
-    monkeypatch.setenv("MILVUS_SERVER_CERT", str(certificates / "ca.pem"))
-    with encrypted(server, certificates) as uri:
-        uri = uri.replace("localhost", "127.0.0.1")
-        monkeypatch.setenv("MILVUS_SERVER_NAME", "milvus.test")
-        build(draw(5, dim=2, seed=39), uri=uri)
 
 
 @pytest.mark.slow

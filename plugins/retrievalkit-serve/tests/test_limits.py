@@ -49,35 +49,26 @@ def test_a_body_that_is_too_large_is_refused(client, served):
 
 
 def test_answers_bear_headers_that_bind_browsers(client):
-    response = client.get("/")
-    policy = response.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert response.headers["x-content-type-options"] == "nosniff"
+    headers = client.get("/").headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
     assert client.get("/health").headers["cache-control"] == "no-store"
 
 
 PATHS = ("/", "/search", "/mcp", "/nowhere")
 
 
-@pytest.mark.parametrize(
-    ("host", "answered"),
-    [
-        ("localhost", True),
-        ("[::1]:8000", True),
-        ("search.example.org", True),
-        ("evil.example:8000", False),
-        ("evil.example.localhost", False),
-        ("[::1]evil.example", False),
-        ("localhost:evil.example", False),
-        ("", False),
-    ],
-)
-def test_a_service_of_this_machine_answers_to_its_names_alone(slow_local, host, answered):
+HOSTS = ("localhost", "[::1]:8000", "search.example.org")
+STRANGERS = ("evil.example:8000", "evil.example.localhost", "[::1]evil.example", "localhost:evil.example", "")
+
+
+@pytest.mark.parametrize("host", [*HOSTS, *STRANGERS])
+def test_a_service_of_this_machine_answers_to_its_names_alone(slow_local, host):
     """A page of another site could have its name lead here (DNS rebinding)."""
     for path in PATHS:
         answer = raw(slow_local, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        assert (b"Invalid host header" not in answer) == answered
+        assert (b"Invalid host header" in answer) == (host in STRANGERS)
 
 
 @pytest.mark.parametrize("token", [False, True])
@@ -294,7 +285,7 @@ def test_a_service_beyond_the_machine_without_a_token_warns(folders):
         (("{folder}/dense", "--fusion", "rrf"), "there is only one"),
         (("{folder}/dense", "--token-file", "{folder}/short"), "it needs 16 or more"),
         (("{folder}/dense", "--token-file", "{folder}/nothere"), "cannot be read"),
-        (("{folder}/dense", "--reranker", "{folder}/dense"), "should be a Hugging Face model or a re-ranker"),
+        (("{folder}/dense", "--reranker", "{folder}/dense"), "holds an index, not a model"),
         (("{folder}/dense", "--set", "indexer.blok=3"), "did you mean 'indexer.block'"),
         (("{folder}/dense", "--model", "{folder}"), ""),
         (("{folder}/dense", "--port", "{port}"), "cannot listen at 127.0.0.1"),

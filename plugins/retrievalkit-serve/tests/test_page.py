@@ -175,8 +175,3 @@ def test_with_a_token_the_page_asks_for_it(opened, folders):
         page.get_by_label("Token").last.fill(TOKEN)
         page.keyboard.press("Enter")
         assert found(page).count() == 10
-
-
-def test_the_reference_is_a_page(opened):
-    page = opened("/docs")
-    assert page.locator("h2", has_text="POST /search").is_visible()

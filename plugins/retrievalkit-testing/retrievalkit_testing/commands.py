@@ -1,4 +1,4 @@
-"""`rkit plugins new`, `package` and `check`: a plugin package from a template or a file, and the test of the contract.
+"""`rkit plugins check`, the test of the contract, and the list of the commands of this distribution.
 
 Light to import: every start of `rkit` does.
 """
@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Place, Rest, command
-from retrievalkit_testing.new_plugin import Kind, new, package
+from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Rest, command
+from retrievalkit_testing.new_plugin import new_plugin, package_plugin
 
 
 @dataclass(frozen=True)
@@ -63,47 +63,6 @@ def check_plugin(options: CheckOptions) -> Checked:
         options.name, model=options.model, options=options.set, properties=options.properties, seconds=options.seconds
     )
     return Checked(rows, conforming.table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 120))
-
-
-@dataclass(frozen=True)
-class NewOptions:
-    """Options of `plugins new`.
-
-    Args:
-        name: The name of the component, in snake_case.
-        output: The folder to write.
-        kind: The kind of component to start with.
-    """
-
-    name: Annotated[str, Argument()]
-    output: Annotated[Place, Flag(("--output", "-o"))]
-    _: KW_ONLY
-    kind: Kind = "pooler"
-
-
-@command("plugins new", NewOptions)
-def new_plugin(options: NewOptions) -> str:
-    """Write a plugin package with a component, ready to install and to change; returns what to do next."""
-    return new(options.name, options.kind, str(options.output))
-
-
-@dataclass(frozen=True)
-class PackageOptions:
-    """Options of `plugins package`.
-
-    Args:
-        file: A plugin of a single file, as RKIT_PLUGIN_FILES names it.
-        output: The folder to write.
-    """
-
-    file: Annotated[Place, Argument()]
-    output: Annotated[Place, Flag(("--output", "-o"))]
-
-
-@command("plugins package", PackageOptions)
-def package_plugin(options: PackageOptions) -> str:
-    """Write a plugin package with the components of a plugin of a single file; returns what to do next."""
-    return package(str(options.file), str(options.output))
 
 
 COMMANDS: list[Command[..., Any, Any]] = [new_plugin, package_plugin, check_plugin]

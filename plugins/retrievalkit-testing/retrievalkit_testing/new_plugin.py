@@ -12,13 +12,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from retrievalkit import hookspecs, registry
 from retrievalkit.contracts.commands import write_folder
+from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, PluginError
 
 Kind = Literal[
@@ -27,36 +28,56 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
-_RECIPE = "recipes/compare.yaml"
-_TESTS = "tests/test_conforms.py"
 _COMPARED = tuple(kind for kind in KINDS if kind not in ("source", "metric"))
 """Kinds that have a baseline, which the recipe compares with."""
 
 _WIDTH = 120
 
 
-def new(name: str, kind: str, output: str | Path) -> str:
-    """Write a package with one component called `name`, ready to install; returns what to do next.
+@dataclass(frozen=True)
+class NewOptions:
+    """Options of `plugins new`.
 
-    Raises:
-        InputError: The name is not snake_case, or the folder exists.
+    Args:
+        name: The name of the component, in snake_case.
+        output: The folder to write.
+        kind: The kind of component to start with.
     """
+
+    name: Annotated[str, Argument()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
+    _: KW_ONLY
+    kind: Kind = "pooler"
+
+
+@command("plugins new", NewOptions)
+def new_plugin(options: NewOptions) -> str:
+    """Write a plugin package with a component, ready to install and to change; returns what to do next."""
+    name, kind = options.name, options.kind
     _check_name(name)
     class_name = "".join(part.capitalize() for part in name.split("_"))
     module = f"retrievalkit_{name}"
     made = registry.Component(kind, name, f"{module}.{_plural(kind)}:{class_name}", name, module, "0.1.0")
-    values = {"MyName": class_name}
-    return _write([made], name, output, dict(_files(kind)), values)
+    return _write([made], name, options.output, dict(_files(kind)), {"MyName": class_name})
 
 
-def package(file: str | Path, output: str | Path) -> str:
-    """Write a package with the components that a local plugin file registers; returns what to do next.
+@dataclass(frozen=True)
+class PackageOptions:
+    """Options of `plugins package`.
 
-    Raises:
-        InputError: The name of the file is not snake_case, or the folder exists.
-        PluginError: It cannot be loaded, or registers nothing.
+    Args:
+        file: A plugin of a single file, as RKIT_PLUGIN_FILES names it.
+        output: The folder to write.
     """
-    path = Path(file)
+
+    file: Annotated[Place, Argument()]
+    output: Annotated[Place, Flag(("--output", "-o"))]
+
+
+@command("plugins package", PackageOptions)
+def package_plugin(options: PackageOptions) -> str:
+    """Write a plugin package with the components of a plugin of a single file; returns what to do next."""
+    path = Path(options.file)
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
         problem = plugin.error or "it registers nothing"
@@ -71,11 +92,20 @@ def package(file: str | Path, output: str | Path) -> str:
         else one
         for one in plugin.components
     ]
-    files = dict(_around(components))
+    # The template less its component, with those that are there.
+    files = {
+        name: text
+        for name, text in _files(_main(components).kind)
+        if "/recipes/" in name or not name.startswith(("retrievalkit_my_name/", "tests/"))
+    }
+    names = dict.fromkeys(one.name for one in components if one.kind not in ("command", "check", "recipe"))
+    tests = [f'test_{name.replace("-", "_")} = conformance("{name}")' for name in names or [components[0].name]]
+    files["tests/test_conforms.py"] = "\n".join(["from retrievalkit_testing import conformance", "", *tests, ""])
     files[f"retrievalkit_my_name/{stem}.py"] = _without_hooks(source)
     requirements = ["retrievalkit>=0.1", *_distributions(source)]
     values = {'"retrievalkit>=0.1"': ", ".join(f'"{one}"' for one in requirements)}
-    return f"{_write(components, stem, output, files, values)}. Unset RKIT_PLUGIN_FILES first: both have the name."
+    done = _write(components, stem, options.output, files, values)
+    return f"{done}. Unset RKIT_PLUGIN_FILES first: both have the name."
 
 
 def _check_name(name: str) -> None:
@@ -101,17 +131,6 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
                     yield name, path.read_text(encoding="utf-8")
 
 
-def _around(components: Sequence[registry.Component]) -> Iterator[tuple[str, str]]:
-    """The same without components, for those that are there."""
-    first = _main(components)
-    for name, text in _files(first.kind):
-        if "/recipes/" in name or not name.startswith(("retrievalkit_my_name/", "tests/")):
-            yield name, text
-    names = dict.fromkeys(one.name for one in components if one.kind not in ("command", "check", "recipe"))
-    lines = [f'test_{name.replace("-", "_")} = conformance("{name}")' for name in names or [first.name]]
-    yield _TESTS, "\n".join(["from retrievalkit_testing import conformance", "", *lines, ""])
-
-
 def _main(components: Sequence[registry.Component]) -> registry.Component:
     """The one that names the package, and that its recipe is about."""
     return next((one for one in components if one.kind in _COMPARED), components[0])
@@ -120,7 +139,7 @@ def _main(components: Sequence[registry.Component]) -> registry.Component:
 def _write(
     components: Sequence[registry.Component],
     stem: str,
-    output: str | Path,
+    output: Place,
     files: Mapping[str, str],
     values: Mapping[str, str],
 ) -> str:
@@ -136,14 +155,14 @@ def _write(
         **values,
     }
     files, registered = dict(files), list(components)
-    if any(one.endswith(_RECIPE) for one in files):
+    if any(one.endswith("recipes/compare.yaml") for one in files):
         folder_of_recipes, said = f"retrievalkit_{stem}.recipes:FOLDER", f"{name} and its baseline."
         recipe = registry.Component("recipe", values["retrievalkit-my-name"], folder_of_recipes, "", "", "", said)
         registered.append(recipe)
     else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
     files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
-    with write_folder(output) as folder:
+    with write_folder(Path(output)) as folder:
         for path, text in files.items():
             target = folder / _render(path, values)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -170,21 +189,18 @@ def _hooks(components: Sequence[registry.Component]) -> str:
     for kind, some in kinds.items():
         lines += ["", "", "@hookimpl", f"def {registry.HOOKS[kind]}(register: Register) -> None:"]
         lines += [f'    """Register the {kind if len(some) == 1 else _plural(kind)}."""']
-        lines += [_call(one) for one in some]
+        for one in some:
+            arguments = [f'"{one.name}"', f'"{one.target}"']
+            arguments += [f"help={json.dumps(one.help)}"] if one.help else []
+            arguments += [f'group="{one.group}"'] if one.kind == "command" else []
+            inner = ", ".join(arguments)
+            # Laid out as ruff does.
+            if len(call := f"    register({inner})") > _WIDTH:
+                if len(inner) + 8 > _WIDTH:
+                    inner = ",\n        ".join(arguments) + ","
+                call = f"    register(\n        {inner}\n    )"
+            lines.append(call)
     return "\n".join([*lines, ""])
-
-
-def _call(component: registry.Component) -> str:
-    """The call that registers it, laid out as ruff does."""
-    arguments = [f'"{component.name}"', f'"{component.target}"']
-    arguments += [f"help={json.dumps(component.help)}"] if component.help else []
-    arguments += [f'group="{component.group}"'] if component.kind == "command" else []
-    inner = ", ".join(arguments)
-    if len(line := f"    register({inner})") <= _WIDTH:
-        return line
-    if len(line := f"        {inner}") > _WIDTH:
-        line = "\n".join(f"        {one}," for one in arguments)
-    return f"    register(\n{line}\n    )"
 
 
 def _render(text: str, values: Mapping[str, str]) -> str:

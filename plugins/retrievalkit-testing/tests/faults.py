@@ -21,14 +21,13 @@ from torch.nn import functional
 from retrievalkit import hookimpl
 from retrievalkit.contracts import EncoderInfo, Indexer, Loss, LossValue, Needs, Pooler, Representation
 from retrievalkit.data.masking import UNLABELLED, count_labels
-from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import DataError, UnsupportedError
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.poolers.colbert import ColBERT
 from retrievalkit.models.poolers.single_vector import Cls, Mean, masked_mean
 from retrievalkit.models.pretrainers.mlm import MaskedLanguageModel as Mlm
 from retrievalkit.scoring import scores
-from retrievalkit.scoring.lexical import max_saturated, text_mask, token_loss
+from retrievalkit.scoring.lexical import max_saturated, text_mask
 
 
 def after(method, change):
@@ -154,23 +153,16 @@ ENCODERS: list[tuple[Any, ...]] = [
     ("lean_is_other", "lean", LeanIsOther, {}),
     ("fails_on_empty", "odd_texts", SoundEncoder,
      tokenized(lambda title, text: (title, text if text.split()[0] else ""))),
-    ("order_matters", "padding", SoundEncoder,
-     mapped(lambda one: one * (1 + 0.01 * torch.arange(len(one))[:, None, None]))),
     ("names_too_few", "names_of_tokens", SoundEncoder, {"tokens": after(Transformer.tokens, lambda one: one[1:-1])}),
 ]  # fmt: skip
 
 # --- poolers -------------------------------------------------------------------------------------------------------
 
 
-def real(hidden, mask):
-    """States with zeros at padding."""
-    return hidden.masked_fill(mask[:, :, None] == 0, 0.0)
-
-
-def weighed(hidden, mask, weights):
-    """The mean of states by weights."""
-    weights = weights * mask
-    return (real(hidden, mask) * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
+def weighed_by_doubling(hidden, mask):
+    weights = 2.0 ** mask.cumsum(dim=1) * mask
+    states = hidden.masked_fill(mask[:, :, None] == 0, 0.0)
+    return (states * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def spread_of_words(self, states, side):
@@ -257,15 +249,6 @@ class RunningMean(Mean):
         return made
 
 
-class CountsInAnAttribute(Mean):
-    times = 0
-
-    def pool(self, hidden, mask):
-        scale = 1 + self.times
-        self.times += self.training
-        return super().pool(hidden, mask) * scale
-
-
 class DrawnAndNotSaved(Mean):
     def __init__(self, info: EncoderInfo) -> None:
         super().__init__(info)
@@ -273,15 +256,6 @@ class DrawnAndNotSaved(Mean):
 
     def pool(self, hidden, mask):
         return super().pool(hidden, mask) @ self.projection
-
-
-class LayersInAList(Mean):
-    def __init__(self, info: EncoderInfo) -> None:
-        super().__init__(info)
-        self.projections = [nn.Linear(info.width, info.width)]
-
-    def pool(self, hidden, mask):
-        return self.projections[0](super().pool(hidden, mask))
 
 
 class PoolerOptionIgnored(Mean):
@@ -322,11 +296,6 @@ def pool(change):
 POOLERS: list[tuple[Any, ...]] = [
     ("mean_over_padding", "padding", Mean, pool(lambda hidden, _: hidden.mean(dim=1)),
      "query: padding on the right changes the output"),
-    ("max_over_padding", "padding", Mean, pool(lambda hidden, mask: (hidden * mask[:, :, None]).amax(dim=1))),
-    ("divides_by_the_width", "padding", Mean, pool(
-        lambda hidden, mask: masked_mean(hidden, mask) * mask.sum(dim=1, keepdim=True) / mask.shape[1])),
-    ("softmax_before_the_mask", "padding", Mean, pool(lambda hidden, mask: (
-        (hidden.mean(dim=2).softmax(dim=1) * mask)[:, :, None] * real(hidden, mask)).sum(dim=1))),
     ("vectors_of_padding", "padding", ColBERT,
      {"forward": after(ColBERT.forward, lambda made: Representation(made.vectors))}),
     ("max_over_nothing", "empty_text", Mean, {"forward": lambda self, states, side: Representation(
@@ -334,40 +303,30 @@ POOLERS: list[tuple[Any, ...]] = [
     ("no_vector_without_words", "empty_text", ColBERT, {"forward": lambda self, states, side: Representation(
         ColBERT.forward(self, states, side).vectors, text_mask(states))}),
     ("assumes_right_padding", "padding_left", Mean, pool(lambda hidden, _: hidden[:, 0])),
-    ("last_by_length", "padding_left", Mean, pool(
-        lambda hidden, mask: hidden[torch.arange(len(mask)), (mask.sum(dim=1) - 1).clamp(min=0)])),
     ("dropout_left_on", "no_draws_in_eval", Mean, {"pool": after(Mean.pool, lambda one: functional.dropout(one, 0.1))}),
     ("changes_states", "states_unchanged", Mean, pool(lambda hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1))),
     ("changes_the_mask", "states_unchanged", Mean, {"forward": changes_the_mask}),
     ("remembers_the_last", "same_twice", Mean, {"pool": adds_the_last, "before": 0.0}),
-    ("wrong_axis", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: functional.normalize(one, dim=0))}),
     ("centred_in_the_batch", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: one - one.mean(dim=0))}),
     ("squeezes_one_text", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: one.squeeze(0))}),
     ("weighs_by_row", "batch_order", Mean,
      {"pool": after(Mean.pool, lambda one: one * torch.arange(1, len(one) + 1)[:, None])},
      "the order of the batch changes the output"),
     ("spread_of_one", "one_token", Mean, {"forward": spread_of_words}),
-    ("overflows_in_long_texts", "long_text", Mean, pool(
-        lambda hidden, mask: weighed(hidden, mask, 2.0 ** mask.cumsum(dim=1)))),
+    ("overflows_in_long_texts", "long_text", Mean, pool(weighed_by_doubling)),
     ("not_finite", "finite", Mean,
      {"pool": after(Mean.pool, lambda one: one / 0)}, "query: some values are not finite"),
     ("detached", "gradient", Mean,
      {"pool": after(Mean.pool, torch.Tensor.detach)}, "query: no gradient reaches layer 2 of the encoder"),
     ("deaf_to_the_encoder", "gradient", Learned,
      {"pool": lambda self, hidden, mask: self.vector.expand(len(hidden), -1)}, "no gradient reaches the encoder"),
-    ("detached_queries", "gradient", Mean, {"forward": lambda self, states, side: (
-        lambda made: made.detach() if side == "query" else made)(Mean.forward(self, states, side))}),
     ("detached_layer", "gradient", DetachedLayer, {}),
     ("unused_layer", "parameters_trained", UnusedLayer, {}),
-    ("frozen_by_number", "parameters_trained", Learned, {"pool": lambda self, hidden, mask: Mean.pool(
-        self, hidden, mask) * self.vector.mean().item()}),
     ("sides_differ", "sides_agree", Mean, {"forward": lambda self, states, side: Representation(
         Mean.forward(self, states, side).vectors[..., : 8 if side == "query" else None])}),
     ("negative_weights", "weights_not_negative", NegativeWeights, {}),
     ("running_mean", "trained_state_saved", RunningMean, {}),
-    ("counts_in_an_attribute", "trained_state_saved", CountsInAnAttribute, {}),
     ("drawn_and_not_saved", "saved_and_loaded", DrawnAndNotSaved, {}, "query: saving and loading change the output"),
-    ("layers_in_a_list", "saved_and_loaded", LayersInAList, {}),
     ("keeps_another", "indexed_as_scored", KeepsAnother, {}),
     ("normalises_the_index", "indexed_as_scored", Mean, {"pool": lambda self, hidden, mask: (
         lambda pooled: pooled if self.training else functional.normalize(pooled, dim=-1)
@@ -438,16 +397,6 @@ class Temperature(Contrastive):
         self.temperature = temperature
 
 
-class LossOptionIgnored(Contrastive):
-    def __init__(self, *, margin: float = 0.0) -> None:
-        super().__init__()
-
-
-class PositionalOptionOfALoss(Contrastive):
-    def __init__(self, margin: float = 0.0) -> None:
-        super().__init__()
-
-
 class UnusedParameterOfALoss(Contrastive):
     def __init__(self) -> None:
         super().__init__()
@@ -511,16 +460,12 @@ LOSSES: list[tuple[Any, ...]] = [
      {"logits": after(Contrastive.logits, lambda one: one + torch.eye(one.shape[1])[-1])}),
     ("detached_queries", "gradient", Contrastive, compared(
         lambda queries, documents: (queries.detach(), documents)), "no gradient reaches the vectors of queries"),
-    ("detached_documents", "gradient", Contrastive, compared(
-        lambda queries, documents: (queries, documents.detach()))),
     ("half_the_gradient", "finite_differences", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: 0.5 * one + 0.5 * one.detach())}),
     ("temperature_multiplies", "temperature", Temperature, {"logits": lambda self, queries, documents: (
         Contrastive.logits(self, queries, documents) * self.temperature)}),
     ("temperature_ignored", "temperature", Temperature, {}),
     ("overflows", "large_scores", Contrastive, {"total": overflowing}),
-    ("half_precision", "large_scores", Contrastive, {"logits": after(Contrastive.logits, lambda one: (
-        one if one.dtype == torch.float64 else one + (one.detach().half().float() - one.detach())))}),
     ("fills_with_too_much", "finite_in_bf16", Contrastive, {"logits": filled_with_too_much}),
     ("wrong_sign", "falls_under_training", Contrastive, {"logits": after(Contrastive.logits, torch.neg)}),
     ("no_scalar", "value", Contrastive, total_of(lambda *one: one, "none"),
@@ -533,8 +478,6 @@ LOSSES: list[tuple[Any, ...]] = [
     ("changes_ignore", "inputs_unchanged", Contrastive, {"total": changes_ignore}),
     ("draws_by_python", "two_processes", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: one * (1 + random.random()))}),
-    ("loss_option_ignored", "options_effective", LossOptionIgnored, {}),
-    ("positional_option_of_a_loss", "options_typed", PositionalOptionOfALoss, {}),
     ("unused_parameter_of_a_loss", "parameters_trained", UnusedParameterOfALoss, {}),
     ("teacher_ignored", "teacher_effective", Student, {"distance": lambda self, logits, teacher: Student.distance(
         self, logits, teacher * 0.0)}, "`teacher` has no effect"),
@@ -554,12 +497,6 @@ def addend(value):
     return LossValue(value, {}, {"mlm": value})
 
 
-def predicts_padding(self, samples, draw):
-    made = Mlm.collate(self, samples, draw)
-    padded = made["texts"].attention_mask == 0
-    return {**made, "labels": made["labels"].masked_fill(padded, self.vocabulary.ordinary[0])}
-
-
 def changes_the_labels(self, batch, progress):
     batch["labels"][batch["labels"] == UNLABELLED] = self.vocabulary.ordinary[0]
     return Mlm.forward(self, batch, progress)
@@ -568,11 +505,6 @@ def changes_the_labels(self, batch, progress):
 def remembers(self, batch, progress):
     self.times += 1
     return LossValue(total(self, batch, progress) * self.times)
-
-
-def trains_the_head_alone(self, batch, progress):
-    states = self.encoder(batch["texts"], [self.encoder.info.layers])
-    return LossValue.weighted({"mlm": token_loss(states.last.detach(), states.head, batch["labels"])}, {})
 
 
 def schedule_in_an_attribute(self, batch, progress):
@@ -591,16 +523,6 @@ class SavesAnother(Mlm):
         with torch.no_grad():
             self.encoder.model.get_input_embeddings().weight[:, 0] += 1
         super().save(folder)
-
-
-class PretrainerOptionIgnored(Mlm):
-    def __init__(self, encoder, max_length, *, mask_ratio: float = 0.3) -> None:
-        super().__init__(encoder, max_length)
-
-
-class UntypedOptionOfAPretrainer(Mlm):
-    def __init__(self, encoder, max_length, *, ratio=0.3) -> None:
-        super().__init__(encoder, max_length, mask_ratio=ratio)
 
 
 def other_batch(**changes):
@@ -639,20 +561,16 @@ PRETRAINERS: list[tuple[Any, ...]] = [
         total(self, batch, progress) * count_labels(batch["labels"]))}),
     ("attends_to_padding", "padding", Mlm, other_batch(
         texts=lambda one: replace(one, attention_mask=torch.ones_like(one.attention_mask)))),
-    ("predicts_padding", "parts", Mlm, {"collate": predicts_padding}),
     ("counts_texts", "parts", Mlm, {"counts": lambda self, batch: {"mlm": len(batch["labels"])}}),
     ("draws_for_the_batch", "parts", Mlm, other_draws(
         lambda samples, draw: random.Random(len(samples) * 1000 + draw.randrange(1000)))),
     ("counts_by_another_name", "parts", Mlm, {"counts": lambda self, batch: {"tokens": count_labels(batch["labels"])}}),
     ("detached", "gradient", Mlm,
      {"forward": after(total, lambda one: LossValue(one.detach()))}, "no gradient reaches the encoder"),
-    ("head_alone", "gradient", Mlm, {"forward": trains_the_head_alone}),
     ("unused_decoder", "parameters_trained", UnusedDecoder, {}),
     ("wrong_sign", "falls_under_training", Mlm, {"forward": after(total, lambda one: addend(-one))}),
     ("schedule_in_an_attribute", "resumed", Mlm, {"forward": schedule_in_an_attribute, "times": 0}),
     ("saves_another", "saved_and_loaded", SavesAnother, {}, "saving and loading change the encoder"),
-    ("pretrainer_option_ignored", "options_effective", PretrainerOptionIgnored, {}),
-    ("untyped_option_of_a_pretrainer", "options_typed", UntypedOptionOfAPretrainer, {}),
 ]  # fmt: skip
 
 # --- indexers ------------------------------------------------------------------------------------------------------
@@ -774,16 +692,6 @@ class KeptInTheClass(SoundIndexer):
         self.rows, self.starts, self.ids = self.kept[int((index_dir / "number").read_text())]
 
 
-class PointsToTheSource(SoundIndexer):
-    def build(self, source, index_dir):
-        (index_dir / "source").write_text(str(source.folder))
-        return {"texts": len(source)}
-
-    def open(self, index_dir):
-        self.rows, counts, self.ids = self.read(VectorStore((index_dir / "source").read_text()))
-        self.starts = np.cumsum([0, *counts[:-1]])
-
-
 class AbsolutePath(SoundIndexer):
     def build(self, source, index_dir):
         (index_dir / "path").write_text(str((index_dir / "rows.npy").absolute()))
@@ -871,11 +779,6 @@ def of_square_size(self, source, index_dir):
     return SoundIndexer.build(self, source, index_dir)
 
 
-def without_titles(self, source, index_dir):
-    (index_dir / "texts.json").write_text(json.dumps({one.id: self.words(one.text) for one in source}))
-    return {"texts": len(source)}
-
-
 def searched(function):
     """`search`, with the ids and scores of each query changed."""
     return lambda self, queries, k: tuple(
@@ -887,16 +790,11 @@ INDEXERS: list[tuple[Any, ...]] = [
     ("shifted_at_shards", "shards", SoundIndexer, {"read": shifted_at_shards}),
     ("kept_in_memory", "state_is_saved", KeptInMemory, {}),
     ("kept_in_the_class", "other_process", KeptInTheClass, {}),
-    ("points_to_the_source", "moved_folder", PointsToTheSource, {}),
     ("absolute_path", "moved_folder", AbsolutePath, {}),
     ("first_vector_only", "brute_force", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
         rows=self.rows[self.starts], starts=np.arange(len(self.starts))))}),
-    ("cosine", "brute_force", SoundIndexer, {"all_scores": lambda self, queries: (
-        SoundIndexer.all_scores(self, queries) / np.linalg.norm(self.rows[self.starts], axis=1))}),
     ("ties_by_id", "ties", SoundIndexer, {"order": lambda self, found: np.array([
         np.lexsort((np.array(self.ids), -row)) for row in found]).reshape(found.shape)}),
-    ("ties_backwards", "ties", SoundIndexer, {"order": lambda self, found: (
-        found.shape[1] - 1 - np.argsort(-found[:, ::-1], axis=1, kind="stable"))}),
     ("double_scores", "float32_scores", SoundIndexer,
      {"search": searched(lambda ids, found: (ids, found.astype(np.float64)))}),
     ("cuts_k", "large_k", SoundIndexer, {"search": lambda self, queries, k: SoundIndexer.search(
@@ -909,9 +807,6 @@ INDEXERS: list[tuple[Any, ...]] = [
         np.nan_to_num(one) for one in SoundIndexer.scores(self, queries, ids)]}),
     ("other_scale", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
         one / 2 for one in SoundIndexer.scores(self, queries, ids)]}),
-    ("lowers_ids", "odd_ids", SoundIndexer, {"read": lambda self, source: (
-        lambda rows, counts, ids: (rows, counts, [one.lower().strip() for one in ids])
-    )(*SoundIndexer.read(self, source))}),
     ("splits_ids", "odd_ids", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
         ids=",".join(self.ids).split(",")))}),
     ("shared_by_the_class", "several_open", SharedByTheClass, {}),
@@ -927,7 +822,6 @@ INDEXERS: list[tuple[Any, ...]] = [
     ("forgets_deleted", "segments", SoundIndexer, {"open_joined": forgets_deleted}),
     ("nonsense", "sensible_texts", SoundTexts, {"search": lambda self, queries, k: (
         lambda ids, found: ([sorted(one) for one in ids], found))(*SoundTexts.search(self, queries, k))}),
-    ("without_titles", "sensible_texts", SoundTexts, {"build": without_titles}),
     ("needs_a_word", "odd_texts", SoundTexts, {"words": lambda self, text: (
         lambda words: words if words[0] else [])(SoundTexts.words(self, text))}),
     ("wrong_terms", "terms", SoundTexts, {"contributions": lambda self, query, ids: [

@@ -69,18 +69,6 @@ def test_a_fault_is_found_by_its_property_with_the_line_to_look_at(kind, name, f
     assert Path(failure.place.file).read_text().splitlines()[failure.place.line - 1].strip(), message
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "name", "found_by"),
-    [(kind, name, found_by) for kind in ("encoder", "indexer") for name, found_by, *_ in faults.FAULTS[kind][:30:7]],
-)
-def test_a_fault_is_found_among_all_properties(kind, name, found_by):
-    """Others may fail with it; the one that names it does, unless it rests on one that fails."""
-    without = SLOW if kind == "indexer" else ()
-    outcomes = {one.property: one for one in kit_of(kind).report(name, without=without).outcomes}
-    assert outcomes[found_by].failure or outcomes[found_by].left_out.endswith("failed")
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("encoder", "sound"), ("indexer", "sound"), ("indexer", "sound_texts"),

@@ -9,6 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from retrievalkit_testing.packages import PACKAGES
+from test_new_plugin import install
 
 from retrievalkit.cli import main
 
@@ -73,8 +74,8 @@ FAULTS = {
     "undocumented": (
         "documented",
         "poolers.py",
-        POOLER.partition("(Pooler):")[2].partition("    def __init__")[0],
-        "\n",
+        POOLER[POOLER.index('    """The first') : POOLER.index("    def")],
+        "",
     ),
     "other_version": ("versions", "__init__.py", '__version__ = "0.1.0"', '__version__ = "0.2.0"'),
     "requires_nothing": ("versions", "pyproject.toml", '["retrievalkit"]', "[]"),
@@ -90,27 +91,15 @@ def written(tmp_path, monkeypatch, fresh_registry):
     """Writes the package with one text replaced, and registers it as if it were installed from that folder."""
 
     def write(old, new):
-        texts = [text.replace(old, new) if old in text else text for text in (TOP, POOLER, PROJECT)]
         package = tmp_path / "retrievalkit_tried"
         package.mkdir()
-        files = (package / "__init__.py", package / "poolers.py", tmp_path / "pyproject.toml")
-        for path, text in zip(files, texts, strict=True):
-            path.write_text(text)
-        info = tmp_path / "retrievalkit_tried-0.1.0.dist-info"
-        info.mkdir()
-        needs = "" if "dependencies = []" in texts[2] else "Requires-Dist: retrievalkit\n"
-        info.joinpath("METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: retrievalkit-tried\nVersion: 0.1.0\n{needs}\n"
-        )
-        name = re.search(r'(\w+) = "retrievalkit_tried"', texts[2])[1]
-        info.joinpath("entry_points.txt").write_text(f"[retrievalkit.plugins]\n{name} = retrievalkit_tried\n")
-        direct = {"url": f"file://{tmp_path}", "dir_info": {"editable": True}}
-        info.joinpath("direct_url.json").write_text(json.dumps(direct))
+        files = {package / "__init__.py": TOP, package / "poolers.py": POOLER, tmp_path / "pyproject.toml": PROJECT}
+        for path, text in files.items():
+            path.write_text(text.replace(old, new))
+        name = install(tmp_path, tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
         monkeypatch.setenv("RKIT_PLUGINS", name)
-        for module in [one for one in sys.modules if one.startswith("retrievalkit_tried")]:
-            monkeypatch.delitem(sys.modules, module)
         fresh_registry()
 
     yield write
@@ -139,21 +128,14 @@ def test_the_packages_that_ship_pass(name):
     PACKAGES.check(f"retrievalkit-{name}")
 
 
-def test_the_command_prints_a_table_and_exits_with_1(written):
+def test_the_command_prints_a_table_or_json_and_exits_with_1_for_a_failure(written):
     written(*FAULTS["undocumented_option"][2:])
-    result = CliRunner().invoke(
-        main, ["plugins", "check", "tried", "--property", "documented", "--property", "targets"]
-    )
-    assert result.exit_code == 1, result.output
-    assert re.search(r"targets +passed", result.output)
-    assert re.search(r"documented +failed +the option 'scale'", result.output)
-    assert re.search(r"look at[\s\S]+poolers\.py:\d+", result.output)
-
-
-def test_the_command_gives_json(written):
-    written("nothing", "nothing")
-    words = ["plugins", "check", "retrievalkit-tried", "--property", "targets", "--json"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
-    (checked,) = json.loads(result.output)
+    words = ["plugins", "check", "tried", "--property", "targets"]
+    failed = CliRunner().invoke(main, [*words, "--property", "documented"])
+    assert failed.exit_code == 1, failed.output
+    assert re.search(r"targets +passed", failed.output)
+    assert re.search(r"documented +failed +the option 'scale'[\s\S]+look at[\s\S]+poolers\.py:\d+", failed.output)
+    passed = CliRunner().invoke(main, [*words, "--json"])
+    assert passed.exit_code == 0, passed.output
+    (checked,) = json.loads(passed.output)
     assert [row["result"] for row in checked["properties"]] == ["passed"]

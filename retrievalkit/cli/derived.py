@@ -105,10 +105,15 @@ class DerivedCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if not (more := option_for_extra(error)):
-                raise
-            msg = f"{error.message}. {more}"
-            raise click.UsageError(msg, error.ctx) from error
+            if more := option_for_extra(error):
+                error = click.UsageError(f"{error.message}. {more}", error.ctx)
+            if STARTED_BY_TORCHRUN not in os.environ or self.declared.name not in _SEVERAL_PROCESSES:
+                raise error from None
+            from retrievalkit.training import processes
+
+            # So that one process reports it.
+            with processes.joined(), processes.together():
+                raise error from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does; explains an argument of another kind than the command takes, such as a corpus for a run."""

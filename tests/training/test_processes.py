@@ -77,6 +77,16 @@ def test_what_one_process_finds_wrong_ends_all_and_the_first_tells(together):
     assert together(fail, 3) == [("SystemExit", "2"), ("InputError", "process 1"), ("SystemExit", "2")]
 
 
+def test_a_mistake_in_the_command_line_is_printed_once(together, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+
+    def wrong():
+        ended = CliRunner().invoke(cli.main, ["train", "--epochz", "3"])
+        return ended.exit_code, "--epochs" in ended.output
+
+    assert together(wrong) == [(2, True), (2, False)]
+
+
 # --- dealing -------------------------------------------------------------------------------------------------------
 
 

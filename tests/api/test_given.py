@@ -124,7 +124,6 @@ def test_examples_of_every_kind():
         (read_qrels, given.judgements, {"q": {"d": 0.5}}, "row 1 of the judgements: the grade is 0.5"),
         (read_examples, given.examples, ["x"], "row 1 of the examples: the row is 'x', and should be a dict"),
     ],
-    ids=str,
 )
 def test_what_is_wrong_is_named(read, kind, data, message):
     """With the number of the row, where there is one."""

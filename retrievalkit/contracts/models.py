@@ -246,7 +246,7 @@ class TokenStates:
 
     def first_states(self, layer: int) -> Tensor:
         """(batch, width): the states of the texts' first real tokens in a layer."""
-        return self.layers[layer][torch.arange(len(self.first), device=self.first.device), self.first]
+        return self.layers[layer][torch.arange(self.first.shape[0], device=self.first.device), self.first]
 
 
 @dataclass

@@ -339,6 +339,7 @@ def test_onnxruntime_gives_equal_vectors(runtime, checkpoint, export, pooler, op
     """Poolers that no other library has, too: a graph can say anything that makes one vector of a text."""
     source = checkpoint(pooler, {"query_prefix": "what "}, **options)
     folder = export(source, "onnx")
+    assert not isinstance(folder, str), folder
     assert (folder / "query.onnx").exists() or not options.get("separate_towers")
     assert_equal_vectors(source, by_graph(runtime, folder))
 

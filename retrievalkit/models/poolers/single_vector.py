@@ -28,7 +28,7 @@ Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
 
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
     first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
-    return hidden[torch.arange(len(mask), device=mask.device), first]
+    return hidden[torch.arange(mask.shape[0], device=mask.device), first]
 
 
 def _last(hidden: Tensor, mask: Tensor) -> Tensor:

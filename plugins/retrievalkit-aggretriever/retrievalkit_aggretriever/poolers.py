@@ -215,7 +215,7 @@ class Aggretriever(Pooler):
                 mask = _without_first(states, torch.ones_like(states.attention_mask))
             # The greatest weight of each term among its occurrences in a text, at least 0.
             weights = self._weights(hidden).to(torch.promote_types(hidden.dtype, torch.float32)).masked_fill(~mask, 0.0)
-            zeros = weights.new_zeros(len(weights), self.info.vocabulary_size)
+            zeros = weights.new_zeros(weights.shape[0], self.info.vocabulary_size)
             return zeros.scatter_reduce(1, states.input_ids, weights, "amax", include_self=True)
         head = states.head
         if self.head == "projection":

@@ -136,7 +136,7 @@ class SlicePooling(nn.Module):
         if self.order is not None:
             kept = kept[:, self.order]
         kept = nn.functional.pad(kept, (0, self.table.padded))
-        columns: Tensor = kept.view(len(kept), self.table.rows, self.table.columns).max(dim=1).values
+        columns: Tensor = kept.view(kept.shape[0], self.table.rows, self.table.columns).max(dim=1).values
         if not self.paired:
             return columns
         first, second = columns[:, 0::2], columns[:, 1::2]

@@ -198,7 +198,7 @@ def _components(kind: str, plural: str) -> str:
 def _for_site(text: str) -> str:
     """Links to files that are no pages lead to the repository; a table's code has bare pipes, unlike on GitHub."""
     text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
-    text = re.sub(r"\((?:\.\./)+README\.md\)", f"({REPOSITORY})", text)
+    text = re.sub(r"\((?:\.\./)*README\.md(#[\w-]+)?\)", rf"({REPOSITORY}\1)", text)
     text = text.replace("(../../docs/", "(docs/")
     return re.sub(
         r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",

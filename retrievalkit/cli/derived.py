@@ -107,7 +107,7 @@ class DerivedCommand(click.Command):
         except click.UsageError as error:
             if more := option_for_extra(error):
                 error = click.UsageError(f"{error.message}. {more}", error.ctx)
-            if STARTED_BY_TORCHRUN not in os.environ or self.declared.name not in _SEVERAL_PROCESSES:
+            if STARTED_BY_TORCHRUN not in os.environ:
                 raise error from None
             from retrievalkit.training import processes
 

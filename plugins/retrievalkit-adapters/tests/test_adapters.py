@@ -48,12 +48,15 @@ def found(request):
 
     def search(index, query, **options):
         if request.param == "haystack":
-            made = retriever(index=index, **options).run(query)["documents"]
-            return [(one.id, one.content, one.score, one.meta) for one in made]
+            documents = retriever(index=index, **options).run(query)["documents"]
+            return [(document.id, document.content, document.score, document.meta) for document in documents]
         if "top_k" in options:
             options["k"] = options.pop("top_k")
-        made = retriever(index=index, **options).invoke(query)
-        return [(one.id, one.page_content, one.metadata["score"], one.metadata) for one in made]
+        documents = retriever(index=index, **options).invoke(query)
+        return [
+            (document.id, document.page_content, document.metadata["score"], document.metadata)
+            for document in documents
+        ]
 
     return search
 

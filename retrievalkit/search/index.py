@@ -330,7 +330,7 @@ class Index(Searching):
         does when it reloads.
 
         Returns:
-            The counts `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
+            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded`, `compacted`; `texts` and `segments` from now on.
 
         Raises:
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.

@@ -155,6 +155,7 @@ class _Index:
         self.opened.lease.release()  # nobody else changes it, and this change removes what it leaves
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
+        self.mirrored: Corpus | None = None  # the texts that it is to hold
 
     @cached_property
     def ids(self) -> list[Ids]:
@@ -236,6 +237,9 @@ def _add_and_delete(
     gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
     if mirror:
         gone |= held.keys() - set(given)
+        if vectors is None:
+            index.mirrored = open_corpus(add)
+            index.mirrored.counts_empty = False  # reported already
     replaced = {name for name in coming if name in held and name not in gone}
     outcome.deleted, outcome.changed = len(gone), len(replaced)
     outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming)
@@ -529,13 +533,16 @@ def _commit(
     }
     after.pop("check", None)
     after.pop("corpus", None)
-    if index.corpus is not None and (texts is not None or not coming):
+    held: Iterable[Passage] | None = index.mirrored
+    if held is None and index.corpus is not None and (texts is not None or not coming):
         ids = set(coming)
         left = (passage for passage in index.corpus if passage.id not in leaving)
         new = (passage for passage in (texts or ()) if passage.id in ids)
+        held = itertools.chain(left, new)
+    if held is not None:
         name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
         place = str((folder / name).absolute())
-        write_corpus(place, itertools.chain(left, new))
+        write_corpus(place, held)
         fingerprint = storage.fingerprint_file(place)
         after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
         if "corpus" in after["inputs"]:

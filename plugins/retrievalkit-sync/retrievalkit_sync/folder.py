@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -118,9 +119,7 @@ class Reader:
             msg = f"named so that {problem.rstrip('.')}"
             raise UnreadableError(msg)
         if path.suffix.lower() in TABLES:
-            table = open_own(path, self.columns)
-            table.counts_empty = False
-            whole = [replace(row, id=f"{name}/{row.id}") for row in table]
+            whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
         else:
             title, text, *fields = read_document(path, "")
             row: dict[str, Any] = {"id": name, "title": title, "text": text}
@@ -130,6 +129,22 @@ class Reader:
             msg = "without text"
             raise UnreadableError(msg)
         return cut
+
+    def _rows(self, path: Path) -> list[Passage]:
+        """The rows of a table, by the fields that the user named, or by the usual ones if it lacks these."""
+        try:
+            return _loaded(path, self.columns)
+        except DataError:
+            if self.columns != Columns():
+                with suppress(DataError):
+                    return _loaded(path, Columns())
+            raise
+
+
+def _loaded(path: Path, columns: Columns) -> list[Passage]:
+    table = open_own(path, columns)
+    table.counts_empty = False
+    return list(table)
 
 
 def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bool = True) -> State:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrievalkit.contracts.commands import counted
-from retrievalkit.data import files
 from retrievalkit.errors import shortlist
 from retrievalkit_sync.folder import Difference
 
@@ -88,8 +87,12 @@ class Synced:
             kinds = [f"{value:,} {name}" for name in names if (value := getattr(self, name))]
             rows["passages"] = ", ".join(kinds) or f"{self.total:,} unchanged"
             rows["encoded"] = counted(self.encoded, "texts")
-        if self.skipped:
-            rows["skipped"] = f"{sum(map(len, self.skipped.values())):,}: {files.grouped(self.skipped)}"
         rows["seconds"] = f"{self.seconds:.1f}"
-        title = f"{self.folder} -> {self.index}{' (nothing was changed)' if self.is_dry else ''}"
-        return "\n".join([title, *(f"  {name:<11}{value}" for name, value in rows.items())])
+        title = f"{self.folder} -> {self.index}{' (dry run: nothing was changed)' if self.is_dry else ''}"
+        lines = [title, *(f"  {name:<11}{value}" for name, value in rows.items())]
+        reasons = sorted(self.skipped.items(), key=lambda one: -len(one[1]))
+        if reasons:
+            lines.append(f"  {'skipped':<11}{counted(sum(len(paths) for _, paths in reasons), 'files')}")
+        lines += [f"    {len(paths):>7,}  {reason}: {shortlist(paths, 3)}" for reason, paths in reasons[:_SHOWN]]
+        rest = sum(len(paths) for _, paths in reasons[_SHOWN:])
+        return "\n".join([*lines, *([f"    {rest:>7,}  for other reasons (--json lists them)"] if rest else [])])

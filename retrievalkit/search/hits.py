@@ -179,8 +179,9 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
 
 
 def _fields_line(fields: Mapping[str, Value]) -> str:
-    values = {name: ", ".join(one) if isinstance(one, list) else str(one) for name, one in fields.items()}
-    return "  ".join(f"{name}={value:.80}" for name, value in values.items())
+    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()}
+    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return "  ".join(f"{name}={value:.80}" for name, value in shown.items())
 
 
 def reasons_of(hit: DescribedHit) -> list[str]:

@@ -23,7 +23,7 @@ import torch
 
 import retrievalkit as rk
 from retrievalkit import registry, scoring
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.vectors import JoinedStore, VectorStore, VectorWriter
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
@@ -510,6 +510,25 @@ def given_scores(case: IndexerCase) -> None:
         if not difference <= 10 * case.tolerance(expected):
             problem = f"query {row}: `scores` and `search` give the same texts other scores"
             fail(problem, difference=difference, method="scores")
+
+
+@INDEXERS.property(after=(*_SAVED, "finite_scores"))
+def filtered(case: IndexerCase) -> None:
+    """A search among some texts finds what is left of all hits without the others, with their scores."""
+    sample = case.main.sample
+    every = case.search(case.opened, sample.queries, len(sample))
+    order = np.random.default_rng(0).permutation(len(sample))
+    for count in (1, 2, len(sample) // 10, len(sample) // 2, len(sample)):
+        allowed = Allowed([sample.ids[row] for row in sorted(order[:count])], len(sample))
+        ids, scores = case.opened.search_among(sample.queries, HITS, allowed)
+        when = f"among {count} of the {len(sample)} texts"
+        if wrong := [one for some in ids for one in some if one not in allowed]:
+            fail(f"a search {when} finds '{wrong[0]}', which is another", method="search_among")
+        kept = [[row for row, one in enumerate(some) if one in allowed][:HITS] for some in every[0]]
+        names = [[some[row] for row in rows] for some, rows in zip(every[0], kept, strict=True)]
+        if case.recall == 1:
+            values = [np.asarray(some)[rows] for some, rows in zip(every[1], kept, strict=True)]
+            case.same((ids, scores), (names, values), when, method="search_among")
 
 
 @INDEXERS.property(after=(*_SAVED, "brute_force"), once=True)

@@ -55,7 +55,7 @@ class Documents(Source):
                 left_out.setdefault(str(error), []).append(identifier)
                 continue
             count += 1
-            yield {"id": identifier, "title": title, "text": text, "metadata": fields}
+            yield {"id": identifier, "title": title, "text": text, **({"metadata": fields} if fields else {})}
         if not count:
             msg = f"no document can be read: {files.grouped(left_out)}. Give documents with text in them."
             raise DataError(msg, file=self.path)

@@ -252,13 +252,13 @@ class IndexerCase:
                 fail(problem, expected=len(ids), found=len(scores))
         return found
 
-    def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search") -> None:
-        """Fail where two answers to the same queries differ."""
+    def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search", slack: float = 1) -> None:
+        """Fail where two answers to the same queries differ, scores by more than `slack` times what is tolerated."""
         for row, (ids, known) in enumerate(zip(found[0], expected[0], strict=True)):
             if list(ids) != list(known):
                 fail(f"query {row} finds other texts {when}", expected=shown(known), found=shown(ids), method=method)
             difference = float(np.abs(np.asarray(found[1][row]) - expected[1][row]).max(initial=0))
-            if not difference <= self.tolerance(expected[1][row]):
+            if not difference <= slack * self.tolerance(expected[1][row]):
                 fail(f"query {row} finds the same texts with other scores {when}", difference=difference, method=method)
 
     def tolerance(self, scores: np.ndarray) -> float:
@@ -528,7 +528,9 @@ def filtered(case: IndexerCase) -> None:
         names = [[some[row] for row in rows] for some, rows in zip(every[0], kept, strict=True)]
         if case.recall == 1:
             values = [np.asarray(some)[rows] for some, rows in zip(every[1], kept, strict=True)]
-            case.same((ids, scores), (names, values), when, method="search_among")
+            # Of texts, equal scores may be lowered by a little for each that equals the one before.
+            slack = 10 if case.form == "texts" else 1
+            case.same((ids, scores), (names, values), when, method="search_among", slack=slack)
 
 
 @INDEXERS.property(after=(*_SAVED, "brute_force"), once=True)

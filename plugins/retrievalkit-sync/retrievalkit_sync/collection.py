@@ -35,15 +35,16 @@ from retrievalkit.contracts.commands import (
     kind_of,
     names,
     read_manifest,
+    refuse_if_strict,
     write_json,
     write_manifest,
 )
 from retrievalkit.contracts.declarations import Place, Reads
-from retrievalkit.data import files, inputs
+from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
-from retrievalkit.errors import ArtifactError, InputError
-from retrievalkit.reporting.notices import note
-from retrievalkit_sync.folder import Difference, File, Reader, State, read
+from retrievalkit.errors import ArtifactError, InputError, shortlist
+from retrievalkit.reporting.notices import show
+from retrievalkit_sync.folder import Difference, File, Reader, State, fingerprint, read
 from retrievalkit_sync.report import Synced
 
 PASSAGES = 100
@@ -182,7 +183,7 @@ class Collection:
         try:
             listed = json.loads((self._home / manifest["listing"]).read_bytes())
             passages = self._home / manifest["passages"]
-            if files.fingerprint(passages) == manifest["inputs"]["folder"]["fingerprint"]:
+            if fingerprint(passages) == manifest["inputs"]["folder"]["fingerprint"]:
                 known = {name: File(tuple(stamp), *rest) for name, (stamp, *rest) in listed.items()}
                 return State(known, passages)
         except (OSError, InputError, ValueError, KeyError, TypeError):
@@ -210,7 +211,7 @@ class Collection:
         """Refuse a folder without documents: a missing mount must not empty the indexes."""
         if after.documents:
             return
-        skipped = files.grouped(after.skipped)
+        skipped = "; ".join(f"{reason}: {shortlist(paths, 3)}" for reason, paths in after.skipped.items())
         if not before.documents:
             msg = f"'{folder}' holds no document that can be read. " + (f"It holds {skipped}." if skipped else "")
             raise InputError(msg.rstrip())
@@ -232,7 +233,7 @@ class Collection:
     ) -> None:
         """Put the passages in their place, change the indexes, and then record both."""
         assert after.passages is not None
-        content = files.fingerprint(after.passages)
+        content = fingerprint(after.passages)
         passages = self._home / f"passages-{content[:16]}.jsonl"
         if not manifest and self._home == self.path:
             # From now on it is a collection, whose indexes are yet to be built.
@@ -276,7 +277,9 @@ class Collection:
         if "bm25" in names("indexer"):
             return [*known, "bm25"]
         if not manifest:
-            note("There is no index of words (bm25) beside the dense one: pip install retrievalkit-pyserini, and sync.")
+            sentence = "There is no index of words (bm25): pip install retrievalkit-pyserini, then sync again."
+            refuse_if_strict(sentence)
+            show(sentence)
         return known
 
     def _make(self, place: Path, passages: Path, content: str, model: Any, synced: Synced) -> None:

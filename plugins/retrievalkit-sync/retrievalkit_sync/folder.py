@@ -114,12 +114,12 @@ class Reader:
             UnreadableError: It has none.
             DataError: It cannot be read, or the name cannot be an id.
         """
-        Record(path, 0, {"path": name}).identifier("path")
+        Record(str(path), 1, {"path": name}).identifier("path")
         if path.suffix.lower() in TABLES:
             whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
         else:
             title, text, fields = read_document(path, "")
-            whole = [passage_of(Record(path, 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
+            whole = [passage_of(Record(str(path), 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
         cut = [part for one in whole for part in parts_of(one, self.cut) if part.text.strip() or part.title]
         if not cut:
             msg = "without text"
@@ -170,7 +170,8 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         for name, path in found:
             old = before.files.get(name)
             group: list[Passage] = []
-            stamp, digest, problem = (), "", ""
+            stamp: tuple[int, ...] = ()
+            digest, problem = "", ""
             if old is not None and old.is_at(path, retry=retry):
                 state.files[name] = old
                 yield from kept(name)

@@ -152,7 +152,7 @@ def _blocks(queries: Representation, documents: Representation) -> Iterator[Tens
         yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
 
 
-def judge(training: Training, folder: Path, epoch: int, log: Log) -> None:
+def judge(training: Training, folder: Path, epoch: int, log: Log) -> float:
     """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
     measure, value = training.measure(epoch)
     log({f"dev_{measure}": value})
@@ -161,6 +161,7 @@ def judge(training: Training, folder: Path, epoch: int, log: Log) -> None:
         with storage.write_file(folder / BEST) as staging:
             save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)
+    return value
 
 
 def _encode(

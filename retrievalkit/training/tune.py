@@ -54,9 +54,9 @@ class TuneOptions(TrainOptions):
 
 @command("tune", TuneOptions)
 def tune(options: TuneOptions) -> Folder:
-    """Search learning rate, temperature and epochs in a limited time, and write the checkpoint of the best training.
+    """Search learning rate, temperature and epochs in a limited time, and write the best training's checkpoint.
 
-    Prints a table of the trials and the rkit train command of the best one.
+    Prints the trials, the untrained model first, and the rkit train command of the best one.
     """
     with large_imports():
         from retrievalkit.training.trials import search

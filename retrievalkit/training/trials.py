@@ -25,12 +25,14 @@ from retrievalkit.reporting.table import text_table
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints
 from retrievalkit.training.retriever import RetrieverTraining
+from retrievalkit.training.selection import NDCG
 from retrievalkit.training.session import Manifest, run_training
 from retrievalkit.training.train import TrainOptions, train
 from retrievalkit.training.tune import TuneOptions
 
 try:
     import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
 except ImportError:
@@ -39,9 +41,8 @@ except ImportError:
 _MULTIPLES = {"learning_rate": (1, 0.5, 2.5, 5), "temperature": (1, 0.4, 2), "epochs": (1, 0.5, 2)}
 """The values to try where none are named, as multiples of what `rkit train` uses."""
 
-_MEASURE = "nDCG@10"
 _JOURNAL, _TRIALS = "trials.journal", "trials"
-_FORMS = {_MEASURE: "{:.4f}", "state": "{}", "seconds": "{:.0f}"}
+_FORMS = {NDCG: "{:.4f}", "state": "{}", "seconds": "{:.0f}"}
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "out of time"}
 
 
@@ -63,7 +64,7 @@ class TrialTraining(RetrieverTraining):
         """Report the dev measure after a share of the steps."""
         percent = round(100 * share)
         if percent > self.reported:
-            self.trial.report(-value, percent)
+            self.trial.report(value, percent)
             # Also of the last state, since it records the value for later trials.
             if self.trial.should_prune() and share < 1:
                 raise optuna.TrialPruned
@@ -81,30 +82,31 @@ def search(options: TuneOptions) -> Manifest:
         InputError: Something about the input is wrong; nothing was written.
         RetrievalkitError: No trial was completed in time.
     """
+    output = Path(options.output)
     shared = {one.name: getattr(options, one.name) for one in dataclasses.fields(TrainOptions)}
     for name in ("epochs", "learning_rate", "output", "overwrite", "resume"):
         del shared[name]
-    usual = RetrieverTraining(train.read(**shared, output=options.output))
-    if usual.dev is None:
-        msg = "rkit tune compares trainings on dev questions, and there are none. Add --dev EXAMPLES."
+    usual = RetrieverTraining(train.read(**shared, output=output))
+    if not usual.measured_before:
+        msg = "rkit tune compares trainings by nDCG@10 on dev questions. Add --dev EXAMPLES, and leave rank_from out."
         raise InputError(msg)
     choices = _choices(options, usual.described)
     identity = {"options": {**usual.described, "choices": choices}, "inputs": usual.inputs}
     del usual
     fingerprint = storage.fingerprint_value(identity)
-    if options.resume and storage.kind_of(options.output) == "checkpoint":
-        manifest = storage.read_manifest(options.output)
+    if options.resume and storage.kind_of(output) == "checkpoint":
+        manifest = storage.read_manifest(output)
         if manifest.get("tuning", {}).get("fingerprint") == fingerprint:
             return manifest
-    storage.check_output(options.output, overwrite=options.overwrite)
-    checkpoints.prepare_partial(options.output, identity, resume=options.resume)
-    with storage.write_folder(options.output, overwrite=options.overwrite, keep_partial=True) as folder:
+    storage.check_output(output, overwrite=options.overwrite)
+    checkpoints.prepare_partial(output, identity, resume=options.resume)
+    with storage.write_folder(output, overwrite=options.overwrite, keep_partial=True) as folder:
         trials = Trials(folder, shared)
         trials.run(choices, options)
         storage.add_to_manifest(folder, tuning={"fingerprint": fingerprint, **trials.finish(options)})
         for name in (checkpoints.OPTIONS, checkpoints.RUN, _JOURNAL, _TRIALS):
             storage.discard(folder / name)
-    return storage.read_manifest(options.output)
+    return storage.read_manifest(output)
 
 
 def _choices(options: TuneOptions, described: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -143,7 +145,7 @@ class Trials:
 
     def run(self, choices: Mapping[str, Sequence[float]], options: TuneOptions) -> None:
         """Run the trials that have not ended, until the time is spent."""
-        kinds = {name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()}
+        kinds: dict[str, BaseDistribution] = {name: CategoricalDistribution(one) for name, one in choices.items()}
         first, *others = (dict(zip(choices, one, strict=True)) for one in itertools.product(*choices.values()))
         random.Random(options.seed).shuffle(others)
         for number, settings in enumerate([first, *others]):
@@ -165,7 +167,7 @@ class Trials:
         options = train.read(**self._options(trial.params), output=place, resume=True)
         value, state = None, TrialState.COMPLETE
         try:
-            value = _dev(run_training(lambda: TrialTraining(options, trial, deadline), options))["after"][_MEASURE]
+            value = run_training(lambda: TrialTraining(options, trial, deadline), options)["dev"]["after"][NDCG]
         except optuna.TrialPruned:
             state = TrialState.PRUNED
         except OutOfTime:
@@ -201,30 +203,26 @@ class Trials:
         best, trials = self._best(), self.study.trials
         if best is None:
             msg = (
-                f"no training was completed in {options.budget}: the first one was stopped after "
-                f"{trials[0].last_step or 0} % of its steps. Repeat the command with --resume and a larger --budget, or "
-                "train on fewer examples: --set limit=N."
+                f"no training was completed in {options.budget}: the first one stopped after "
+                f"{trials[0].last_step or 0} % of its steps. Run the same command with --resume and a larger --budget, "
+                "or train on fewer examples: --set limit=N."
             )
             raise RetrievalkitError(msg)
         shutil.copytree(self.folder / _TRIALS / str(best.number), self.folder, dirs_exist_ok=True)
-        dev = _dev(storage.read_manifest(self.folder))
-        before, after = dev["before"][_MEASURE], dev["after"][_MEASURE]
-        names = [*best.params, _MEASURE, "state", "seconds"]
-        figures: list[dict[str, Any]] = [{_MEASURE: before, "state": "untrained"}]
-        figures += (
-            {**one.params, _MEASURE: one.value, "state": _STATES[one.state], **one.user_attrs} for one in trials
-        )
+        dev = storage.read_manifest(self.folder)["dev"]
+        before, after = dev["before"][NDCG], dev["after"][NDCG]
+        names = [*best.params, NDCG, "state", "seconds"]
+        figures: list[dict[str, Any]] = [{NDCG: before, "state": "untrained"}]
+        figures += ({**one.params, NDCG: one.value, "state": _STATES[one.state], **one.user_attrs} for one in trials)
         rows = [
             [_FORMS.get(name, "{:g}").format(row[name]) if name in row else "" for name in names] for row in figures
         ]
         table = text_table([[name.replace("_", " ") for name in names], *rows], right=range(len(names)))
         command = _typed({**self._options(best.params), "output": f"{options.output}-again"})
         questions = f"{dev['questions']:,} {'held-out' if dev['held_out'] else 'dev'} questions"
-        result = f"the untrained model: no training has a higher {_MEASURE} on {questions}"
+        result = f"the untrained model: no training has a higher {NDCG} on {questions}"
         if after > before:
-            result = (
-                f"{_MEASURE} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}, as with\n{command}"
-            )
+            result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}, as with\n{command}"
         return {"trials": figures, "command": command, "summary": f"{table}\n{options.output}: {result}"}
 
 
@@ -253,8 +251,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _dev(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    after = {_MEASURE: -manifest["selection"]["value"]}
-    return manifest.get("dev", {"questions": 0, "held_out": False, "before": {_MEASURE: -9.0}, "after": after})

@@ -45,6 +45,10 @@ class TuneOptions(TrainOptions):
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[smh]", self.budget):
             msg = f"--budget is '{self.budget}', and should be a number with s, m or h, such as 90s, 20m or 2h."
             raise OptionError(msg)
+        for name in ("learning_rate", "temperature", "epochs"):
+            if wrong := [value for value in getattr(self, name) or () if value <= 0]:
+                msg = f"{name} has the value {wrong[0]:g}, and each has to be greater than 0."
+                raise OptionError(msg)
 
     @property
     def seconds(self) -> float:

@@ -53,11 +53,13 @@ class Choice:
         labels: Names of indexes.
         fusion: How several are fused; None for one.
         depth: How many hits of each are fused; None = 1,000, or k if that is more.
+        filter: Which texts may be found; None = all.
     """
 
     labels: tuple[str, ...]
     fusion: Fusion | None
     depth: int | None
+    filter: str | None = None
 
 
 class Collection:
@@ -191,13 +193,14 @@ class Collection:
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
 
     def described(self) -> list[dict[str, Any]]:
-        """For each index its name, indexer, number of texts, and the model that encodes queries for it."""
+        """For each index its name, indexer, number of texts, fields, and the model that encodes queries for it."""
         model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
         return [
             {
                 "name": label,
                 "indexer": index.name,
                 "texts": index.manifest["counts"]["texts"],
+                "fields": [] if index.fields is None else index.fields.names,
                 "model": model_of[self.encoders.of(index).fingerprint] if index.needs_encoding else None,
                 "knows_texts": label in self._texts_of,
             }

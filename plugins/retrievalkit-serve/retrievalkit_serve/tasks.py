@@ -81,7 +81,8 @@ class SearchTask:
         """Search for all, then describe the hits of each."""
         searcher = self.collection.searcher(self.choice.labels)
         queries = [Query(str(number), item.text) for number, item in enumerate(items)]
-        found = searcher.search(searcher.ask(queries), self.k, self.choice.fusion, self.choice.depth)
+        choice = self.choice
+        found = searcher.search(searcher.ask(queries), self.k, choice.fusion, choice.depth, choice.filter)
         answers = []
         for row, item in enumerate(items):
             pairs = as_hits(*found.rankings[row])

@@ -8,6 +8,7 @@ cut off ends with the same bytes. Several processes share each step (`retrievalk
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ Key = tuple[int, int]
 Backward = Callable[[Tensor], None]
 Log = Callable[[dict[str, float]], None]
 
+# Measurements of the dev questions in a training, at least, where epochs are long enough; steps between two of them.
+_JUDGED, _STEPS_BETWEEN = 5, 50
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -75,7 +78,10 @@ class Training:
         sharded: The processes divide the weights of the module among them.
         module: Everything that is trained, on the device that trains it.
         samples: What an epoch consists of; available once `open` was called.
+        options: Its options, complete.
         dev: The dev questions by which the best state is selected, or None to keep the last.
+        measured_before: The dev questions are measured before training too, and within epochs if these are long.
+        held_out: The dev questions are examples that were held out.
         described: Everything the user chose, for the manifest.
         inputs: Fingerprints of model and data, for the manifest.
         entries: More entries of the manifest.
@@ -88,8 +94,11 @@ class Training:
     work: ClassVar[str | None] = None
     sharded: bool = False
     module: Any
+    options: LoopOptions
     samples: Samples
     dev: object = None
+    measured_before: bool = False
+    held_out: bool = False
     described: Mapping[str, Any]
     inputs: Mapping[str, Any]
     entries: Mapping[str, Any] = {}
@@ -128,8 +137,8 @@ class Training:
         """
         raise NotImplementedError
 
-    def measure(self, epoch: int) -> tuple[str, float]:
-        """The dev measure after an epoch and its value; lower is better. Called only if `dev` is given."""
+    def measure(self, epoch: int) -> selection.Values:
+        """The values of the dev questions in an epoch. Called only if `dev` is given."""
         raise NotImplementedError
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
@@ -205,6 +214,11 @@ class Loop:
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0
+        self.shown: dict[str, float] = {}
+        self.judged_per_epoch = 1
+        if self.training.measured_before:
+            wanted = math.ceil(_JUDGED / max(self.options.epochs, 1))
+            self.judged_per_epoch = max(1, min(wanted, self.epoch_steps // _STEPS_BETWEEN))
 
     def run(self) -> int:
         """Train to the end, and return the number of steps."""
@@ -218,6 +232,8 @@ class Loop:
             if main:
                 say(f"resuming after step {self.done:,} of {self.total:,}", err=True)
         try:
+            if training.measured_before and main and not self.done:
+                selection.judge(training, self.folder, 0, self.log)
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
                 # A loader draws a random number, which a state in the middle of its epoch has behind it.
@@ -231,8 +247,8 @@ class Loop:
                     ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
                         training.end_epoch(epoch + 1, self.folder, self.log)
-                    if training.dev is not None and main and (ends_epoch or ends):
-                        selection.judge(training, self.folder, epoch, self.log)
+                    if training.dev is not None and main and (ends or self.judges()):
+                        selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
                     if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
@@ -253,6 +269,11 @@ class Loop:
         if training.sharded:
             processes.make_whole(self.module)
         return self.total
+
+    def judges(self) -> bool:
+        """Whether the dev questions are measured after this step: at the end of an epoch, and at parts of it."""
+        parts, place = self.judged_per_epoch, self.done % self.epoch_steps
+        return place * parts // self.epoch_steps > (place - 1) * parts // self.epoch_steps
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
         """Forward, backward and update of one step.
@@ -296,11 +317,12 @@ class Loop:
         self._append(self.folder / PACE, pace)
 
     def log(self, values: dict[str, float]) -> None:
-        """Log values, and show the loss and the dev measure."""
+        """Log values, and show the loss and the dev measures."""
         values = {**values, "epoch": self.done / self.epoch_steps}
         self._append(self.folder / LOG, values)
-        shown = [f"{name} {value:.4f}" for name, value in values.items() if name == "loss" or name.startswith("dev_")]
-        if shown and processes.is_main():
+        self.shown |= {name: one for name, one in values.items() if name == "loss" or name.startswith("dev_")}
+        if self.shown and processes.is_main():
+            shown = [f"{name} {value:.4f}" for name, value in self.shown.items()]
             self.bar.update(self.done, label=", ".join([self.training.title, *shown]))
 
     def _append(self, path: Path, values: dict[str, float]) -> None:

@@ -140,6 +140,9 @@ class Training:
         """The values of the dev questions in an epoch. Called only if `dev` is given."""
         raise NotImplementedError
 
+    def measured(self, share: float, value: float) -> None:
+        """Called in the main process when the state after a share of the steps was measured and may be resumed."""
+
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
         """Called in all processes when an epoch is done and another step follows, before the state is saved."""
 
@@ -242,14 +245,17 @@ class Loop:
                     ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
                         training.end_epoch(epoch + 1, self.folder, self.log)
+                    figure = None
                     if training.dev is not None and main and (ends or self.judges()):
-                        selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
+                        figure = selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
                     if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
                         self.save()
                     if main:
                         self.bar.update(self.done)
+                    if figure is not None:
+                        training.measured(self.done / self.total, figure)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:

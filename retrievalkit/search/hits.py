@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
 from retrievalkit.reporting.counts import counted
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 INDENT = 6
 
 SHOWN_TERMS, SHOWN_TOKENS = 6, 5
+SHOWN_PASSAGES = 3
+"""Passages of a document that are printed, and whose reasons are computed."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DescribedHit:
-    """A hit with its texts and reasons.
+    """A hit with its texts and reasons; of a document, those of its best passage.
 
     Attributes:
         rank: 1 for the best.
@@ -84,6 +87,8 @@ class DescribedHit:
         matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
         found: The reasons of each index.
         text: The whole text.
+        fields: The fields of its passage: metadata.
+        passages: The passages of the document that match, best first; none if the hit is a passage itself.
     """
 
     rank: int
@@ -94,12 +99,20 @@ class DescribedHit:
     matches: tuple[tuple[int, int], ...] = ()
     found: tuple[Found, ...] = ()
     text: str = ""
+    fields: Mapping[str, Value] = field(default_factory=dict)
+    passages: tuple[DescribedHit, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The hit as JSON values."""
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
-        return {**named, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
+        value = {**named, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
+        passages = [passage.to_json() for passage in self.passages]
+        return {
+            **value,
+            **({"fields": dict(self.fields)} if self.fields else {}),
+            **({"passages": passages} if passages else {}),
+        }
 
 
 def _short(value: Any) -> Any:
@@ -121,7 +134,8 @@ def describe_hits(
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         marked = matches(text, query, terms)
-        described.append(DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text))
+        own = (passage.title, text, marked, reasons, passage.text, passage.fields)
+        described.append(DescribedHit(rank, score, document_id, *own))
     return described
 
 
@@ -132,8 +146,9 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
     elif suffix in PAGES:
         subtitle = f"{counted(len(hits), 'hits')} of {', '.join(indexes)}"
-        why = {hit.rank: reasons_of(hit) for hit in hits}
-        write_page(path, render_page("hits.html.j2", title=query, subtitle=subtitle, hits=hits, why=why))
+        why = {text.id: reasons_of(text) for hit in hits for text in hit.passages or [hit]}
+        values = {"title": query, "subtitle": subtitle, "hits": hits, "why": why, "most": SHOWN_PASSAGES}
+        write_page(path, render_page("hits.html.j2", **values))
     else:
         write_run(path, {"query": [(hit.id, hit.score) for hit in hits]})
 
@@ -152,16 +167,22 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         if hit.title and hit.title != hit.id:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
-        shown, last = Text(), 0
-        for start, end in hit.matches:
-            shown.append(printable(hit.snippet[last:start]))
-            shown.append(printable(hit.snippet[start:end]), style="bold yellow")
-            last = end
-        shown.append(printable(hit.snippet[last:]))
-        lines = [shown] if hit.snippet else []
-        for parts in _reasons(hit):
-            styled = zip(parts, ("green", "default", "dim"), strict=True)
-            lines.append(Text.assemble(*((part, style) for part, style in styled if part)))
+        lines = [Text(printable(_fields_line(hit.fields)), style="dim")] if hit.fields else []
+        for text in hit.passages[:SHOWN_PASSAGES] or [hit]:
+            shown, last = Text(), 0
+            if hit.passages:
+                shown.append(f"{printable(text.id.removeprefix(hit.id))}  ", style="cyan")
+            for start, end in text.matches:
+                shown.append(printable(text.snippet[last:start]))
+                shown.append(printable(text.snippet[start:end]), style="bold yellow")
+                last = end
+            shown.append(printable(text.snippet[last:]))
+            lines += [shown] if text.snippet else []
+            for parts in _reasons(text):
+                styled = zip(parts, ("green", "default", "dim"), strict=True)
+                lines.append(Text.assemble(*((part, style) for part, style in styled if part)))
+        if more := len(hit.passages[SHOWN_PASSAGES:]):
+            lines.append(Text(f"and {counted(more, 'passages')} more", style="dim"))
         if console.is_terminal:
             console.print(head)
             for line in lines:
@@ -169,6 +190,12 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         else:
             for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
                 console.print(line, soft_wrap=True)
+
+
+def _fields_line(fields: Mapping[str, Value]) -> str:
+    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()}
+    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return "  ".join(f"{name}={value:.80}" for name, value in shown.items())
 
 
 def reasons_of(hit: DescribedHit) -> list[str]:

@@ -55,7 +55,7 @@ LISTED = 10
 """Positives, and hard negatives, of a dev question that are ranked."""
 MOST_MEASURED = 1_000
 """Dev questions that are ranked; of more, as many are drawn."""
-_POOL, _DRAWN_FROM = 1_000, 20_000
+_POOL, _DRAWN_FROM = 500, 20_000
 _FEW = 50
 # Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
 _BLOCK, _POOL_BLOCK = 256, 2_048

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mcp import types
 from mcp.server import Server, ServerRequestContext
@@ -49,10 +49,14 @@ class Search(Searched):
     """Search the collection: ids, titles, the fitting part of each text, scores, and the reasons for them."""
 
     k: forms.WrittenCount = Field(10, description="How many hits.")
+    filter: str | None = Field(None, description=forms.FILTER)
+    by: Literal["document", "passage"] | None = Field(
+        None, description="Hits are documents, each with its passages that match (the default), or single passages."
+    )
 
 
 class ReadDocument(forms.Form):
-    """Read a whole document of the collection."""
+    """Read a whole document of the collection, or a passage."""
 
     id: str = Field(description="The id of a hit.")
 
@@ -60,7 +64,7 @@ class ReadDocument(forms.Form):
 class Explain(Searched):
     """Explain why documents have their ranks and scores for a query, whether a search finds them or not."""
 
-    ids: _Names = Field(description="Ids of documents.")
+    ids: _Names = Field(description="Ids of documents or passages.")
 
 
 class AgentServer:
@@ -73,11 +77,13 @@ class AgentServer:
             "read_document": (ReadDocument, self._read_document),
             "explain": (Explain, lambda given: service.explain(forms.ExplainForm(**given.model_dump()))),
         }
-        names = ", ".join(one["name"] for one in service.collection.described())
+        described = service.collection.described()
+        names = ", ".join(one["name"] for one in described)
+        fields = ", ".join(dict.fromkeys(name for one in described for name in one["fields"]))
         self._server: Server[Any] = Server(
             "retrievalkit",
             version=rk.__version__,
-            instructions=f"{_ABOUT} Indexes: {names}.",
+            instructions=f"{_ABOUT} Indexes: {names}." + (f" Fields to filter by: {fields}." if fields else ""),
             on_list_tools=self._list,
             on_call_tool=self._call,
         )

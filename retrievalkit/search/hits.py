@@ -1,7 +1,7 @@
 """Readable hits: rank, score, title, the part of the passage that matches the query best, and reasons.
 
-The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector or the
-pairs of tokens that contribute most to the score.
+The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector, the
+sentence or the pairs of tokens that are nearest to the query.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Corpus
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 INDENT = 6
 
-SHOWN_TERMS, SHOWN_TOKENS = 6, 5
+SHOWN_TERMS, SHOWN_TOKENS, SHOWN_CHARACTERS = 6, 5, 160
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Found:
         view: The pooler's name for the nearest of the document's vectors.
         view_number: Its position among them, counted from 0.
         views: How many vectors the document has.
+        sentence: The sentence of the text that is nearest to the query, where a text has a single vector.
+        sentence_score: Its score by the same model.
         terms: Shared term -> its contribution to the score, largest first.
         tokens: The query's tokens with their nearest document tokens, the most similar first.
     """
@@ -62,6 +65,8 @@ class Found:
     view: str | None = None
     view_number: int | None = None
     views: int | None = None
+    sentence: str | None = None
+    sentence_score: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict)
     tokens: tuple[TokenPair, ...] = ()
 
@@ -121,6 +126,8 @@ def describe_hits(
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         marked = matches(text, query, terms)
+        if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
+            text = snippet(passage.text, nearest)
         described.append(DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text))
     return described
 
@@ -185,6 +192,9 @@ def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
             parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
         if found.view is not None:
             parts.append(f"nearest of {found.views} vectors: {found.view}")
+        if found.sentence is not None:
+            shown = shorten(found.sentence, SHOWN_CHARACTERS, placeholder=" …")
+            parts.append(f"nearest sentence: {shown} {found.sentence_score:.2f}")
         # Common words come last.
         pairs = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
         named = ((one.query if one.query == one.document else f"{one.query} ~ {one.document}", one) for one in pairs)

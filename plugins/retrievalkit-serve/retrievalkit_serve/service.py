@@ -232,6 +232,8 @@ class Service:
         """What is served."""
         collection = self.collection
         return {
+            "collection": collection.name,
+            "examples": collection.examples,
             "generation": collection.generation,
             "indexes": collection.described(),
             "fusion": _fusion(collection.fusion),
@@ -284,6 +286,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
     """Open the indexes and search once, as the first search makes what later ones use."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
+    _ = collection.examples
     return collection
 
 

@@ -10,7 +10,7 @@ const FUSIONS = [
 ];
 const COUNTS = [5, 10, 20, 50, 100];
 const MOST_VIEWS = 4;
-let served = { indexes: [], reranker: null, rerank: 0 };
+let served = { collection: "", examples: [], indexes: [], reranker: null, rerank: 0 };
 let state = { query: "", k: 10, why: true, views: [] };
 
 // Whatever comes from the service is put in as text, never as HTML; marks that reorder text are shown as signs.
@@ -38,7 +38,9 @@ const ask = async (path, body, signal) => {
   const token = sessionStorage.getItem("token");
   if (token) headers.Authorization = `Bearer ${token}`;
   const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
-  const response = await fetch(path, { ...options, headers, signal });
+  const response = await fetch(path, { ...options, headers, signal }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The service does not answer. Check that it runs, and search again.");
+  });
   const answer = await response.json().catch(() => ({}));
   if (response.status === 401) {
     byId("locked").open || byId("locked").showModal();
@@ -50,14 +52,14 @@ const ask = async (path, body, signal) => {
   return answer;
 };
 
-// The address keeps the state: ?q=...&k=20&view=INDEX,INDEX~FUSION&view=INDEX
+// The address keeps the state: ?query=...&k=20&view=INDEX,INDEX~FUSION&view=INDEX
 const written = (view) => {
   const flags = [view.fusion, view.rerank === usuallyRead() ? "" : view.rerank ? "read" : "plain"].filter(Boolean);
   return [view.indexes.map(encodeURIComponent).join(","), ...flags].join("~");
 };
 const address = () => {
   const values = new URLSearchParams();
-  if (state.query) values.set("q", state.query);
+  if (state.query) values.set("query", state.query);
   if (state.k !== 10) values.set("k", state.k);
   if (!state.why) values.set("why", "0");
   const usual = state.views.length === 1 && written(state.views[0]) === written(usualView());
@@ -79,7 +81,7 @@ const readAddress = () => {
   const wanted = values.getAll("view").slice(0, MOST_VIEWS).map(readView).filter((view) => view.indexes.length);
   const k = parseInt(values.get("k") ?? "10", 10);
   state = {
-    query: values.get("q") ?? "", k: k > 0 ? k : 10, why: values.get("why") !== "0",
+    query: values.get("query") ?? "", k: k > 0 ? k : 10, why: values.get("why") !== "0",
     views: wanted.length ? wanted : [usualView()],
   };
 };
@@ -89,23 +91,29 @@ const formatted = (number) => {
   return Number(number.toPrecision(5)).toString();
 };
 
-const chips = (hit) => {
-  const row = make("div", "found");
-  for (const one of hit.found) {
-    const chip = make("span");
-    chip.append(make("b", "", one.index), ` ${one.rank === null ? "not found" : `#${one.rank}`} ${formatted(one.score)}`);
-    row.append(chip);
-  }
+// A line for each index: its rank and score, and why. Alone, its rank and score are those of the hit.
+const reasons = (hit) => {
+  const lines = make("div", "found");
   if (hit.retrieved) {
-    row.append(make("span", "", `before re-ranking #${hit.retrieved.rank} ${formatted(hit.retrieved.score)}`));
+    lines.append(make("div", "", `before re-ranking #${hit.retrieved.rank} ${formatted(hit.retrieved.score)}`));
   }
-  // With several indexes a sentence begins with what the chips say already.
-  for (const [place, line] of hit.why.entries()) {
-    const one = hit.found.length > 1 ? hit.found[place] : null;
-    const rest = one && line.startsWith(`${one.index} `) ? line.split("  ").slice(1).join("  ") : line;
-    if (rest) row.append(make("span", "why", one ? `${one.index}: ${rest}` : rest));
+  const several = hit.found.length > 1;
+  for (const [place, sentence] of hit.why.entries()) {
+    const line = make("div");
+    const one = hit.found[place];
+    if (several) line.append(make("b", "", one.index), ` ${one.rank === null ? "not found" : `#${one.rank}`} ${formatted(one.score)} `);
+    const why = several ? sentence.split("  ").slice(1).join("  ") : sentence;
+    if (why) line.append(make("span", "why", why));
+    lines.append(line);
   }
-  return row;
+  return lines;
+};
+
+const fill = (item, hit) => {
+  const snippet = item.querySelector(".snippet");
+  snippet.replaceChildren();
+  marked(snippet, hit.snippet, hit.spans);
+  item.querySelector(".found").replaceWith(reasons(hit));
 };
 
 const hitElement = (hit) => {
@@ -117,10 +125,9 @@ const hitElement = (hit) => {
   body.append(make("span", "title", hit.title || hit.id));
   if (hit.title && hit.title !== hit.id) body.append(make("span", "id", hit.id));
   body.append(make("span", "score", formatted(hit.score)), make("span", "elsewhere"));
-  const snippet = make("div", "snippet");
-  marked(snippet, hit.snippet, hit.spans);
-  body.append(snippet, chips(hit));
+  body.append(make("div", "snippet"), make("div", "found"));
   item.append(body);
+  fill(item, hit);
   item.addEventListener("click", (event) => {
     if (!event.target.closest(".whole") && !getSelection().toString()) { item.focus(); open(item); }
   });
@@ -183,24 +190,74 @@ const search = async (view) => {
     ...(several ? FUSIONS.find(([name]) => name === view.fusion)[2] : {}),
     ...(served.reranker && view.rerank !== usuallyRead() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
   };
+  // The reasons of vectors take longer than the search: hits are shown without them first. Re-ranking is not done twice.
+  const later = state.why && !view.rerank && served.indexes.some((one) => one.model && view.indexes.includes(one.name));
   const start = performance.now();
   try {
-    const found = await ask("/search", body, request.signal);
+    const found = await ask("/search", { ...body, explain: state.why && !later }, request.signal);
     list.replaceChildren(...found.hits.map(hitElement));
     const seen = Math.round(performance.now() - start);
     const number = found.hits.length === 1 ? "1 hit" : `${found.hits.length} hits`;
     const method = found.fusion ? `, ${found.fusion.method}` : "";
     const read = found.reranker ? `, re-ranked by ${found.reranker}` : "";
-    showState(view, `${found.hits.length ? number : "Nothing found"} in ${found.took_ms} ms (${seen} ms here)${method}${read}`);
+    showState(view, `${found.hits.length ? number : "Nothing found"} in ${Math.round(found.took_ms)} ms (${seen} ms here)${method}${read}`);
+    compareRanks();
+    const explained = later && found.hits.length ? await ask("/search", { ...body, explain: true }, request.signal) : found;
+    const items = new Map(hitsOf(view).map((item) => [item.dataset.id, item]));
+    for (const hit of explained.hits) if (items.has(hit.id)) fill(items.get(hit.id), hit);
+    view.kinds = kindsOf(explained.hits);
+    explainKinds();
   } catch (error) {
     if (error.name === "AbortError") return;
     list.replaceChildren();
     showState(view, error.message, true);
+    compareRanks();
   }
-  compareRanks();
 };
 
-const keep = () => history.pushState(null, "", address());
+// The legend explains what the hits show.
+const kindsOf = (hits) => new Set(hits.flatMap((hit) => [
+  ...hit.found.flatMap((one) => [...Object.keys(one), one.rank === null ? "absent" : ""]),
+  hit.found.length > 1 ? "several" : "", hit.retrieved ? "retrieved" : "",
+]));
+const explainKinds = () => {
+  const kinds = state.views.map((view) => view.kinds ?? new Set());
+  for (const entry of document.querySelectorAll("#legend [data-kind]")) {
+    entry.hidden = !kinds.some((own) => own.has(entry.dataset.kind));
+  }
+};
+
+// Without a query: what is served, and queries to begin with.
+const indexRow = (index) => {
+  const row = make("tr");
+  const kind = index.vectors ? "vectors" : index.model ? "term weights" : "words";
+  const number = (value) => make("td", "number", value?.toLocaleString() ?? "");
+  row.append(make("td", "", index.name), make("td", "", `${kind} (${index.indexer})`), number(index.texts), number(index.vectors), make("td", "", index.model ?? ""));
+  return row;
+};
+const example = (text) => {
+  const link = make("a", "", text);
+  link.href = `?${new URLSearchParams({ query: text })}`;
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    box.value = text;
+    submit();
+  });
+  return link;
+};
+const showStart = () => {
+  const blank = !state.query.trim();
+  document.title = blank ? served.collection : `${state.query} – ${served.collection}`;
+  byId("start").hidden = !blank;
+  views.hidden = blank;
+  byId("legend").hidden = blank || !state.why;
+};
+
+const keep = () => {
+  const next = new URL(address(), location).href;
+  if (next !== location.href) history.pushState(null, "", next);
+};
 const changed = (view) => { keep(); search(view); };
 
 const viewElement = (view, number) => {
@@ -259,7 +316,7 @@ const draw = () => {
   count.value = state.k;
   why.checked = state.why;
   document.body.classList.toggle("plain", !state.why);
-  document.title = state.query ? `${state.query} – Search` : "Search";
+  showStart();
   views.replaceChildren(...state.views.map(viewElement));
   byId("add").disabled = state.views.length >= MOST_VIEWS;
   for (const view of state.views) search(view);
@@ -283,14 +340,16 @@ const drop = (view) => {
 };
 const submit = () => {
   state.query = box.value;
-  document.title = state.query ? `${state.query} – Search` : "Search";
+  showStart();
   keep();
   for (const view of state.views) search(view);
 };
 const switchWhy = () => {
   state.why = why.checked;
   document.body.classList.toggle("plain", !state.why);
+  showStart();
   keep();
+  if (state.why) for (const view of state.views) search(view);
 };
 const switchTheme = () => {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -360,6 +419,10 @@ const begin = async () => {
   message.textContent = "";
   try {
     served = await ask("/indexes");
+    byId("collection").textContent = plain(served.collection);
+    byId("indexes").replaceChildren(...served.indexes.map(indexRow));
+    byId("examples").replaceChildren(...served.examples.map(example));
+    byId("tries").hidden = !served.examples.length;
     readAddress();
     if (!box.value) box.value = state.query; // whoever types already goes on
     draw();

@@ -13,6 +13,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
 from retrievalkit.reporting.counts import counted
@@ -89,6 +90,7 @@ class DescribedHit:
         matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
         found: The reasons of each index.
         text: The whole text.
+        fields: The fields of its passage: metadata.
     """
 
     rank: int
@@ -99,12 +101,14 @@ class DescribedHit:
     matches: tuple[tuple[int, int], ...] = ()
     found: tuple[Found, ...] = ()
     text: str = ""
+    fields: Mapping[str, Value] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The hit as JSON values."""
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
-        return {**named, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
+        found = [reasons.to_json() for reasons in self.found]
+        return {**named, "fields": dict(self.fields), "matches": matched, "found": found}
 
 
 def _short(value: Any) -> Any:
@@ -128,7 +132,8 @@ def describe_hits(
         marked = matches(text, query, terms)
         if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
             text = snippet(passage.text, nearest)
-        described.append(DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text))
+        own = (passage.title, text, marked, reasons, passage.text, passage.fields)
+        described.append(DescribedHit(rank, score, document_id, *own))
     return described
 
 
@@ -166,6 +171,8 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
             last = end
         shown.append(printable(hit.snippet[last:]))
         lines = [shown] if hit.snippet else []
+        if hit.fields:
+            lines.append(Text(printable(_fields_line(hit.fields)), style="dim"))
         for parts in _reasons(hit):
             styled = zip(parts, ("green", "default", "dim"), strict=True)
             lines.append(Text.assemble(*((part, style) for part, style in styled if part)))
@@ -176,6 +183,12 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         else:
             for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
                 console.print(line, soft_wrap=True)
+
+
+def _fields_line(fields: Mapping[str, Value]) -> str:
+    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()}
+    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return "  ".join(f"{name}={value:.80}" for name, value in shown.items())
 
 
 def reasons_of(hit: DescribedHit) -> list[str]:

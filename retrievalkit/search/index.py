@@ -16,6 +16,7 @@ from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Named, Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import open_corpus, write_corpus
+from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.indexing.build import build_index
@@ -134,6 +135,9 @@ def _write_vectors(
             model.model.dimensions = made.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
     made.write(folder, **entries)
+    if corpus is not None and write_fields(folder / FIELDS, ((name, corpus.get(name).fields) for name in made.ids)):
+        files = storage.read_manifest(folder)["files"] | {FIELDS: storage.describe_file(folder / FIELDS)}
+        storage.add_to_manifest(folder, files=files)
 
 
 @dataclass(frozen=True)

@@ -124,16 +124,25 @@ class Searching:
         return self._searcher
 
     @overload
-    def search(self, query: str, k: int | None = None, *, explain: bool = True, strict: bool = False) -> Hits: ...
+    def search(
+        self, query: str, k: int | None = None, *, filter: str | None = None, explain: bool = True, strict: bool = False
+    ) -> Hits: ...
     @overload
     def search(
-        self, query: Any = None, k: int | None = None, *, split: str | None = None, strict: bool = False
+        self,
+        query: Any = None,
+        k: int | None = None,
+        *,
+        filter: str | None = None,
+        split: str | None = None,
+        strict: bool = False,
     ) -> Run: ...
     def search(
         self,
         query: Any = None,
         k: int | None = None,
         *,
+        filter: str | None = None,
         split: str | None = None,
         explain: bool = True,
         strict: bool = False,
@@ -146,6 +155,7 @@ class Searching:
                 Vectors do too (`Vectors`, arrays, tensors); a single vector (dim,) gives hits.
                 None = all queries of the runs that are fused.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
+            filter: Only texts whose fields pass, such as "year >= 2020 and source = faq".
             split: Only the queries that are judged in this split of a BEIR folder.
             explain: Whether to find the reasons for the scores of a text's hits.
             strict: Take what a note would tell (queries that were cut ...) for an error.
@@ -155,13 +165,13 @@ class Searching:
         """
         with notices.collected(strict=strict):
             if isinstance(query, str):
-                return self.hits(query, hit_count(k, HITS_TO_READ), explain=explain)
+                return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, explain=explain)
             if given.are_vectors(query):
-                return self._by_vectors(query, k)
+                return self._by_vectors(query, k, filter)
             wanted = None if query is None else read_queries(given.queries(query), split)
             if wanted is not None:
                 check_queries(wanted)
-            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
+            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth, filter=filter)
             return Run.found(found, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
@@ -208,7 +218,7 @@ class Searching:
     ) -> None:
         self.close()
 
-    def _by_vectors(self, data: Any, k: int | None) -> Hits | Run:
+    def _by_vectors(self, data: Any, k: int | None, filter: str | None) -> Hits | Run:
         import torch
 
         from retrievalkit.indexing.vectors import Vectors
@@ -226,14 +236,15 @@ class Searching:
         queries = [Query(name, "") for name in vectors.ids]
         count = hit_count(k, HITS_TO_READ if alone else HITS)
         if not alone:
-            return Run.found(find(searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
-        found = searcher.search(ask(queries), count, self.fusion, self.depth)
+            found_for_each = find(searcher, queries, count, self.fusion, depth=self.depth, filter=filter, ask=ask)
+            return Run.found(found_for_each, self.name)
+        found = searcher.search(ask(queries), count, self.fusion, self.depth, filter)
         return self._described(searcher, texts, queries[0], *found.first(), False)
 
-    def hits(self, text: str, k: int, *, explain: bool = True) -> Hits:
+    def hits(self, text: str, k: int, *, filter: str | None = None, explain: bool = True) -> Hits:
         """The hits of a text, with their texts and, unless `explain` is False, the reasons for their scores."""
         asked, (searcher, texts) = _query(text), self._opened_texts()
-        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth)
+        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter)
         return self._described(searcher, texts, asked, *found.first(), explain)
 
     def _described(

@@ -135,6 +135,7 @@ class Index(Manifest):
     corpus: Source = _MISSING
     segments: Annotated[list[Segment], Field(min_length=1)] = _MISSING
     change: Count = _MISSING
+    fields: InnerName = _MISSING
     superseded: list[PlainName] = _MISSING
 
 

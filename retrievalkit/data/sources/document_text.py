@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.files import reading
@@ -25,6 +25,7 @@ _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 _SLOW = ("idna", "punycode")  # quadratic in Python, and of no page
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
+_LONGEST_FRONT = 1 << 16  # characters, read by Python's slow parser
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _HEADING = re.compile(r"[ ]{0,3}#{1,6}[ \t]+(.*)$")
 _UNDERLINE = re.compile(r"[ ]{0,3}(?:=+|-{2,})[ \t]*$")
@@ -56,10 +57,11 @@ class UnreadableError(Exception):
 
 
 class Document(NamedTuple):
-    """Title and text of a document."""
+    """Title and text of a document, and the fields of its front matter."""
 
     title: str
     text: str
+    fields: Mapping[str, Any] = {}
 
 
 def read_document(path: Path, name: str) -> Document:
@@ -69,13 +71,13 @@ def read_document(path: Path, name: str) -> Document:
         path: Its file.
         name: Its name, of which the title is made if the document has none.
     """
-    title, text = READERS[path.suffix.lower()](path)
+    title, text, fields = READERS[path.suffix.lower()](path)
     text = text.strip()
     if not text:
         msg = "without text"
         raise UnreadableError(msg)
     title = " ".join(title.split()) or PurePosixPath(name).stem
-    return Document(_whole(title), _whole(text))
+    return Document(_whole(title), _whole(text), fields)
 
 
 def _read_plain(path: Path) -> Document:
@@ -105,7 +107,21 @@ def _read_markdown(path: Path) -> Document:
             headings += lines[-1:]
         else:
             lines.append(_LINK.sub(r"\1", line))
-    return Document(title or next(filter(str.strip, headings), ""), "\n".join(lines))
+    fields = _front_matter(front[1]) if front else {}
+    return Document(title or next(filter(str.strip, headings), ""), "\n".join(lines), fields)
+
+
+def _front_matter(front: str) -> dict[str, Any]:
+    """The values of front matter, without the title; none if it is not YAML."""
+    import yaml
+
+    if len(front) > _LONGEST_FRONT:
+        return {}
+    try:
+        values = yaml.safe_load(front)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return {name: value for name, value in values.items() if name != "title"} if isinstance(values, dict) else {}
 
 
 def _read_html(path: Path) -> Document:

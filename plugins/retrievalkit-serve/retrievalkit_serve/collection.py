@@ -17,7 +17,7 @@ from retrievalkit.contracts.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import InputError, OptionError, check_choice
 from retrievalkit.reporting.notices import show
-from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
+from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, facets, open_texts, opened
 from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
 
@@ -132,6 +132,13 @@ class Collection:
             short = [title for title in titles if len(title) <= _LONGEST_EXAMPLE]
             return short[:: max(1, len(short) // _EXAMPLES)][:_EXAMPLES]
         return []
+
+    @cached_property
+    def fields(self) -> dict[str, list[tuple[Any, int]]]:
+        """The fields that a filter may name; with values and their numbers of texts where these are few."""
+        named = (index.fields.names for index in self.indexes.values() if index.fields is not None)
+        few = facets(self._all)
+        return {name: few.get(name, []) for name in next(named, [])}
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
         """The choice of a request: by default all indexes, fused by the options of the service.

@@ -234,6 +234,7 @@ class Service:
         return {
             "collection": collection.name,
             "examples": collection.examples,
+            "fields": collection.fields,
             "generation": collection.generation,
             "indexes": collection.described(),
             "fusion": _fusion(collection.fusion),
@@ -286,7 +287,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
     """Open the indexes and search once, as the first search makes what later ones use."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
-    _ = collection.examples
+    _ = collection.examples, collection.fields
     return collection
 
 

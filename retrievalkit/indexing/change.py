@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import numpy as np
 from retrievalkit import storage
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, nearest_id, open_corpus, write_corpus
+from retrievalkit.data.fields import FIELDS, FieldTable, Value, write_fields
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.passage_parts import PART
 from retrievalkit.data.records import table_of
@@ -48,7 +49,7 @@ from retrievalkit.reporting.counts import counted
 _WORK = ".changing"
 """The folder in an index in which a change is prepared; encoding goes on from there if it was killed."""
 
-_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl")
+_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions")
 
 
@@ -59,7 +60,7 @@ class Outcome:
     Attributes:
         texts: How many texts the index holds now.
         added: How many of them are new.
-        changed: How many replaced texts of the same ids.
+        changed: How many replaced texts of the same ids, or have other fields.
         unchanged: How many of the given texts the index held already.
         deleted: How many were removed.
         compacted: How many segments became one; 0 if nothing was to compact.
@@ -164,6 +165,12 @@ class _Index:
         """The texts, if they are where the index says."""
         return _recorded_corpus(self.manifest.get("corpus"), self.folder)
 
+    def rows(self) -> Iterator[tuple[str, Mapping[str, Value]]]:
+        """The id and the fields of each text."""
+        if self.opened.fields is not None:
+            return self.opened.fields.rows()
+        return ((name, {}) for name in self.digests)
+
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
         """The id of each text -> a digest of its title and text; None if the texts are not known."""
@@ -192,6 +199,9 @@ def _add_and_delete(
     index.manifest["deletion"] = deletion
     given: list[str] = []
     coming: list[str] = []
+    # Texts that the index holds with other fields.
+    relabelled: dict[str, Mapping[str, Value]] = {}
+    labels = {} if index.corpus is None else {one.id: _label(one.fields) for one in index.corpus if one.fields}
     vectors, texts = None, None
     if add is not None and storage.kind_of(add) == "vectors":
         if not index.opened.needs_encoding:
@@ -212,6 +222,8 @@ def _add_and_delete(
                 if held.get(passage.id) != _digest(passage) or passage.id in gone:
                     coming.append(passage.id)
                     yield passage
+                elif labels.get(passage.id, _label({})) != _label(passage.fields):
+                    relabelled[passage.id] = passage.fields
 
         write_corpus(work / "texts.jsonl", differing())
         if coming:
@@ -224,16 +236,19 @@ def _add_and_delete(
     whole = {document: len(some) for document, some in numbers.items() if len(some) == max(some)}
     gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
     replaced = {name for name in coming if name in held and name not in gone}
-    outcome.deleted, outcome.changed = len(gone), len(replaced)
-    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming)
+    relabelled = {name: own for name, own in relabelled.items() if name not in gone}
+    outcome.deleted, outcome.changed = len(gone), len(replaced) + len(relabelled)
+    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming) - len(relabelled)
     if not gone and not coming:
+        if relabelled:
+            _commit(index, index.segments, None, relabelled=relabelled)
         return
     leaving = frozenset(gone | replaced)
     if len(held) - len(leaving) + len(coming) == 0:
         msg = f"no text would be left in '{index.folder}'. Remove the folder, or add texts in the same command."
         raise InputError(msg)
     if not index.opened.needs_encoding:
-        _change_texts(index, work, leaving, coming, texts, compact=False)
+        _change_texts(index, work, leaving, coming, texts, relabelled, compact=False)
         return
     if coming and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
@@ -251,7 +266,7 @@ def _add_and_delete(
         if len(deleted | here) < len(own):
             kept.append((segment, deleted | here))
     built = None if vectors is None else _built(index, vectors.folder, work)
-    _commit(index, kept, built, leaving, coming, texts)
+    _commit(index, kept, built, leaving, coming, texts, relabelled)
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
@@ -351,7 +366,14 @@ def _built(index: _Index, vectors: Path, work: Path) -> Path:
 
 
 def _change_texts(
-    index: _Index, work: Path, leaving: frozenset[str], coming: Sequence[str], texts: Corpus | None, *, compact: bool
+    index: _Index,
+    work: Path,
+    leaving: frozenset[str],
+    coming: Sequence[str],
+    texts: Corpus | None,
+    relabelled: Mapping[str, Mapping[str, Value]],
+    *,
+    compact: bool,
 ) -> None:
     """Let an indexer of texts write what the index becomes."""
     target = work / "segment"
@@ -366,7 +388,7 @@ def _change_texts(
     described = {name: index.manifest[name] for name in ("options", "inputs", "indexer")}
     listed = storage.describe_files(target)
     storage.write_manifest(target, "index", command="index", counts=counts, files=listed, **described)
-    _commit(index, [], target, leaving, coming, texts)
+    _commit(index, [], target, leaving, coming, texts, relabelled)
 
 
 def _compact(index: _Index, work: Path) -> int:
@@ -374,7 +396,7 @@ def _compact(index: _Index, work: Path) -> int:
     if not index.opened.needs_encoding:
         if index.segments == [(Segment(""), frozenset())]:
             return 0
-        _change_texts(index, work, frozenset(), [], None, compact=True)
+        _change_texts(index, work, frozenset(), [], None, {}, compact=True)
         return len(index.segments)
     if len(index.segments) == 1 and not index.segments[0][1]:
         return 0
@@ -426,13 +448,15 @@ def _commit(
     leaving: frozenset[str] = frozenset(),
     coming: Sequence[str] = (),
     texts: Corpus | None = None,
+    relabelled: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> None:
-    """Replace the segments of an index: new files get their names, then the manifest is replaced."""
+    """Replace the segments of an index, and fields: new files get their names, then the manifest is replaced."""
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)
     before = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [{"counts": manifest["counts"]}])}
     entries: list[dict[str, Any]] = []
+    new_fields = {} if texts is None else {passage.id: passage.fields for passage in texts if passage.fields}
     for segment, deleted in kept:
         entry: dict[str, Any] = {"name": segment.name}
         if deleted:
@@ -445,6 +469,8 @@ def _commit(
     if built is not None:
         name = f"{number:04d}"
         entries.append({"name": name, "counts": storage.read_manifest(built, "index")["counts"]})
+        if (built / FIELDS).is_file():
+            new_fields = dict(FieldTable(built / FIELDS).rows())
         built.rename(folder / FOLDER / name)
     # The manifest lists the files of the index as it was built, and of each segment its own manifest.
     listed: dict[str, Any] = {}
@@ -456,12 +482,15 @@ def _commit(
         listed |= {name: storage.describe_file(folder / name) for name in names}
     # The inputs have the fingerprint of what the index holds: it is no longer that of what it was built from.
     holds = storage.fingerprint_value(listed)
+    after = {name: one for name, one in manifest.items() if name not in ("check", "corpus", "fields")}
+    fields = f"{FOLDER}/fields-{number:04d}.parquet"
+    if write_fields(folder / fields, _fields(index, leaving, coming, new_fields, relabelled or {})):
+        after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
     # The files and folders of the index as it was built go once it consists of others.
     gone: set[str] = set()
     if all(entry["name"] for entry in entries):
         gone = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(manifest.get("superseded", ()))
-    after = {
-        **manifest,
+    after |= {
         "inputs": {name: {**entry, "fingerprint": holds} for name, entry in manifest["inputs"].items()},
         "counts": _counts([entry["counts"] for entry in entries], sum(len(deleted) for _, deleted in kept)),
         "files": listed,
@@ -469,11 +498,12 @@ def _commit(
         "change": number,
         "superseded": sorted(gone),
     }
-    after.pop("check", None)
-    after.pop("corpus", None)
     if index.corpus is not None and (texts is not None or not coming):
         ids = set(coming)
         left = (passage for passage in index.corpus if passage.id not in leaving)
+        if relabelled:
+            own = relabelled
+            left = (replace(one, fields=own[one.id]) if one.id in own else one for one in left)
         new = (passage for passage in (texts or ()) if passage.id in ids)
         name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
         place = str((folder / name).absolute())
@@ -483,6 +513,21 @@ def _commit(
         if "corpus" in after["inputs"]:
             after["inputs"]["corpus"]["fingerprint"] = fingerprint
     storage.write_json(folder / storage.MANIFEST, after)
+
+
+def _fields(
+    index: _Index,
+    leaving: frozenset[str],
+    coming: Sequence[str],
+    new_fields: Mapping[str, Mapping[str, Value]],
+    relabelled: Mapping[str, Mapping[str, Value]],
+) -> Iterator[tuple[str, Mapping[str, Value]]]:
+    """The id and the fields of each text that a changed index holds."""
+    for name, fields in index.rows():
+        if name not in leaving:
+            yield name, relabelled.get(name, fields)
+    for name in coming:
+        yield name, new_fields.get(name, {})
 
 
 def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:
@@ -499,7 +544,7 @@ def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, floa
 def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Remove what the index no longer consists of, except for what a reader holds, and what a killed change left."""
     listed = {name for one in segments_of(manifest) for name in (one.name, one.deleted)}
-    listed.add(Path(manifest.get("corpus", {}).get("path", "")).name)
+    listed |= {Path(manifest.get("corpus", {}).get("path", "")).name, Path(manifest.get("fields", "")).name}
     place = folder / FOLDER
     for path in list(place.iterdir()) if place.is_dir() else []:
         if path.name not in listed and _OURS.fullmatch(path.name):
@@ -522,3 +567,7 @@ def _recorded_corpus(entry: Mapping[str, Any] | None, folder: Path) -> Corpus | 
 
 def _digest(passage: Passage) -> bytes:
     return hashlib.blake2b(json.dumps([passage.title, passage.text]).encode(), digest_size=16).digest()
+
+
+def _label(fields: Mapping[str, Value]) -> bytes:
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).digest()

@@ -108,7 +108,8 @@ class DescribedHit:
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
         found = [reasons.to_json() for reasons in self.found]
-        return {**named, "fields": dict(self.fields), "matches": matched, "found": found}
+        fields = {"fields": dict(self.fields)} if self.fields else {}
+        return {**named, **fields, "matches": matched, "found": found}
 
 
 def _short(value: Any) -> Any:

@@ -7,7 +7,7 @@ checkpoint that made it, which is cheap and works with every indexer.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
+from retrievalkit.data.runs import Hits
 from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.open_indexes import OpenIndex, Source
 from retrievalkit.reporting import notices
-from retrievalkit.search.hits import Found, TokenPair
+from retrievalkit.search.hits import SHOWN_PASSAGES, DescribedHit, Found, TokenPair, describe_hits
 from retrievalkit.search.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -31,6 +32,36 @@ MOST = 20
 
 MOST_SENTENCES = 20
 """The maximum number of sentences per text that are compared with the query."""
+
+
+def described(
+    searcher: Searcher,
+    query: Query,
+    hits: Hits,
+    *,
+    corpus: Corpus | None,
+    candidates: Candidates | None = None,
+    passages: Mapping[str, Hits] | None = None,
+    why: bool = True,
+) -> list[DescribedHit]:
+    """Hits with their texts and reasons; see `explain`. Documents have those of their `passages`."""
+    if not passages:
+        reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
+        return describe_hits(hits, query.text, corpus, reasons)
+    texts = {hit[0]: passages.get(hit[0], [hit]) for hit in hits}
+    shown = [text for own in texts.values() for text in own[:SHOWN_PASSAGES]]
+    rest = [text for own in texts.values() for text in own[SHOWN_PASSAGES:]]
+    reasons = [
+        *explain(searcher, query, shown, corpus=corpus, candidates=candidates, why=why),
+        *explain(searcher, query, rest, corpus=corpus, candidates=candidates, why=False),
+    ]
+    by_id = {hit.id: hit for hit in describe_hits([*shown, *rest], query.text, corpus, reasons)}
+    whole = []
+    for rank, (document, score) in enumerate(hits, 1):
+        own = tuple(replace(by_id[text], rank=place) for place, (text, _) in enumerate(texts[document], 1))
+        parts = own if document in passages else ()
+        whole.append(replace(own[0], rank=rank, score=score, id=document, passages=parts))
+    return whole
 
 
 def explain(

@@ -6,21 +6,23 @@ requests that began with this one end with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from retrievalkit.contracts.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.passage_parts import Document, open_document
 from retrievalkit.errors import InputError, OptionError, check_choice
 from retrievalkit.reporting.notices import show
 from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, facets, open_texts, opened
 from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
 
+_Read = TypeVar("_Read")
 _SAMPLE = 200
 _EXAMPLES, _EXAMPLES_AMONG, _LONGEST_EXAMPLE = 5, 2000, 80
 _CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are reloaded (SIGHUP)."
@@ -37,14 +39,21 @@ class Texts:
 
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:
         """The passages with some ids, as far as they exist."""
+        return self._read(lambda: self.corpus.find(ids)) or {}
+
+    def document(self, identifier: str) -> Document | None:
+        """The document or the passage with an id, if there is one."""
+        return self._read(lambda: open_document(self.corpus, identifier))
+
+    def _read(self, read: Callable[[], _Read]) -> _Read | None:
         try:
-            return self.corpus.find(ids)
+            return read()
         except (InputError, OSError) as error:
             # Its file was replaced beneath the open indexes: they still answer.
             if not self._warned:
                 self._warned = True
                 show(_CHANGED.format(error))
-            return {}
+            return None
 
 
 @dataclass(frozen=True)
@@ -187,8 +196,14 @@ class Collection:
         held.counts_empty = False
         return held
 
-    def document(self, identifier: str) -> Passage:
-        """A passage, of the first corpus that has it.
+    def passages(self, labels: Sequence[str], identifier: str) -> list[str]:
+        """The ids of a document's passages; of a passage, or where the texts are not known, the id itself."""
+        known = dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of)
+        document = next(filter(None, (texts.document(identifier) for texts in known)), None)
+        return [identifier] if document is None else list(document.passages)
+
+    def document(self, identifier: str) -> Document:
+        """A whole document, or a passage, of the first corpus that has it.
 
         Raises:
             RefusedError: None has it, or the indexes do not know their texts.
@@ -197,8 +212,8 @@ class Collection:
             msg = "the texts are not available. Start the service with --corpus."
             raise RefusedError(404, msg)
         for texts in dict.fromkeys(self._texts_of.values()):
-            if identifier in (found := texts.of([identifier])):
-                return found[identifier]
+            if (document := texts.document(identifier)) is not None:
+                return document
         msg = f"unknown document id '{identifier:.200}'. It is none of the passages that are searched here."
         raise RefusedError(404, msg)
 

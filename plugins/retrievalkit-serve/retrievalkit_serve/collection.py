@@ -64,11 +64,13 @@ class Choice:
         labels: Names of indexes.
         fusion: How several are fused; None for one.
         depth: How many hits of each are fused; None = 1,000, or k if that is more.
+        filter: Which texts may be found; None = all.
     """
 
     labels: tuple[str, ...]
     fusion: Fusion | None
     depth: int | None
+    filter: str | None = None
 
 
 class Collection:
@@ -143,11 +145,9 @@ class Collection:
         return []
 
     @cached_property
-    def fields(self) -> dict[str, list[tuple[Any, int]]]:
-        """The fields that a filter may name; with values and their numbers of texts where these are few."""
-        named = (index.fields.names for index in self.indexes.values() if index.fields is not None)
-        few = facets(self._all)
-        return {name: few.get(name, []) for name in next(named, [])}
+    def facets(self) -> dict[str, list[tuple[Any, int]]]:
+        """The fields with few values: these, each with its number of texts."""
+        return facets(self._all)
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
         """The choice of a request: by default all indexes, fused by the options of the service.
@@ -231,7 +231,7 @@ class Collection:
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
 
     def described(self) -> list[dict[str, Any]]:
-        """For each index its name, indexer, counts, and the model that encodes queries for it."""
+        """For each index its name, indexer, counts, fields, and the model that encodes queries for it."""
         model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
         return [
             {
@@ -239,6 +239,7 @@ class Collection:
                 "indexer": index.name,
                 "texts": index.manifest["counts"]["texts"],
                 "vectors": index.manifest["counts"].get("vectors"),
+                "fields": [] if index.fields is None else index.fields.names,
                 "model": model_of[self.encoders.of(index).fingerprint] if index.needs_encoding else None,
                 "knows_texts": label in self._texts_of,
             }

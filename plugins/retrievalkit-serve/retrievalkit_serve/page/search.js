@@ -12,7 +12,7 @@ const COUNTS = [5, 10, 20, 50, 100];
 const MOST_VIEWS = 4;
 const SHOWN_PASSAGES = 3;
 const SHOWN_FACETS = 3;
-let served = { collection: "", examples: [], fields: {}, indexes: [], reranker: null, rerank: 0 };
+let served = { collection: "", examples: [], facets: {}, indexes: [], reranker: null, rerank: 0 };
 let state = { query: "", k: 10, why: true, filter: "", views: [] };
 
 // Whatever comes from the service is put in as text, never as HTML; marks that reorder text are shown as signs.
@@ -283,8 +283,9 @@ const explainKinds = (view, hits) => {
 // The check boxes of facets and the text box of the filter write the same expression.
 const quoted = (value) => typeof value === "string" ? `"${value.replace(/["\\]/g, "\\$&")}"` : String(value);
 const clause = (field, values) => `${quoted(field)} in (${values.map(quoted).join(", ")})`;
-const facets = () => Object.entries(served.fields).filter(([, values]) => values.length)
+const facets = () => Object.entries(served.facets)
   .sort((one, other) => one[1].length - other[1].length).slice(0, SHOWN_FACETS);
+const fieldNames = () => [...new Set(served.indexes.flatMap((index) => index.fields))];
 const filterOf = (chosen) => facets().filter(([field]) => chosen[field]?.length).map(([field]) => clause(field, chosen[field])).join(" and ");
 // The chosen values of each facet; none if the filter was written by hand.
 const chosenIn = (filter) => {
@@ -355,7 +356,7 @@ const showStart = () => {
   byId("start").hidden = !blank;
   views.hidden = blank;
   byId("legend").hidden = blank || !state.why;
-  byId("narrow").hidden = blank || !Object.keys(served.fields).length;
+  byId("narrow").hidden = blank || !fieldNames().length;
 };
 
 const keep = () => {
@@ -531,7 +532,7 @@ const begin = async () => {
     byId("examples").replaceChildren(...served.examples.map(example));
     byId("tries").hidden = !served.examples.length;
     byId("facets").replaceChildren(...facets().map(([field, values]) => facetElement(field, values)));
-    byId("fields").textContent = plain(Object.keys(served.fields).join(", "));
+    byId("fields").textContent = plain(fieldNames().join(", "));
     readAddress();
     if (!box.value) box.value = state.query; // whoever types already goes on
     draw();

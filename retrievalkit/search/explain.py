@@ -177,7 +177,7 @@ def _sentences(retriever: Retriever, text: Text) -> list[str]:
     title, body = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
-    sentences = [sentence for sentence in whole if any(map(str.isalnum, sentence))]
+    sentences = [one for one in whole if any(map(str.isalnum, one)) and one != title]  # a heading says nothing new
     if len(sentences) < 2:
         return sentences
     texts = [("", ""), (title, body), *(("", sentence) for sentence in sentences)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from services import TOKEN, service
+
+import retrievalkit as rk
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -108,6 +111,75 @@ def test_the_legend_explains_what_the_hits_show(opened):
     playwright.expect(page.locator("#legend [data-kind=sentence]")).to_be_visible()
     shown = [entry.get_attribute("data-kind") for entry in page.locator("#legend [data-kind]:not([hidden])").all()]
     assert set(shown) - {"absent"} == {"several", "sentence", "tokens"}
+
+
+@pytest.fixture(scope="module")
+def handbook(tmp_path_factory, tiny_model):
+    """A service of documents in five passages each, with fields."""
+    folder = tmp_path_factory.mktemp("documents")
+    places = ["Peru", "Chile", "Bolivia"]
+    rows = [
+        {
+            "_id": f"{place}.md#{number}",
+            "title": place,
+            "text": f"Part {number} about {place}. The seat of government of part {number} is a city.",
+            "metadata": {"kind": "guide" if place == "Peru" else 'the "rest"', "year": 2020 + row},
+        }
+        for row, place in enumerate(places)
+        for number in range(1, 6)
+    ]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "index", pooler="mean")
+    with service(folder / "index") as process:
+        yield process
+
+
+def test_a_document_is_a_hit_with_its_passages(opened, handbook):
+    """Three passages and a button for the rest; a passage opens in its document, with its place marked."""
+    page = opened(f"/?query={QUERY}", address=handbook.address)
+    hits = found(page)
+    assert hits.count() == 3
+    first = hits.first
+    assert [text.is_visible() for text in first.locator(".text").all()] == [True] * 3 + [False] * 2
+    first.get_by_role("button", name="2 more passages").click()
+    assert all(text.is_visible() for text in first.locator(".text").all())
+    passage = first.locator(".text").nth(1)
+    number = passage.get_attribute("data-id").rpartition("#")[2]
+    passage.locator(".part").press("Enter")
+    whole = first.locator(".whole")
+    playwright.expect(whole.locator(".passage")).to_contain_text(f"Part {number} about")
+    assert all(f"Part {part} about" in whole.inner_text() for part in range(1, 6))
+    passage.locator(".part").click()
+    playwright.expect(whole).to_have_count(0)
+
+
+def test_facets_and_a_written_filter_narrow_the_hits(opened, handbook):
+    """They are one expression, which the address keeps; a mistake in it is reported with the fields that there are."""
+    page = opened(f"/?query={QUERY}", address=handbook.address)
+    assert found(page).count() == 3
+    page.locator("#narrow summary").click()
+    page.get_by_label('the "rest"').check()
+    playwright.expect(page.locator(".hit")).to_have_count(2)
+    page.get_by_label("2021").check()
+    playwright.expect(page.locator(".hit")).to_have_count(1)
+    again = opened(urlsplit(page.url).path + "?" + urlsplit(page.url).query, address=handbook.address)
+    assert found(again).count() == 1
+    again.locator("#narrow summary").click()
+    assert [again.get_by_label(name).is_checked() for name in ('the "rest"', "2021", "2020", "guide")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    again.get_by_label("Filter").fill("year < 2021 and kind = guide")
+    again.get_by_label("Filter").press("Enter")
+    playwright.expect(again.locator(".hit .id")).to_have_text("Peru.md")
+    assert not again.get_by_label("guide").is_checked()
+    again.get_by_label("Filter").fill("yaer = 2021")
+    again.get_by_label("Filter").press("Enter")
+    playwright.expect(again.locator(".state.bad")).to_contain_text("year")
+    again.get_by_role("button", name="All texts").click()
+    playwright.expect(again.locator(".hit")).to_have_count(3)
 
 
 def test_a_service_that_stopped_is_reported_in_words(opened, folders):

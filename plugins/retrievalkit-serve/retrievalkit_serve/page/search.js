@@ -112,7 +112,7 @@ const reasons = (hit) => {
   return lines;
 };
 
-const shownFields = (fields) => Object.entries(fields ?? {}).map(([name, value]) => `${name}=${Array.isArray(value) ? value.join(", ") : value}`).join("  ");
+const shownFields = (fields) => Object.entries(fields ?? {}).map(([name, value]) => `${name}=${Array.isArray(value) ? value.join(", ") : value}`).join(" · ");
 
 // A document shows its passages; a hit without passages is a text itself.
 const textElement = (hit, text) => {
@@ -120,7 +120,10 @@ const textElement = (hit, text) => {
   const snippet = make("div", "snippet");
   if (hit.passages) {
     element.dataset.id = text.id;
-    snippet.append(make("span", "part", `passage ${text.id.slice(hit.id.length + 1)}`));
+    const part = make("button", "part", `passage ${text.id.slice(hit.id.length + 1)}`);
+    part.type = "button";
+    part.title = "Show it in its document";
+    snippet.append(part);
   }
   marked(snippet, text.snippet, text.spans);
   element.append(snippet, reasons(text));
@@ -153,7 +156,7 @@ const hitElement = (hit) => {
   item.append(body);
   fill(item, hit);
   item.addEventListener("click", (event) => {
-    if (event.target.closest(".whole, button") || getSelection().toString()) return;
+    if (event.target.closest(".whole, .more") || getSelection().toString()) return;
     item.focus();
     open(item, event.target.closest(".text")?.dataset.id);
   });
@@ -176,7 +179,8 @@ const showWhole = (whole, found, passage) => {
     marked(piece, characters.slice(start, end).join(""), inside.map(([from, to]) => [from - start, to - start]));
     whole.append(piece);
   }
-  whole.scrollTop = Math.max(0, (whole.querySelector(".passage")?.offsetTop ?? 0) - 24);
+  whole.scrollTop = Math.max(0, (whole.querySelector(".passage")?.offsetTop ?? 0) - 48);
+  whole.scrollIntoView({ block: "nearest" });
 };
 
 const open = async (item, wanted) => {
@@ -281,7 +285,11 @@ const explainKinds = (view, hits) => {
 };
 
 // The check boxes of facets and the text box of the filter write the same expression.
-const quoted = (value) => typeof value === "string" ? `"${value.replace(/["\\]/g, "\\$&")}"` : String(value);
+const quoted = (value) => {
+  if (typeof value !== "string") return String(value);
+  const bare = /^[A-Za-z_][\w.-]*$/.test(value) && !/^(and|or|not|in|true|false)$/i.test(value);
+  return bare ? value : `"${value.replace(/["\\]/g, "\\$&")}"`;
+};
 const clause = (field, values) => `${quoted(field)} in (${values.map(quoted).join(", ")})`;
 const facets = () => Object.entries(served.facets)
   .sort((one, other) => one[1].length - other[1].length).slice(0, SHOWN_FACETS);
@@ -292,7 +300,7 @@ const chosenIn = (filter) => {
   const chosen = {};
   for (const [field, values] of facets()) {
     const start = filter.indexOf(`${quoted(field)} in (`);
-    const inside = filter.slice(start).match(/ in \((.*?)\)(?: and "|$)/)?.[1].split(", ") ?? [];
+    const inside = filter.slice(start).match(/ in \((.*?)\)(?: and |$)/)?.[1].split(", ") ?? [];
     chosen[field] = start < 0 ? [] : values.map(([value]) => value).filter((value) => inside.includes(quoted(value)));
   }
   return filterOf(chosen) === filter ? chosen : {};

@@ -92,10 +92,11 @@ class RetrieverTraining(Training):
         self.retriever = initialize(options)
         loss = options.loss or self.retriever.pooler.default_loss
         transformers.set_seed(options.seed)
-        self.module = Objective(self.retriever, create_loss(loss, options.loss_options))
+        cosine = self.retriever.pooler.cosine
+        self.module = Objective(self.retriever, create_loss(loss, options.loss_options, cosine=cosine))
         self.described = {
             **self.retriever.description,
-            "loss": describe_loss(loss, options.loss_options),
+            "loss": describe_loss(loss, options.loss_options, cosine=cosine),
             "training": options.training(),
             **({} if refresh is None else {"refresh": refresh.as_dict()}),
             **({} if options.sharding == "none" else {"sharding": options.sharding}),

@@ -199,8 +199,8 @@ def search(options: SearchOptions) -> None:
     # 5. Many queries: a run, written batch by batch.
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
-    settings = {"depth": options.depth, "filter": options.filter, "documents": documents}
-    _write_run(options, find(searcher, queries, k, fusion, **settings), about)
+    found = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
+    _write_run(options, found, about)
 
 
 def _check(options: SearchOptions, places: Sequence[str]) -> None:

@@ -195,8 +195,8 @@ class Searching:
             wanted = None if query is None else read_queries(given.queries(query), split)
             if wanted is not None:
                 check_queries(wanted)
-            limits = {"depth": self.depth, "filter": filter, "documents": kinds.scored("passage")}
-            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, **limits)
+            count, scored = hit_count(k, HITS), kinds.scored("passage")
+            found = find(self.searcher, wanted, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
             return Run.found(found, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
@@ -292,8 +292,17 @@ class Searching:
         count = hit_count(k, HITS_TO_READ if alone else HITS)
         documents = kinds.scored("document" if alone else "passage")
         if not alone:
-            limits = {"depth": self.depth, "filter": filter, "documents": documents}
-            return Run.found(find(searcher, queries, count, self.fusion, **limits, ask=ask), self.name)
+            runs = find(
+                searcher,
+                queries,
+                count,
+                self.fusion,
+                depth=self.depth,
+                filter=filter,
+                documents=documents,
+                ask=ask,
+            )
+            return Run.found(runs, self.name)
         found = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, queries[0], found.of(0), False)
 

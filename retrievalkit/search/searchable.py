@@ -189,15 +189,14 @@ class Searching:
         with notices.collected(strict=strict):
             if isinstance(query, str):
                 documents = kinds.scored("document")
-                count = hit_count(k, HITS_TO_READ)
-                return self.hits(query, count, filter=filter, documents=documents, explain=explain)
+                return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, documents=documents, explain=explain)
             if given.are_vectors(query):
                 return self._by_vectors(query, k, filter, kinds)
             wanted = None if query is None else read_queries(given.queries(query), split)
             if wanted is not None:
                 check_queries(wanted)
-            count, documents, depth = hit_count(k, HITS), kinds.scored("passage"), self.depth
-            found = find(self.searcher, wanted, count, self.fusion, depth=depth, filter=filter, documents=documents)
+            count, scored = hit_count(k, HITS), kinds.scored("passage")
+            found = find(self.searcher, wanted, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
             return Run.found(found, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:

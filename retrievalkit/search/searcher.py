@@ -108,8 +108,6 @@ class Searcher:
         self.sources = sources
         self.encoders = encoders
         self.note = note
-        # Labels of indexes whose scores have no parts to report.
-        self.without_reasons: set[str] = set()
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()

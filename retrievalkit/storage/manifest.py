@@ -126,8 +126,8 @@ def indexes_of(places: Any) -> tuple[Any, ...]:
     found: list[Any] = []
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None
-        if isinstance(place, str | os.PathLike) and kind_of(place) == "collection":
-            names = read_manifest(place, "collection").get("indexes")
+        if isinstance(place, str | os.PathLike) and kind_of(folder := Path(place)) == "collection":
+            names = read_manifest(folder, "collection").get("indexes")
         if names == []:
             msg = f"'{place}' has no index yet: its first sync did not end. Run it again: rkit sync FOLDER {place}"
             raise ArtifactError(msg)

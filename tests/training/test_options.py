@@ -76,7 +76,8 @@ def test_every_option_changes_something(programs, places, baselines, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("examples", "epochs", "batch_size"), [(1, 10, 16), (96, 10, 16), (200, 9, 16), (999, 2, 16), (1_000, 4, 32), (4_000, 2, 32)]
+    ("examples", "epochs", "batch_size"),
+    [(1, 10, 16), (96, 10, 16), (200, 9, 16), (999, 2, 16), (1_000, 4, 32), (4_000, 2, 32)],
 )
 def test_a_schedule_is_chosen_for_the_number_of_examples(examples, epochs, batch_size):
     chosen = TrainingOptions().suited(examples)

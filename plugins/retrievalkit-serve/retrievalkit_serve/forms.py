@@ -148,6 +148,8 @@ class Reasons(BaseModel):
     view: str | None = None
     view_number: int | None = None
     views: int | None = None
+    sentence: str | None = Field(None, description="The sentence nearest to the query, where a text has one vector.")
+    sentence_score: float | None = None
     terms: dict[str, float] = Field({}, description="Terms with their contributions to the score.")
     tokens: list[dict[Literal["query", "document", "score"], str | float]] = Field(
         [], description="Tokens of the query, each with the most similar one of the document."

@@ -239,6 +239,9 @@ class Service:
         """What is served."""
         collection = self.collection
         return {
+            "collection": collection.name,
+            "examples": collection.examples,
+            "facets": collection.facets,
             "generation": collection.generation,
             "indexes": collection.described(),
             "fusion": _fusion(collection.fusion),
@@ -291,6 +294,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
     """Open the indexes and search once, as the first search makes what later ones use."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
+    _ = collection.examples, collection.facets
     return collection
 
 

@@ -1,9 +1,9 @@
 """The search of `rkit tune`: trainings with different settings, all measured on the same dev questions.
 
 Each combination of the values to try is a trial: first the settings of `rkit train`, then the others at random. A trial
-stops after a quarter of its steps unless it is in the better half of all trials at that point, and likewise after a
-half (asynchronous successive halving: Li et al., "A system for massively parallel hyperparameter tuning", 2020). Until
-the output is complete, its hidden folder holds Optuna's journal of the trials and the best checkpoint so far.
+stops after 40 or 80 % of its steps unless it is in the better half of the trials that came that far (asynchronous
+successive halving: Li et al., "A system for massively parallel hyperparameter tuning", 2020). Until the output is
+complete, its hidden folder holds Optuna's journal of the trials and the best checkpoint so far.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class Trials:
         self.study = optuna.create_study(
             study_name="tune",
             storage=optuna.storages.JournalStorage(JournalFileBackend(str(folder / _JOURNAL))),
-            pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=25, reduction_factor=2),
+            # Not earlier: at its highest, a learning rate that helps in the end often does harm at first.
+            pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=40, reduction_factor=2),
             direction="maximize",
             load_if_exists=True,
         )

@@ -53,7 +53,7 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
         named_options: Options of some of the indexes, by the name of their indexer or of their folder.
     """
 
-    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads()]
+    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads(storage.indexes_of)]
     _: KW_ONLY
     queries: Annotated[Any, Reads(inputs.queries)] = None
     split: str | None = None

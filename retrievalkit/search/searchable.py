@@ -292,16 +292,8 @@ class Searching:
         count = hit_count(k, HITS_TO_READ if alone else HITS)
         documents = kinds.scored("document" if alone else "passage")
         if not alone:
-            runs = find(
-                searcher,
-                queries,
-                count,
-                self.fusion,
-                depth=self.depth,
-                filter=filter,
-                documents=documents,
-                ask=ask,
-            )
+            depth = self.depth
+            runs = find(searcher, queries, count, self.fusion, depth=depth, filter=filter, documents=documents, ask=ask)
             return Run.found(runs, self.name)
         found = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, queries[0], found.of(0), False)

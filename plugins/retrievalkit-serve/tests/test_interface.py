@@ -51,6 +51,20 @@ def test_a_search_gives_what_python_finds(client, folders):
             assert len(hit["why"]) == len(other.why)
 
 
+def test_a_filter_lets_hits_pass_as_in_python(client, folders):
+    hybrid = rk.Hybrid([rk.Index.open(folders / name) for name in ("dense", "late")])
+    wanted = "number >= 10 and not number in (11, 12)"
+    answer = client.post("/search", json={"query": QUERY, "k": 5, "filter": wanted}).json()
+    assert ids(answer) == [hit.id for hit in hybrid.search(QUERY, k=5, filter=wanted)]
+    numbers = [hit["fields"]["number"] for hit in answer["hits"]]
+    assert all(number >= 10 and number not in (11, 12) for number in numbers)
+    alone = client.get("/search", params={"query": QUERY, "filter": f"number = {numbers[1]}"}).json()
+    assert ids(alone) == [ids(answer)[1]]
+    wrong = client.post("/search", json={"query": QUERY, "filter": "numbr = 1"})
+    assert wrong.status_code == 422
+    assert "did you mean 'number'" in wrong.json()["error"]["message"]
+
+
 def test_weights_belong_to_the_indexes_in_the_order_of_the_request(client):
     body = {"query": QUERY, "fusion": "linear", "normalization": "z_score"}
     one = client.post("/search", json=body | {"indexes": ["dense", "late"], "weights": [0.9, 0.1]}).json()

@@ -8,7 +8,6 @@ cut off ends with the same bytes. Several processes share each step (`retrievalk
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +41,8 @@ Key = tuple[int, int]
 Backward = Callable[[Tensor], None]
 Log = Callable[[dict[str, float]], None]
 
-# Measurements of the dev questions in a training, at least, where epochs are long enough; steps between two of them.
-_JUDGED, _STEPS_BETWEEN = 5, 50
+# Measurements of the dev questions in a training by nDCG@10, which take as long as many steps.
+_JUDGED = 5
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -141,6 +140,9 @@ class Training:
         """The values of the dev questions in an epoch. Called only if `dev` is given."""
         raise NotImplementedError
 
+    def measured(self, share: float, value: float) -> None:
+        """Called in the main process when the state after a share of the steps was measured and may be resumed."""
+
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
         """Called in all processes when an epoch is done and another step follows, before the state is saved."""
 
@@ -215,10 +217,6 @@ class Loop:
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0
         self.shown: dict[str, float] = {}
-        self.judged_per_epoch = 1
-        if self.training.measured_before:
-            wanted = math.ceil(_JUDGED / max(self.options.epochs, 1))
-            self.judged_per_epoch = max(1, min(wanted, self.epoch_steps // _STEPS_BETWEEN))
 
     def run(self) -> int:
         """Train to the end, and return the number of steps."""
@@ -247,14 +245,17 @@ class Loop:
                     ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
                         training.end_epoch(epoch + 1, self.folder, self.log)
+                    figure = None
                     if training.dev is not None and main and (ends or self.judges()):
-                        selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
+                        figure = selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
                     if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
                         self.save()
                     if main:
                         self.bar.update(self.done)
+                    if figure is not None:
+                        training.measured(self.done / self.total, figure)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:
@@ -271,9 +272,10 @@ class Loop:
         return self.total
 
     def judges(self) -> bool:
-        """Whether the dev questions are measured after this step: at the end of an epoch, and at parts of it."""
-        parts, place = self.judged_per_epoch, self.done % self.epoch_steps
-        return place * parts // self.epoch_steps > (place - 1) * parts // self.epoch_steps
+        """Whether the dev questions are measured after this step: at equal parts of the training, or after an epoch."""
+        if not self.training.measured_before:
+            return self.done % self.epoch_steps == 0
+        return self.done * _JUDGED // self.total > (self.done - 1) * _JUDGED // self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
         """Forward, backward and update of one step.

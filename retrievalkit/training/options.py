@@ -19,8 +19,8 @@ Count = Annotated[int, Ge(1)]
 Amount = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 
-# Examples below which epochs are as many as have so many steps.
-_FEW, _STEPS = 400, 60
+# Examples below which a batch is small, and the steps that a training has at least, if 10 epochs have as many.
+_FEW, _STEPS = 1_000, 100
 
 LARGEST_SEED = 2**32 - 1
 """NumPy takes no larger one."""
@@ -105,9 +105,9 @@ class TrainingOptions(ExampleOptions):
     """How a retriever is trained.
 
     Args:
-        epochs: Passes over the data; None = 3, or with fewer than 400 examples as many as have 60 steps, 10 at most.
-        batch_size: Queries per step, over all processes; None = 32, or 16 with fewer than 400 examples.
-        learning_rate: Peak learning rate, with linear warm-up and linear decay; None = 2e-5.
+        epochs: Passes over the data; None = as many as have 100 steps, from 2 to 10.
+        batch_size: Queries per step, over all processes; None = 32, or 16 with fewer than 1,000 examples.
+        learning_rate: Peak learning rate, with linear warm-up and linear decay; None = 4e-5.
         warmup_ratio: Fraction of the steps spent warming up; None = 0.05.
         micro_batch_size: Texts encoded at once, with gradient caching: memory stays bounded, the gradient stays that of
             the whole batch. None = no caching.
@@ -136,13 +136,12 @@ class TrainingOptions(ExampleOptions):
 
     def suited(self, examples: int) -> Self:
         """These options, with a schedule for so many examples in place of what is None."""
-        few = examples < _FEW
-        batch_size = self.batch_size or (16 if few else 32)
-        epochs = min(10, math.ceil(_STEPS / max(1, examples // batch_size))) if few else 3
+        batch_size = self.batch_size or (16 if examples < _FEW else 32)
+        epochs = min(10, max(2, math.ceil(_STEPS / max(1, examples // batch_size))))
         chosen: dict[str, Any] = {
             "epochs": epochs,
             "batch_size": batch_size,
-            "learning_rate": 2e-5,
+            "learning_rate": 4e-5,
             "warmup_ratio": 0.05,
         }
         return dataclasses.replace(self, **{name: one for name, one in chosen.items() if getattr(self, name) is None})

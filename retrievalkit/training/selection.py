@@ -55,7 +55,7 @@ LISTED = 10
 """Positives, and hard negatives, of a dev question that are ranked."""
 MOST_MEASURED = 1_000
 """Dev questions that are ranked; of more, as many are drawn."""
-_POOL, _DRAWN_FROM = 1_000, 20_000
+_POOL, _DRAWN_FROM = 500, 20_000
 _FEW = 50
 # Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
 _BLOCK, _POOL_BLOCK = 256, 2_048
@@ -327,15 +327,21 @@ def report_held_out(training: Training) -> None:
         say(f"held out {held:,} of {total} to measure; --set held_out=0 trains on all", err=True)
 
 
-def judge(training: Training, folder: Path, epochs: float, log: Log) -> None:
-    """Measure the state after so many epochs, log the values, and store the state if it is the best so far."""
+def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
+    """Measure the state after so many epochs, log the values, and store the state if it is the best so far.
+
+    Returns:
+        The value by which states are compared.
+    """
     values = training.measure(max(0, math.ceil(epochs) - 1))
-    log({f"dev_{measure}": fmean(found) for measure, found in values.items()})
+    means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}
+    log(means)
     best = best_of(folder) or Best()
     if best.improve(epochs, values):
         with storage.write_file(folder / BEST) as staging:
             save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)
+    return next(iter(means.values()))
 
 
 def _encode(

@@ -13,7 +13,6 @@ from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.models.retriever import Retriever
-from retrievalkit.training import loop
 from retrievalkit.training.options import ExampleOptions
 from retrievalkit.training.sampling import hold_out
 from trainings import bytes_of, interrupt_at, log_of
@@ -77,7 +76,7 @@ def test_training_is_measured_before_and_after(programs, many, tmp_path):
     dev = manifest["dev"]
     assert (dev["questions"], dev["held_out"], manifest["counts"]["examples"]) == (50, True, 76)
     lines = [line for line in log_of(tmp_path / "out") if "dev_nDCG@10" in line]
-    assert [(line["step"], line["epoch"]) for line in lines] == [(10 * epoch, epoch) for epoch in range(7)]
+    assert [line["step"] for line in lines] == [0, 12, 24, 36, 48, 60]
     assert dev["before"] == {name: lines[0][f"dev_{name}"] for name in ("nDCG@10", "RR@10")}
     best = max(lines, key=lambda line: line["dev_nDCG@10"])
     assert (dev["epoch"], dev["after"]["nDCG@10"]) == (best["epoch"], best["dev_nDCG@10"])
@@ -122,12 +121,8 @@ def test_with_few_examples_a_note_says_that_nothing_is_measured(programs, many, 
         assert ("Nothing shows whether this training helps" in " ".join(capsys.readouterr().err.split())) == noted
 
 
-@pytest.mark.parametrize(
-    ("between", "epochs", "steps"), [(50, 1, [10]), (2, 1, [2, 4, 6, 8, 10]), (4, 2, [5, 10, 15, 20])]
-)
-def test_long_epochs_are_measured_in_between(programs, many, tmp_path, monkeypatch, between, epochs, steps):
-    """About five times in a training, but not more often than every so many steps."""
-    monkeypatch.setattr(loop, "_STEPS_BETWEEN", between)
+@pytest.mark.parametrize(("epochs", "steps"), [(1, [2, 4, 6, 8, 10]), (2, [4, 8, 12, 16, 20]), (0.3, [1, 2, 3])])
+def test_dev_questions_are_measured_five_times(programs, many, tmp_path, epochs, steps):
     programs["train"](tmp_path / "out", examples=many, limit=None, epochs=epochs)
     assert [line["step"] for line in log_of(tmp_path / "out") if "dev_nDCG@10" in line] == [0, *steps]
 

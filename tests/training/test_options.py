@@ -76,12 +76,13 @@ def test_every_option_changes_something(programs, places, baselines, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("examples", "epochs", "batch_size"), [(1, 10, 16), (96, 10, 16), (200, 5, 16), (399, 3, 16), (400, 3, 32)]
+    ("examples", "epochs", "batch_size"),
+    [(1, 10, 16), (96, 10, 16), (200, 9, 16), (999, 2, 16), (1_000, 4, 32), (4_000, 2, 32)],
 )
 def test_a_schedule_is_chosen_for_the_number_of_examples(examples, epochs, batch_size):
     chosen = TrainingOptions().suited(examples)
     assert (chosen.epochs, chosen.batch_size, chosen.learning_rate, chosen.warmup_ratio) == (
-        epochs, batch_size, 2e-5, 0.05,
+        epochs, batch_size, 4e-5, 0.05,
     )  # fmt: skip
     own = TrainingOptions(epochs=0, batch_size=4, learning_rate=0, warmup_ratio=0)
     assert own.suited(examples) == own

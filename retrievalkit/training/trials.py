@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import storage
+from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
 from retrievalkit.registry import options as option_fields
 from retrievalkit.reporting.table import text_table
@@ -223,7 +224,8 @@ class Trials:
         questions = f"{dev['questions']:,} {'held-out' if dev['held_out'] else 'dev'} questions"
         result = f"the untrained model: no training has a higher {NDCG} on {questions}"
         if after > before:
-            result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}, as with\n{command}"
+            again = "" if any(isinstance(one, InMemory) for one in self.shared.values()) else f", as with\n{command}"
+            result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}{again}"
         return {"trials": figures, "command": command, "summary": f"{table}\n{options.output}: {result}"}
 
 

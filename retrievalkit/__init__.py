@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
     from retrievalkit.training.pretrain import pretrain as pretrain
     from retrievalkit.training.train import train as train
     from retrievalkit.training.train_reranker import train_reranker as train_reranker
+    from retrievalkit.training.tune import tune as tune
 
 __version__ = "0.1.0"
 

@@ -53,7 +53,7 @@ from retrievalkit.reporting.notices import check as refuse_if_strict
 from retrievalkit.reporting.page import render as render_page
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import printable, say
-from retrievalkit.search.options import HybridOptions, OpenOptions
+from retrievalkit.search.options import DocumentOptions, HybridOptions, OpenOptions
 from retrievalkit.storage import (
     check_files,
     check_output,
@@ -88,6 +88,7 @@ __all__ = [
     "Precision",
     "resolve_precision",
     "Retriever",
+    "DocumentOptions",
     "HybridOptions",
     "OpenOptions",
     "create",

@@ -130,7 +130,7 @@ class OpenRun:
             self.deepest = max(self.deepest, len(ids))
             if allowed is not None:
                 rows = [row for row, name in enumerate(ids) if name in allowed]
-                ids, scores = [ids[row] for row in rows], scores[rows]
+                ids, scores = [ids[row] for row in rows], np.asarray(scores)[rows]
             found.append((ids[:k], scores[:k]))
         return found
 

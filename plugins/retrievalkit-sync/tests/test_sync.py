@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from document_folders import CITIES, rkit, write
+from retrievalkit_testing import tiny_model
 
 import retrievalkit as rk
 from retrievalkit.data.corpus import open_corpus
@@ -29,6 +30,7 @@ def test_a_new_name_becomes_a_collection_that_is_searched(sync, tmp_path):
     assert (report["read"], report["encoded"], report["skipped"]) == (5, 5, {})
     assert passages(tmp_path / "index" / "dense")["london.docx#1"] == CITIES["london"]
     assert passages(tmp_path / "index" / "dense") == passages(tmp_path / "index" / "bm25")
+    assert {one.id for one in open_corpus(tmp_path / "index")} == set(passages(tmp_path / "index" / "dense"))
     hits = json.loads(rkit("search", tmp_path / "index", "--query", "Vltava Prague", "--json"))["hits"]
     assert "prague.html#1" in [hit["id"] for hit in hits]
     assert rk.Collection(tmp_path / "index").open().search("Vltava Prague")[0].id in [hit["id"] for hit in hits]
@@ -142,6 +144,12 @@ def test_an_index_that_was_built_before_is_synced(docs, tiny_model, tmp_path):
     assert json.loads(rkit(*words))[0]["passages"]["removed"] == 1
     hits = json.loads(rkit("search", tmp_path / "index", "--query", "Rome", "--json"))["hits"]
     assert len(hits) == 4
+
+
+def test_another_model_is_refused(sync, docs, tmp_path):
+    sync()
+    other = tiny_model(tmp_path / "other", seed=1)
+    assert "is another model than" in rkit("sync", docs, tmp_path / "index", "--model", other, code=2)
 
 
 def test_a_collection_inside_its_folder_is_no_part_of_it(docs, tiny_model, monkeypatch):

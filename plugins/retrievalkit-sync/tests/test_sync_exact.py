@@ -97,8 +97,8 @@ def kill_syncs(docs, model, place, moments):
         write(folder / "rome.txt", "seine old rome")
         rk.sync(folder, index, model=model, passages=2, stride=1)
         assert_as_new(index, folder, model, place / f"anew{number}", names=("dense",))
-        left = {one.name for one in index.iterdir() if not one.name.startswith(("passages", "files"))}
-        assert left == {"manifest.json", "dense"}
+        left = {one.name for one in index.iterdir() if not one.name.startswith((".passages", ".files"))}
+        assert left == {"manifest.json", "corpus.jsonl", "dense"}
     assert killed
 
 

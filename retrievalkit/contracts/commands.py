@@ -53,13 +53,15 @@ from retrievalkit.reporting.notices import check as refuse_if_strict
 from retrievalkit.reporting.page import render as render_page
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import printable, say
-from retrievalkit.search.options import HybridOptions, OpenOptions
+from retrievalkit.search.options import DocumentOptions, HybridOptions, OpenOptions
 from retrievalkit.storage import (
     check_files,
     check_output,
     describe_files,
     describe_input,
     fingerprint_value,
+    held,
+    indexes_of,
     kind_of,
     read_document,
     read_manifest,
@@ -86,6 +88,7 @@ __all__ = [
     "Precision",
     "resolve_precision",
     "Retriever",
+    "DocumentOptions",
     "HybridOptions",
     "OpenOptions",
     "create",
@@ -96,6 +99,8 @@ __all__ = [
     "describe_source",
     "describe_input",
     "fingerprint_value",
+    "held",
+    "indexes_of",
     "kind_of",
     "check_output",
     "describe_files",

@@ -1,5 +1,7 @@
 """Passages cut into parts, each a passage of its own: sentences, a number of equal parts, or windows of some words.
 
+The passages ID#1, ID#2 ... are those of document ID, which is ranked by them, and put together from them.
+
 MVR's Table 5 compares several vectors of a document with those of its sentences and of its 4 or 8 equal parts. The
 parts of passage ID are ID#1, ID#2 ... with its title. A part is a positive of a query if its passage was, and it
 contains an answer; if no part does, or no answer is known, all are. All parts of a negative are negatives.
@@ -9,15 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
-from typing import Literal
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import fsum
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from retrievalkit import storage
 from retrievalkit.data.answers import AnswerMatcher
-from retrievalkit.data.corpus import Passage
+from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Examples
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Hits
+from retrievalkit.data.sources.documents import Documents
 from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import DataError
 from retrievalkit.reporting import notices
@@ -25,6 +31,8 @@ from retrievalkit.reporting import notices
 _WORD = re.compile(r"\S+")
 PART = re.compile(r"(.+)#([1-9][0-9]*)", re.DOTALL)
 """The id of a part: that of its passage, and its number."""
+
+DocumentScore = Literal["best", "sum"]
 
 Parts = Callable[[str], Sequence[Passage]]
 """The id of a passage -> its parts."""
@@ -95,13 +103,103 @@ def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
     return replace(examples, rows=rows)
 
 
+class DocumentHit(NamedTuple):
+    """A document with its score, and its passages among the hits, best first."""
+
+    id: str
+    score: float
+    passages: Hits
+
+
+def by_document(hits: Iterable[tuple[str, float]], score: DocumentScore = "best") -> list[DocumentHit]:
+    """The documents of passages that are ranked, best first; of equal scores the one whose passage ranks first.
+
+    Args:
+        hits: Ids and scores, best first: ID#N is a passage of document ID, and any other id is a document's own.
+        score: A document's score: that of its best passage, or the sum of all.
+    """
+    passages: dict[str, Hits] = {}
+    for passage, value in hits:
+        part = PART.fullmatch(passage)
+        passages.setdefault(passage if part is None else part[1], []).append((passage, value))
+    if score == "best":
+        return [DocumentHit(document, own[0][1], own) for document, own in passages.items()]
+    summed = [DocumentHit(document, fsum(value for _, value in own), own) for document, own in passages.items()]
+    return sorted(summed, key=lambda hit: -hit.score)
+
+
 def merged(run: Iterable[tuple[str, Hits]], source: object) -> Iterator[tuple[str, Hits]]:
     """A run of parts as one of their passages, each with the score of its best part."""
     for query, hits in run:
-        best: dict[str, float] = {}
-        for part, score in hits:
-            if (match := PART.fullmatch(part)) is None:
+        for part, _ in hits:
+            if PART.fullmatch(part) is None:
                 msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of parts."
                 raise DataError(msg, file=source)
-            best.setdefault(match[1], score)
-        yield query, list(best.items())
+        yield query, [(hit.id, hit.score) for hit in by_document(hits)]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole document, put together from its passages.
+
+    Attributes:
+        id: The document's id.
+        title: The title of its passages.
+        text: The texts of its passages in order; what overlapping passages share appears once.
+        passages: The id of each passage -> where it starts and ends in the text.
+        file: The document's file, if the corpus is a folder of documents, or was converted from one into a folder.
+    """
+
+    id: str
+    title: str
+    text: str
+    passages: Mapping[str, tuple[int, int]]
+    file: Path | None = None
+
+
+def open_document(corpus: Corpus, document: str) -> Document | None:
+    """The document with an id, or the single passage that has it; None if the corpus has neither."""
+    passages = list(corpus.find([document]).values())
+    first, count = 1, 0 if passages else 16
+    while count:
+        names = [f"{document}#{number}" for number in range(first, first + count)]
+        found = corpus.find(names)
+        passages += [found[name] for name in names if name in found]
+        first, count = first + count, 2 * count if found else 0
+    if not passages:
+        return None
+    text, starts = joined([passage.text for passage in passages])
+    spans = {one.id: (start, start + len(one.text)) for one, start in zip(passages, starts, strict=True)}
+    return Document(document, passages[0].title, text, spans, _file_of(corpus.source, document))
+
+
+def joined(texts: Sequence[str]) -> tuple[str, list[int]]:
+    """The text of passages that follow one another, and where each of them starts in it.
+
+    Passages overlap where each begins with whole words that the one before ends with; otherwise a space parts them.
+    """
+    shared = [_overlap(before, after) for before, after in pairwise(texts)]
+    separator = "" if all(shared) else " "
+    rests = [text[size:] for text, size in zip(texts[1:], shared, strict=True)] if all(shared) else list(texts[1:])
+    ends = list(accumulate((len(separator) + len(rest) for rest in rests), initial=len(texts[0])))
+    return separator.join([texts[0], *rests]), [end - len(text) for end, text in zip(ends, texts, strict=True)]
+
+
+def _overlap(before: str, after: str) -> int:
+    """The number of characters that the end of a passage shares with the beginning of the next."""
+    starts = (word.start() for word in _WORD.finditer(before) if word.start())
+    sizes = (len(before) - start for start in starts if after.startswith(before[start:]))
+    return next((size for size in sizes if not after[size : size + 1].strip()), 0)
+
+
+def _file_of(source: object, document: str) -> Path | None:
+    """The file of a document, if its corpus is a folder of documents, or was converted from one into a folder."""
+    if not isinstance(source, str):  # passages in memory
+        return None
+    root: str | Path | None = None
+    if source.startswith("documents:"):
+        root = Documents(source.removeprefix("documents:")).root
+    elif storage.kind_of(source) == "collection":
+        root = storage.read_manifest(source, "collection")["options"].get("root")
+    file = None if root is None else Path(root) / document
+    return file if file is not None and file.is_file() else None

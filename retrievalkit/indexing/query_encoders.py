@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from retrievalkit import storage
 from retrievalkit.data.queries import Query
@@ -213,6 +213,11 @@ class QueryBatch:
     def __iter__(self) -> Iterator[Query]:
         return iter(self.queries)
 
+    def take(self, rows: Sequence[int]) -> Self:
+        """Some of the queries, with what was encoded of them."""
+        encoded = {key: _rows(one, rows) for key, one in self._encoded.items()}
+        return replace(self, queries=[self.queries[row] for row in rows], _encoded=encoded)
+
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
         """The queries in the form that an index searches: encoded, or their texts."""
         texts = [query.text for query in self.queries]
@@ -248,12 +253,22 @@ class EncodedBatch(QueryBatch):
             msg = "the indexes were made by different models, and a query has one vector. Search each by its own."
             raise UnsupportedError(msg)
 
+    def take(self, rows: Sequence[int]) -> Self:
+        """Some of the queries."""
+        return replace(self, queries=[self.queries[row] for row in rows], encoded=_rows(self.encoded, rows))
+
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
         """The representation that was given."""
         if not index.needs_encoding:
             msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
             raise UnsupportedError(msg)
         return self.encoded
+
+
+def _rows(encoded: Representation, rows: Sequence[int]) -> Representation:
+    import torch
+
+    return encoded.rows(torch.tensor(rows))
 
 
 def _fingerprint_of(model: str | Path) -> str:

@@ -1,7 +1,7 @@
 """Readable hits: rank, score, title, the part of the passage that matches the query best, and reasons.
 
-The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector or the
-pairs of tokens that contribute most to the score.
+The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector, the
+sentence or the pairs of tokens that are nearest to the query.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Corpus
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 INDENT = 6
 
-SHOWN_TERMS, SHOWN_TOKENS = 6, 5
+SHOWN_TERMS, SHOWN_TOKENS, SHOWN_CHARACTERS = 6, 5, 160
+SHOWN_PASSAGES = 3
+"""Passages of a document that are printed, and whose reasons are computed."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Found:
         view: The pooler's name for the nearest of the document's vectors.
         view_number: Its position among them, counted from 0.
         views: How many vectors the document has.
+        sentence: The sentence of the text that is nearest to the query, where a text has a single vector.
+        sentence_score: Its score by the same model.
         terms: Shared term -> its contribution to the score, largest first.
         tokens: The query's tokens with their nearest document tokens, the most similar first.
     """
@@ -63,6 +68,8 @@ class Found:
     view: str | None = None
     view_number: int | None = None
     views: int | None = None
+    sentence: str | None = None
+    sentence_score: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict)
     tokens: tuple[TokenPair, ...] = ()
 
@@ -74,7 +81,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DescribedHit:
-    """A hit with its texts and reasons.
+    """A hit with its texts and reasons; of a document, those of its best passage.
 
     Attributes:
         rank: 1 for the best.
@@ -86,6 +93,7 @@ class DescribedHit:
         found: The reasons of each index.
         text: The whole text.
         fields: The fields of its passage: metadata.
+        passages: The passages of the document that match, best first; none if the hit is a passage itself.
     """
 
     rank: int
@@ -97,6 +105,7 @@ class DescribedHit:
     found: tuple[Found, ...] = ()
     text: str = ""
     fields: Mapping[str, Value] = field(default_factory=dict)
+    passages: tuple[DescribedHit, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The hit as JSON values."""
@@ -104,7 +113,8 @@ class DescribedHit:
         matched = [self.snippet[start:end] for start, end in self.matches]
         found = [reasons.to_json() for reasons in self.found]
         fields = {"fields": dict(self.fields)} if self.fields else {}
-        return {**named, **fields, "matches": matched, "found": found}
+        passages = {"passages": [passage.to_json() for passage in self.passages]} if self.passages else {}
+        return {**named, **fields, "matches": matched, "found": found, **passages}
 
 
 def _short(value: Any) -> Any:
@@ -126,6 +136,8 @@ def describe_hits(
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         marked = matches(text, query, terms)
+        if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
+            text = snippet(passage.text, nearest)
         own = (passage.title, text, marked, reasons, passage.text, passage.fields)
         described.append(DescribedHit(rank, score, document_id, *own))
     return described
@@ -138,8 +150,9 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
     elif suffix in PAGES:
         subtitle = f"{counted(len(hits), 'hits')} of {', '.join(indexes)}"
-        why = {hit.rank: reasons_of(hit) for hit in hits}
-        write_page(path, render_page("hits.html.j2", title=query, subtitle=subtitle, hits=hits, why=why))
+        why = {text.id: reasons_of(text) for hit in hits for text in hit.passages or [hit]}
+        values = {"title": query, "subtitle": subtitle, "hits": hits, "why": why, "most": SHOWN_PASSAGES}
+        write_page(path, render_page("hits.html.j2", **values))
     else:
         write_run(path, {"query": [(hit.id, hit.score) for hit in hits]})
 
@@ -158,18 +171,24 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         if hit.title and hit.title != hit.id:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
-        shown, last = Text(), 0
-        for start, end in hit.matches:
-            shown.append(printable(hit.snippet[last:start]))
-            shown.append(printable(hit.snippet[start:end]), style="bold yellow")
-            last = end
-        shown.append(printable(hit.snippet[last:]))
-        lines = [shown] if hit.snippet else []
+        lines = []
         if hit.fields:
             lines.append(Text(printable(_fields_line(hit.fields)), style="dim"))
-        for parts in _reasons(hit):
-            styled = zip(parts, ("green", "default", "dim"), strict=True)
-            lines.append(Text.assemble(*((part, style) for part, style in styled if part)))
+        for text in hit.passages[:SHOWN_PASSAGES] or [hit]:
+            shown, last = Text(), 0
+            if hit.passages:
+                shown.append(f"{printable(text.id.removeprefix(hit.id))}  ", style="cyan")
+            for start, end in text.matches:
+                shown.append(printable(text.snippet[last:start]))
+                shown.append(printable(text.snippet[start:end]), style="bold yellow")
+                last = end
+            shown.append(printable(text.snippet[last:]))
+            lines += [shown] if text.snippet else []
+            for parts in _reasons(text):
+                styled = zip(parts, ("green", "default", "dim"), strict=True)
+                lines.append(Text.assemble(*((part, style) for part, style in styled if part)))
+        if more := len(hit.passages[SHOWN_PASSAGES:]):
+            lines.append(Text(f"and {counted(more, 'passages')} more", style="dim"))
         if console.is_terminal:
             console.print(head)
             for line in lines:
@@ -199,6 +218,9 @@ def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
             parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
         if found.view is not None:
             parts.append(f"nearest of {found.views} vectors: {found.view}")
+        if found.sentence is not None:
+            shown = shorten(found.sentence, SHOWN_CHARACTERS, placeholder=" …")
+            parts.append(f"nearest sentence: {shown} {found.sentence_score:.2f}")
         # Common words come last.
         pairs = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
         named = ((one.query if one.query == one.document else f"{one.query} ~ {one.document}", one) for one in pairs)

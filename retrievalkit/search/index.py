@@ -296,7 +296,12 @@ class Index(Searching):
         Raises:
             InputError: There is no such index, it is damaged, or another model made it.
         """
-        folder = Path(options.folder)
+        indexes = storage.indexes_of(options.folder)
+        if len(indexes) > 1:
+            place = os.fspath(options.folder)
+            msg = f"'{place}' holds {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or one: '{indexes[0]}'."
+            raise InputError(msg)
+        folder = Path(indexes[0])
         if not folder.is_dir():
             msg = f"'{folder}' is not a folder. Give an index that rk.Index.build wrote."
             raise InputError(msg)
@@ -334,7 +339,8 @@ class Index(Searching):
         does when it reloads.
 
         Returns:
-            The counts `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
+            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded`, `compacted`; `texts` and `segments` from
+            now on.
 
         Raises:
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.

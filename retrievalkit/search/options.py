@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Le
 
 from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Flag, Named, ReadingOptions, Reads
 from retrievalkit.data import inputs
-from retrievalkit.errors import OptionError
+from retrievalkit.errors import OptionError, check_choice
 
 if TYPE_CHECKING:
+    from retrievalkit.data.passage_parts import DocumentScore
     from retrievalkit.search.fusion import Fusion
 
+By = Literal["document", "passage"]
 Normalization = Literal["none", "min_max", "z_score"]
 Missing = Literal["computed", "minimum", "zero"]
 METRIC = "nDCG@10"
@@ -107,6 +109,33 @@ class HybridOptions(FusionOptions):
     heading: ClassVar = "Fusion"
 
     depth: Annotated[int, Ge(1)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentOptions:
+    """How hits are made of the passages ID#1, ID#2 ... of document ID.
+
+    Args:
+        by: Hits are documents, each with its passages, or single passages; by default documents where hits are read,
+            and passages in runs.
+        document_score: A document's score is its best passage's (the default), or the sum of its passages' among the
+            first 1000 passages, or 10 times as many as there are hits if that is more.
+    """
+
+    heading: ClassVar = "Documents"
+
+    by: By | None = None
+    document_score: Literal["best", "sum"] | None = None
+
+    def scored(self, default: By) -> DocumentScore | None:
+        """The score of documents; None if hits are passages."""
+        by, score = self.by or default, self.document_score
+        check_choice("kind of hit", by, get_args(By))
+        check_choice("score of documents", score or "best", ("best", "sum"))
+        if by == "passage" and score is not None:
+            msg = f"document_score={score} has no effect on passages. Add by=document, or leave it out."
+            raise OptionError(msg)
+        return (score or "best") if by == "document" else None
 
 
 def _model(value: Any) -> Any:

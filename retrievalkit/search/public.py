@@ -4,8 +4,8 @@
     found = searcher.search(searcher.ask([Query("1", "eigenvalues")]), 10, Fusion("rrf"))
 
 Promised to plugins, as `retrievalkit.contracts` is; what Python programs use is `rk.Index` and `rk.Hybrid`. `opened`
-makes the `Searcher`; `explain` and `describe_hits` give hits their reasons and texts. Heavy to import. The
-options are in `retrievalkit.contracts.commands`.
+makes the `Searcher`; `described` gives hits, documents too, the reasons of `explain` and the texts of `describe_hits`.
+Heavy to import. The options are in `retrievalkit.contracts.commands`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from retrievalkit.indexing.open_indexes import OpenIndex
 from retrievalkit.indexing.query_encoders import QueryBatch
 from retrievalkit.models.rerankers import open_reranker, score_pairs
-from retrievalkit.search.explain import explain
+from retrievalkit.search.explain import described, explain
 from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
 from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, facets, hit_count, open_texts, opened
@@ -27,6 +27,7 @@ __all__ = [
     "QueryBatch",
     "Searcher",
     "as_hits",
+    "described",
     "describe_hits",
     "explain",
     "facets",

@@ -28,11 +28,11 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import printable, printable_json, say
-from retrievalkit.search.options import METRIC, HybridOptions, OpenOptions
+from retrievalkit.search.options import METRIC, DocumentOptions, HybridOptions, OpenOptions
 
 
 @dataclass(frozen=True)
-class SearchOptions(HybridOptions, OpenOptions):
+class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
     """Options of `search`.
 
     Args:
@@ -53,7 +53,7 @@ class SearchOptions(HybridOptions, OpenOptions):
         named_options: Options of some of the indexes, by the name of their indexer or of their folder.
     """
 
-    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads()]
+    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads(storage.indexes_of)]
     _: KW_ONLY
     queries: Annotated[Any, Reads(inputs.queries)] = None
     split: str | None = None
@@ -73,6 +73,13 @@ class SearchOptions(HybridOptions, OpenOptions):
     def shows_hits(self) -> bool:
         """Whether hits are printed with their texts, instead of a run."""
         return self.query is not None or self.interactive
+
+    @property
+    def writes_run(self) -> bool:
+        """Whether the output is a run, rather than a page or JSON."""
+        from retrievalkit.reporting.page import PAGES
+
+        return self.output is not None and Path(self.output).suffix not in (".json", *PAGES)
 
     @property
     def runs_alone(self) -> bool:
@@ -111,6 +118,7 @@ def search(options: SearchOptions) -> None:
     fused = replace(options, fusion="linear") if tunes_linear else options
     fused.fused(count)
     _check(options, places)
+    documents = options.scored("document" if options.shows_hits and not options.writes_run else "passage")
     queries = None if options.queries is None else read_queries(options.queries, options.split)
     qrels = dev = None
     if options.tune is not None:
@@ -136,7 +144,7 @@ def search(options: SearchOptions) -> None:
         def answer(text: str, k: int) -> Sequence[DescribedHit]:
             # On a terminal the query is visible already.
             sys.stdout.write(f"{printable(text)}\n" if echoes else "")
-            hits = searching.hits(text, k, filter=options.filter, explain=why)
+            hits = searching.hits(text, k, filter=options.filter, documents=documents, explain=why)
             if options.as_json:
                 value = {"query": text, "hits": [hit.to_json() for hit in hits]}
                 sys.stdout.write(_json(value, indent=None if options.interactive else 2))
@@ -191,7 +199,8 @@ def search(options: SearchOptions) -> None:
     # 5. Many queries: a run, written batch by batch.
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
-    _write_run(options, find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter), about)
+    found = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
+    _write_run(options, found, about)
 
 
 def _check(options: SearchOptions, places: Sequence[str]) -> None:

@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
-from retrievalkit.contracts import Candidates
 from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.passage_parts import Document, DocumentScore, open_document
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.query_encoders import EncodedBatch
 from retrievalkit.reporting import notebook, notices
 from retrievalkit.reporting.table import Tabular
-from retrievalkit.search.explain import explain as explain_hits
+from retrievalkit.search.explain import described
 from retrievalkit.search.fusion import Fusion
-from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
-from retrievalkit.search.searcher import HITS, HITS_TO_READ, Searcher, find, hit_count, open_texts
+from retrievalkit.search.hits import DescribedHit, reasons_of
+from retrievalkit.search.options import By, DocumentOptions
+from retrievalkit.search.searcher import HITS, HITS_TO_READ, PASSAGES, Found, Searcher, find, hit_count, open_texts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, repr=False)
 class Hit(DescribedHit):
     """A document that was found; its text and title are "" if the index does not know where its texts are."""
+
+    @classmethod
+    def of(cls, hit: DescribedHit) -> Self:
+        """A hit that is described."""
+        return cls(**{**vars(hit), "passages": tuple(map(cls.of, hit.passages))})
 
     @property
     def why(self) -> tuple[str, ...]:
@@ -125,7 +131,15 @@ class Searching:
 
     @overload
     def search(
-        self, query: str, k: int | None = None, *, filter: str | None = None, explain: bool = True, strict: bool = False
+        self,
+        query: str,
+        k: int | None = None,
+        *,
+        filter: str | None = None,
+        by: By | None = None,
+        document_score: DocumentScore | None = None,
+        explain: bool = True,
+        strict: bool = False,
     ) -> Hits: ...
     @overload
     def search(
@@ -134,6 +148,8 @@ class Searching:
         k: int | None = None,
         *,
         filter: str | None = None,
+        by: By | None = None,
+        document_score: DocumentScore | None = None,
         split: str | None = None,
         strict: bool = False,
     ) -> Run: ...
@@ -143,6 +159,8 @@ class Searching:
         k: int | None = None,
         *,
         filter: str | None = None,
+        by: By | None = None,
+        document_score: DocumentScore | None = None,
         split: str | None = None,
         explain: bool = True,
         strict: bool = False,
@@ -156,6 +174,10 @@ class Searching:
                 None = all queries of the runs that are fused.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
             filter: Only texts whose fields pass, such as "year >= 2020 and source = faq".
+            by: Hits are documents ("document"), each with its passages ID#1, ID#2 ..., or single passages ("passage");
+                None = documents for a text, passages for many queries.
+            document_score: A document's score is its best passage's ("best", the default), or the "sum" of its
+                passages' among the first 1,000 passages, or 10 * k if that is more.
             split: Only the queries that are judged in this split of a BEIR folder.
             explain: Whether to find the reasons for the scores of a text's hits.
             strict: Take what a note would tell (queries that were cut ...) for an error.
@@ -163,15 +185,18 @@ class Searching:
         Raises:
             InputError: A query is empty, or an option does not fit.
         """
+        kinds = DocumentOptions(by=by, document_score=document_score)
         with notices.collected(strict=strict):
             if isinstance(query, str):
-                return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, explain=explain)
+                documents = kinds.scored("document")
+                return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, documents=documents, explain=explain)
             if given.are_vectors(query):
-                return self._by_vectors(query, k, filter)
+                return self._by_vectors(query, k, filter, kinds)
             wanted = None if query is None else read_queries(given.queries(query), split)
             if wanted is not None:
                 check_queries(wanted)
-            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth, filter=filter)
+            count, scored = hit_count(k, HITS), kinds.scored("passage")
+            found = find(self.searcher, wanted, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
             return Run.found(found, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
@@ -185,15 +210,25 @@ class Searching:
         Raises:
             InputError: The indexes do not find one of them for this query.
         """
-        pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in hits]
+        known = list(hits)
+        pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in known]
+        passages = {
+            hit.id: [(one.id, one.score) for one in hit.passages]
+            for hit in known
+            if isinstance(hit, Hit) and hit.passages
+        }
         asked, (searcher, texts) = _query(query), self._opened_texts()
-        candidates = None
-        if self.fusion is not None and pairs:
-            candidates = searcher.candidates(searcher.ask([asked]), len(pairs), self.fusion, self.depth)[0]
-            if unknown := [name for name, _ in pairs if name not in set(candidates.ids)]:
+        candidates, fusion = None, self.fusion
+        if fusion is None and passages:
+            fusion = Fusion("sum", missing="minimum")  # of one index: its own scores
+        if fusion is not None and pairs:
+            count = PASSAGES * len(pairs) if passages else len(pairs)
+            candidates = searcher.candidates(searcher.ask([asked]), count, fusion, self.depth)[0]
+            texts_of = [text for name, _ in pairs for text, _ in passages.get(name, [(name, 0.0)])]
+            if unknown := [name for name in texts_of if name not in set(candidates.ids)]:
                 msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
                 raise InputError(msg)
-        return self._described(searcher, texts, asked, pairs, candidates, explain)
+        return self._described(searcher, texts, asked, (pairs, candidates, passages), explain)
 
     def warm(self) -> Self:
         """Load what the first query would load: the models that encode queries, and the index of the texts."""
@@ -218,7 +253,27 @@ class Searching:
     ) -> None:
         self.close()
 
-    def _by_vectors(self, data: Any, k: int | None, filter: str | None) -> Hits | Run:
+    def document(self, hit: str | Hit) -> Document:
+        """The whole document of a hit, put together from its passages.
+
+        Args:
+            hit: A hit, or its id.
+
+        Raises:
+            InputError: The index does not know its texts, or has no such document.
+        """
+        identifier = hit.id if isinstance(hit, Hit) else hit
+        _, texts = self._opened_texts()
+        if texts is None:
+            msg = f"'{self.name}' does not know its texts. Open it with corpus=..."
+            raise InputError(msg)
+        with self._reading:
+            document = open_document(texts, identifier)
+        if document is None:
+            raise texts.unknown(identifier)
+        return document
+
+    def _by_vectors(self, data: Any, k: int | None, filter: str | None, kinds: DocumentOptions) -> Hits | Run:
         import torch
 
         from retrievalkit.indexing.vectors import Vectors
@@ -235,31 +290,33 @@ class Searching:
 
         queries = [Query(name, "") for name in vectors.ids]
         count = hit_count(k, HITS_TO_READ if alone else HITS)
+        documents = kinds.scored("document" if alone else "passage")
         if not alone:
-            found_for_each = find(searcher, queries, count, self.fusion, depth=self.depth, filter=filter, ask=ask)
-            return Run.found(found_for_each, self.name)
-        found = searcher.search(ask(queries), count, self.fusion, self.depth, filter)
-        return self._described(searcher, texts, queries[0], *found.first(), False)
+            depth = self.depth
+            runs = find(searcher, queries, count, self.fusion, depth=depth, filter=filter, documents=documents, ask=ask)
+            return Run.found(runs, self.name)
+        found = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
+        return self._described(searcher, texts, queries[0], found.of(0), False)
 
-    def hits(self, text: str, k: int, *, filter: str | None = None, explain: bool = True) -> Hits:
+    def hits(
+        self,
+        text: str,
+        k: int,
+        *,
+        filter: str | None = None,
+        documents: DocumentScore | None = None,
+        explain: bool = True,
+    ) -> Hits:
         """The hits of a text, with their texts and, unless `explain` is False, the reasons for their scores."""
         asked, (searcher, texts) = _query(text), self._opened_texts()
-        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter)
-        return self._described(searcher, texts, asked, *found.first(), explain)
+        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter, documents)
+        return self._described(searcher, texts, asked, found.of(0), explain)
 
-    def _described(
-        self,
-        searcher: Searcher,
-        texts: Corpus | None,
-        query: Query,
-        pairs: list[tuple[str, float]],
-        candidates: Candidates | None,
-        why: bool,
-    ) -> Hits:
+    def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, found: Found, why: bool) -> Hits:
+        hits, candidates, passages = found
         with self._reading:
-            reasons = explain_hits(searcher, query, pairs, corpus=texts, candidates=candidates, why=why)
-            described = describe_hits(pairs, query.text, texts, reasons)
-        return Hits(query.text, (Hit(**vars(hit)) for hit in described))
+            readable = described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why)
+        return Hits(query.text, map(Hit.of, readable))
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
         """The searcher, and the texts of its hits."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from retrievalkit.contracts import Allowed, Candidates, declarations
 from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.passage_parts import PART, DocumentScore, by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
@@ -41,19 +42,28 @@ HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
 _FILTERS = 8
 """So many filters are kept evaluated."""
+PASSAGES = 10
+"""Passages that are searched for each document, and the factor by which this grows until there are enough documents."""
 
 Note = Callable[[str], None]
+Found = tuple[Hits, Candidates | None, Mapping[str, Hits]]
+"""The hits of a query, the hits of each source if several were fused, and the passages of documents."""
 
 
 class Findings(NamedTuple):
-    """For each query the ids and scores of its hits, best first, and the hits of all sources if several were fused."""
+    """For each query the ids and scores of its hits, best first, and the hits of all sources if several were fused.
+
+    Of hits that are documents, also the passages of each.
+    """
 
     rankings: Sequence[Ranking]
     candidates: Sequence[Candidates] | None = None
+    passages: Sequence[Mapping[str, Hits]] | None = None
 
-    def first(self) -> tuple[list[tuple[str, float]], Candidates | None]:
-        """The hits of the first query, and those of each source if several were fused."""
-        return as_hits(*self.rankings[0]), None if self.candidates is None else self.candidates[0]
+    def of(self, row: int) -> Found:
+        """What was found for a query."""
+        candidates = None if self.candidates is None else self.candidates[row]
+        return as_hits(*self.rankings[row]), candidates, {} if self.passages is None else self.passages[row]
 
 
 class Searcher:
@@ -98,12 +108,12 @@ class Searcher:
         self.sources = sources
         self.encoders = encoders
         self.note = note
-        # Labels of indexes whose scores have no parts to report.
-        self.without_reasons: set[str] = set()
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
         self._filtered: dict[tuple[str, str], Allowed] = {}
+        # Whether a search found passages ID#N: the next search for documents looks deep at once.
+        self._in_parts = False
         known = [index for index in self.indexes if "corpus" in index.manifest]
         for index in known[1:]:
             first, second = known[0].manifest["corpus"], index.manifest["corpus"]
@@ -178,12 +188,57 @@ class Searcher:
         fusion: Fusion | None,
         depth: int | None = None,
         filter: str | None = None,
+        documents: DocumentScore | None = None,
     ) -> Findings:
-        """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more)."""
+        """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more).
+
+        The hits are documents if their score is chosen, else passages.
+        """
+        if documents is not None:
+            return self._documents(queries, k, fusion, depth, filter, documents)
         if fusion is None:
             return Findings(self.sources[0].rankings(queries, k, *self.allowed(filter)))
         candidates = self.candidates(queries, k, fusion, depth, filter)
         return Findings([fusion(hits, k) for hits in candidates], candidates)
+
+    def _documents(
+        self,
+        queries: QueryBatch,
+        k: int,
+        fusion: Fusion | None,
+        depth: int | None,
+        filter: str | None,
+        score: DocumentScore,
+    ) -> Findings:
+        """Search for passages: a query deeper and deeper, until it has k documents, or there are no more passages."""
+        deep = max(PASSAGES * k, FUSION_DEPTH if score == "sum" else 0)
+        answers: dict[int, tuple[Ranking, Candidates, dict[str, Hits]]] = {}
+        waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
+        while waiting:
+            rows, batch, wanted = waiting.pop()
+            found, lacking = self.search(batch, wanted, fusion, depth, filter), list[int]()
+            self._in_parts |= any(PART.fullmatch(passage) for ids, _ in found.rankings for passage in ids)
+            # The ranks of passages are those among all passages, of a single source too.
+            candidates = found.candidates or [
+                gather([ranking], query.id) for ranking, query in zip(found.rankings, batch, strict=True)
+            ]
+            for number, ranking in enumerate(found.rankings):
+                best = by_document(as_hits(*ranking), score)[:k]
+                if len(ranking[0]) == wanted and (len(best) < k or (self._in_parts and wanted < deep)):
+                    lacking.append(number)
+                    continue
+                passages = {one.id: one.passages for one in best if one.passages != [(one.id, one.score)]}
+                answers[rows[number]] = (
+                    ([one.id for one in best], [one.score for one in best]),
+                    candidates[number],
+                    passages,
+                )
+            deeper = max(deep, wanted * PASSAGES)
+            for start in range(0, len(lacking), size := queries_at_once(deeper, depth)):
+                some = lacking[start : start + size]
+                waiting.append(([rows[number] for number in some], batch.take(some), deeper))
+        ordered = [answers[row] for row in range(len(queries))]
+        return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])
 
     def candidates(
         self,
@@ -306,16 +361,18 @@ def find(
     *,
     depth: int | None = None,
     filter: str | None = None,
+    documents: DocumentScore | None = None,
     ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
     """Each query's id with its hits, with one batch in memory.
 
-    Without queries, those of the runs are searched. `ask` prepares a batch; by default its texts are encoded.
+    Without queries, those of the runs are searched. The hits are documents if their score is chosen. `ask` prepares a
+    batch; by default its texts are encoded.
     """
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
-    for batch in batches(wanted, k, depth):
-        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, filter)
+    for batch in batches(wanted, k if documents is None else PASSAGES * k, depth):
+        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, filter, documents)
         for query, hits in zip(batch, found.rankings, strict=True):
             yield query.id, as_hits(*hits)
     searcher.note_short_runs(depth)

@@ -139,5 +139,11 @@ class Index(Manifest):
     superseded: list[PlainName] = _MISSING
 
 
-KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index}
+class Collection(Manifest):
+    """The manifest of `rkit sync`, and of a folder that `rkit convert` writes, which has no indexes."""
+
+    indexes: list[PlainName] = _MISSING
+
+
+KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index, "collection": Collection}
 """Of the other kinds no more is read than any manifest has."""

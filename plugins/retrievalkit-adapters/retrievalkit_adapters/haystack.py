@@ -55,7 +55,7 @@ class IndexRetriever:
         Raises:
             InputError: The query is empty.
         """
-        hits = self.index.search(query, self.top_k if top_k is None else top_k, explain=self.explain)
+        hits = self.index.search(query, self.top_k if top_k is None else top_k, by="passage", explain=self.explain)
         return {
             "documents": [
                 Document(

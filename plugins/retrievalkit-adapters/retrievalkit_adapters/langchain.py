@@ -53,7 +53,7 @@ class IndexRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
         k: int | None = None,
     ) -> list[Document]:
-        hits = self.index.search(query, self.k if k is None else k, explain=self.explain)
+        hits = self.index.search(query, self.k if k is None else k, by="passage", explain=self.explain)
         return [
             Document(
                 id=hit.id,

@@ -6,21 +6,25 @@ requests that began with this one end with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 from retrievalkit.contracts.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.passage_parts import Document, open_document
 from retrievalkit.errors import InputError, OptionError, check_choice
 from retrievalkit.reporting.notices import show
-from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
+from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, facets, open_texts, opened
 from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
 
+_Read = TypeVar("_Read")
 _SAMPLE = 200
+_EXAMPLES, _EXAMPLES_AMONG, _LONGEST_EXAMPLE = 5, 2000, 80
 _CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are reloaded (SIGHUP)."
 
 
@@ -35,14 +39,21 @@ class Texts:
 
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:
         """The passages with some ids, as far as they exist."""
+        return self._read(lambda: self.corpus.find(ids)) or {}
+
+    def document(self, identifier: str) -> Document | None:
+        """The document or the passage with an id, if there is one."""
+        return self._read(lambda: open_document(self.corpus, identifier))
+
+    def _read(self, read: Callable[[], _Read]) -> _Read | None:
         try:
-            return self.corpus.find(ids)
+            return read()
         except (InputError, OSError) as error:
             # Its file was replaced beneath the open indexes: they still answer.
             if not self._warned:
                 self._warned = True
                 show(_CHANGED.format(error))
-            return {}
+            return None
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,27 @@ class Collection:
             return first.text[:_SAMPLE].strip() or first.title or "a"
         return "a"
 
+    @cached_property
+    def name(self) -> str:
+        """The names of the corpora, or of the indexes if their texts are not available."""
+        sources = [texts.corpus.source for texts in self._texts_of.values()]
+        return ", ".join(dict.fromkeys(map(corpus_name, sources))) or ", ".join(self.indexes)
+
+    @cached_property
+    def examples(self) -> list[str]:
+        """Short titles from the start of the first corpus, as queries to begin with; none if texts have no titles."""
+        for texts in self._texts_of.values():
+            passages = islice(texts.corpus, _EXAMPLES_AMONG)
+            titles = dict.fromkeys(passage.title for passage in passages if passage.title.strip())
+            short = [title for title in titles if len(title) <= _LONGEST_EXAMPLE]
+            return short[:: max(1, len(short) // _EXAMPLES)][:_EXAMPLES]
+        return []
+
+    @cached_property
+    def facets(self) -> dict[str, list[tuple[Any, int]]]:
+        """The fields with few values: these, each with its number of texts."""
+        return facets(self._all)
+
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
         """The choice of a request: by default all indexes, fused by the options of the service.
 
@@ -164,8 +196,14 @@ class Collection:
         held.counts_empty = False
         return held
 
-    def document(self, identifier: str) -> Passage:
-        """A passage, of the first corpus that has it.
+    def passages(self, labels: Sequence[str], identifier: str) -> list[str]:
+        """The ids of a document's passages; of a passage, or where the texts are not known, the id itself."""
+        known = dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of)
+        document = next(filter(None, (texts.document(identifier) for texts in known)), None)
+        return [identifier] if document is None else list(document.passages)
+
+    def document(self, identifier: str) -> Document:
+        """A whole document, or a passage, of the first corpus that has it.
 
         Raises:
             RefusedError: None has it, or the indexes do not know their texts.
@@ -174,8 +212,8 @@ class Collection:
             msg = "the texts are not available. Start the service with --corpus."
             raise RefusedError(404, msg)
         for texts in dict.fromkeys(self._texts_of.values()):
-            if identifier in (found := texts.of([identifier])):
-                return found[identifier]
+            if (document := texts.document(identifier)) is not None:
+                return document
         msg = f"unknown document id '{identifier:.200}'. It is none of the passages that are searched here."
         raise RefusedError(404, msg)
 
@@ -193,16 +231,27 @@ class Collection:
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
 
     def described(self) -> list[dict[str, Any]]:
-        """For each index its name, indexer, number of texts, fields, and the model that encodes queries for it."""
+        """For each index its name, indexer, counts, fields, and the model that encodes queries for it."""
         model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
         return [
             {
                 "name": label,
                 "indexer": index.name,
                 "texts": index.manifest["counts"]["texts"],
+                "vectors": index.manifest["counts"].get("vectors"),
                 "fields": [] if index.fields is None else index.fields.names,
                 "model": model_of[self.encoders.of(index).fingerprint] if index.needs_encoding else None,
                 "knows_texts": label in self._texts_of,
             }
             for label, index in self.indexes.items()
         ]
+
+
+def corpus_name(source: str) -> str:
+    """A short name of a corpus, from its address: the folder's of "scifact/corpus.jsonl", the file's of other files."""
+    prefix, _, place = source.rpartition(":")
+    if prefix not in ("", "documents"):
+        return source
+    path = PurePath(place)
+    stem = path.name.partition(".")[0]
+    return path.parent.name if stem == "corpus" and path.parent.name else stem or source

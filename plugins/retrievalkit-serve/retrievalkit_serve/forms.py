@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
 
-from retrievalkit.contracts.commands import HybridOptions, options
+from retrievalkit.contracts.commands import DocumentOptions, HybridOptions, options
 
 Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
 """Checked by `searching.hit_count`, with the words of the Python surface."""
@@ -37,6 +37,7 @@ class Form(BaseModel):
 
 # mypy refuses a frozen dataclass as the base of a model.
 _Hybrid: Any = HybridOptions
+_Documents: Any = DocumentOptions
 
 
 class Chosen(Form, _Hybrid):  # type: ignore[misc]
@@ -51,13 +52,14 @@ class Chosen(Form, _Hybrid):  # type: ignore[misc]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Describe the options of fusion as their declaration does."""
-        for name, option in options(HybridOptions).items():
-            cls.model_fields[name].description = cls.model_fields[name].description or option.description
+        """Describe the options of fusion and of documents as their declarations do."""
+        for name, option in (options(HybridOptions) | options(DocumentOptions)).items():
+            if name in cls.model_fields:
+                cls.model_fields[name].description = cls.model_fields[name].description or option.description
         cls.model_rebuild(force=True)
 
 
-class SearchForm(Chosen):
+class SearchForm(Chosen, _Documents):  # type: ignore[misc]
     """A search."""
 
     k: Count = Field(10, description="How many hits.")
@@ -82,7 +84,7 @@ class SearchLine(SearchForm):
 class DocumentLine(Form):
     """A document in an address."""
 
-    id: str = Field(description="The document's id.")
+    id: str = Field(description="The id of a document, or of a passage.")
     query: str = Field("", description="Words to mark.")
 
 
@@ -90,7 +92,8 @@ class ExplainForm(Chosen):
     """Documents to be explained."""
 
     ids: list[str] = Field(
-        description="Ids of documents, whether they are among the best or not.", json_schema_extra={"minItems": 1}
+        description="Ids of documents or passages, whether they are among the best or not.",
+        json_schema_extra={"minItems": 1},
     )
 
 
@@ -145,6 +148,8 @@ class Reasons(BaseModel):
     view: str | None = None
     view_number: int | None = None
     views: int | None = None
+    sentence: str | None = Field(None, description="The sentence nearest to the query, where a text has one vector.")
+    sentence_score: float | None = None
     terms: dict[str, float] = Field({}, description="Terms with their contributions to the score.")
     tokens: list[dict[Literal["query", "document", "score"], str | float]] = Field(
         [], description="Tokens of the query, each with the most similar one of the document."
@@ -155,10 +160,10 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 """Start and end."""
 
 
-class HitBody(BaseModel):
-    """A hit."""
+class PassageBody(BaseModel):
+    """A text that matches."""
 
-    rank: int | None
+    rank: int | None = Field(description="Of a passage of a document, among those of the document.")
     score: float
     id: str
     title: str
@@ -169,6 +174,14 @@ class HitBody(BaseModel):
     why: list[str] = Field(description="The reasons as sentences.")
     found: list[Reasons] = Field(description="The reasons of each index.")
     text: str | None = None
+
+
+class HitBody(PassageBody):
+    """A hit; that of a document has snippet, reasons and text of its best passage."""
+
+    passages: list[PassageBody] = Field(
+        [], description="The passages of the document that match, best first; left out if the hit is a passage."
+    )
     retrieved: dict[Literal["rank", "score"], float] | None = Field(None, description="Before re-ranking.")
 
 
@@ -191,6 +204,14 @@ class SearchBody(ExplainBody):
     together: int = Field(description="How many queries were answered in this batch.")
 
 
+class PlacedPassage(BaseModel):
+    """A passage of a document, and its place in the text."""
+
+    id: str
+    start: int
+    end: int
+
+
 class DocumentBody(BaseModel):
     """A whole document."""
 
@@ -198,6 +219,8 @@ class DocumentBody(BaseModel):
     title: str
     text: str
     spans: list[Span] = Field(description="Where words of the query match, in characters.")
+    passages: list[PlacedPassage] = Field(description="Its passages in order.")
+    file: str | None = Field(description="Its file, if the corpus is a folder of documents.")
 
 
 class Embedding(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mcp import types
 from mcp.server import Server, ServerRequestContext
@@ -50,10 +50,13 @@ class Search(Searched):
 
     k: forms.WrittenCount = Field(10, description="How many hits.")
     filter: str | None = Field(None, description=forms.FILTER)
+    by: Literal["document", "passage"] | None = Field(
+        None, description="Hits are documents, each with its passages that match (the default), or single passages."
+    )
 
 
 class ReadDocument(forms.Form):
-    """Read a whole document of the collection."""
+    """Read a whole document of the collection, or a passage."""
 
     id: str = Field(description="The id of a hit.")
 
@@ -61,7 +64,7 @@ class ReadDocument(forms.Form):
 class Explain(Searched):
     """Explain why documents have their ranks and scores for a query, whether a search finds them or not."""
 
-    ids: _Names = Field(description="Ids of documents.")
+    ids: _Names = Field(description="Ids of documents or passages.")
 
 
 class AgentServer:

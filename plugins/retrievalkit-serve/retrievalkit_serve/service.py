@@ -66,25 +66,28 @@ class Service:
         read = self._read_by_reranker(form.rerank)
         reranker = self.reranker if read else None
         with self.batcher.admitted():
-            task = SearchTask(collection, choice, max(k, read))
+            task = SearchTask(collection, choice, max(k, read), form.scored("document"))
             asked = Asked(text, describe=reranker is None, why=form.explain)
             found: Answer = await self.batcher.do(task, asked)
             hits = [_hit(hit, form.texts) for hit in found.hits]
             if reranker is not None:
                 first, rest = found.pairs[:read], found.pairs[read:]
-                ids = [document for document, _ in first]
-                texts = await asyncio.to_thread(collection.texts, choice.labels, ids)
-                lacking = set(ids) if texts is None else texts.missing(ids)
+                # Of a document, its best passage is read.
+                best = {hit[0]: found.passages.get(hit[0], [hit])[0][0] for hit in first}
+                texts = await asyncio.to_thread(collection.texts, choice.labels, best.values())
+                unknown = set(best.values()) if texts is None else texts.missing(best.values())
+                lacking = {document for document, passage in best.items() if passage in unknown}
                 head = [pair for pair in first if pair[0] not in lacking]
                 if head and texts is not None:
-                    passages = [texts.get(document) for document, _ in head]
+                    passages = [texts.get(best[document]) for document, _ in head]
                     scores = await self.batcher.do(reranker, (text, [(one.title, one.text) for one in passages]))
                     # The sort is stable: equal scores stay in the order of the search.
                     scored = zip((document for document, _ in head), scores, strict=True)
                     head = sorted(scored, key=lambda pair: -pair[1])
                 ordered = [*head, *(pair for pair in first if pair[0] in lacking), *rest][:k]
                 describe = EachTask("describe", described, collection, choice)
-                whole = await self.batcher.do(describe, (text, ordered, found.candidates, form.explain))
+                describing = (text, ordered, found.candidates, found.passages, form.explain)
+                whole = await self.batcher.do(describe, describing)
                 before = {document: (rank, score) for rank, (document, score) in enumerate(found.pairs, 1)}
                 for hit in whole:
                     rank, score = before[hit.id]
@@ -136,9 +139,12 @@ class Service:
         self._check_length("id", form.id)
         self._check_length("query", form.query)
         with self.batcher.admitted():
-            passage = await asyncio.to_thread(self.collection.document, form.id)
-            spans = await asyncio.to_thread(matches, passage.text, form.query) if form.query.strip() else ()
-        return {"id": passage.id, "title": passage.title, "text": passage.text, "spans": spans}
+            document = await asyncio.to_thread(self.collection.document, form.id)
+            spans = await asyncio.to_thread(matches, document.text, form.query) if form.query.strip() else ()
+        passages = [{"id": name, "start": start, "end": end} for name, (start, end) in document.passages.items()]
+        file = None if document.file is None else str(document.file)
+        whole = {"id": document.id, "title": document.title, "text": document.text}
+        return whole | {"spans": spans, "passages": passages, "file": file}
 
     async def embed(self, form: forms.EmbeddingForm) -> _Json:
         """Vectors of texts, as `forms.EmbeddingBody`."""
@@ -233,6 +239,9 @@ class Service:
         """What is served."""
         collection = self.collection
         return {
+            "collection": collection.name,
+            "examples": collection.examples,
+            "facets": collection.facets,
             "generation": collection.generation,
             "indexes": collection.described(),
             "fusion": _fusion(collection.fusion),
@@ -285,6 +294,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
     """Open the indexes and search once, as the first search makes what later ones use."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
+    _ = collection.examples, collection.facets
     return collection
 
 
@@ -302,7 +312,8 @@ def _fusion(fusion: Fusion | None) -> _Json | None:
 
 
 def _hit(hit: DescribedHit, texts: bool) -> _Json:
-    whole = {"text": hit.text} if texts else {}
+    whole: _Json = {"text": hit.text} if texts else {}
+    whole |= {"passages": [_hit(passage, texts) for passage in hit.passages]} if hit.passages else {}
     return hit.to_json() | {"spans": hit.matches, "why": reasons_of(hit)} | whole
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from retrievalkit.contracts import Candidates, Side, Text
+from retrievalkit.data.passage_parts import by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.search.public import (
@@ -17,19 +18,20 @@ from retrievalkit.search.public import (
     Fusion,
     OpenIndex,
     as_hits,
-    describe_hits,
-    explain,
     gather,
     score_pairs,
 )
+from retrievalkit.search.public import described as with_texts
 from retrievalkit_serve.collection import Choice, Collection
 from retrievalkit_serve.failures import RefusedError
 
 if TYPE_CHECKING:
     from retrievalkit import contracts
     from retrievalkit.contracts.commands import Precision
+    from retrievalkit.data.passage_parts import DocumentScore
 
-Pairs = Sequence[tuple[str, float]]
+Pairs = list[tuple[str, float]]
+Passages = Mapping[str, Pairs]
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,26 @@ class Answer:
     Attributes:
         pairs: Ids and scores, best first.
         candidates: The hits of each index, if several were searched or nothing is described yet.
+        passages: The passages of each hit that is a document.
         hits: With texts and reasons, if they were wanted.
         together: How many queries were answered together.
     """
 
     pairs: Pairs
     candidates: Candidates | None
+    passages: Passages
     hits: Sequence[DescribedHit]
     together: int
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """Queries for the best `k` of the same choice."""
+    """Queries for the best `k` of the same choice: documents if their score is chosen, else passages."""
 
     collection: Collection
     choice: Choice
     k: int
+    documents: DocumentScore | None = None
     kind = "search"
 
     def size(self, _: Asked) -> int:
@@ -81,19 +86,18 @@ class SearchTask:
         """Search for all, then describe the hits of each."""
         searcher = self.collection.searcher(self.choice.labels)
         queries = [Query(str(number), item.text) for number, item in enumerate(items)]
-        choice = self.choice
-        found = searcher.search(searcher.ask(queries), self.k, choice.fusion, choice.depth, choice.filter)
+        batch, choice = searcher.ask(queries), self.choice
+        found = searcher.search(batch, self.k, choice.fusion, choice.depth, choice.filter, self.documents)
         answers = []
         for row, item in enumerate(items):
-            pairs = as_hits(*found.rankings[row])
-            candidates = None if found.candidates is None else found.candidates[row]
+            pairs, candidates, passages = found.of(row)
             hits: Sequence[DescribedHit] = ()
             if item.describe:
-                hits = described(self.collection, self.choice, item.text, pairs, candidates, item.why)
+                hits = described(self.collection, choice, item.text, pairs, candidates, passages, item.why)
             elif candidates is None:
                 # What is done with the hits meanwhile, such as re-ranking, must not change their ranks in the index.
                 candidates = gather([found.rankings[row]], "query")
-            answers.append(Answer(pairs, candidates, hits, len(items)))
+            answers.append(Answer(pairs, candidates, passages, hits, len(items)))
         return answers
 
 
@@ -116,26 +120,40 @@ class EachTask:
 
 
 def described(
-    collection: Collection, choice: Choice, text: str, pairs: Pairs, candidates: Candidates | None, why: bool = True
+    collection: Collection,
+    choice: Choice,
+    text: str,
+    pairs: Pairs,
+    candidates: Candidates | None,
+    passages: Passages,
+    why: bool = True,
 ) -> list[DescribedHit]:
     """Hits of a query with their texts and the reasons for their scores."""
-    texts = collection.texts(choice.labels, [document for document, _ in pairs])
-    query = Query("query", text)
-    searcher = collection.searcher(choice.labels)
-    found = explain(searcher, query, pairs, corpus=texts, candidates=candidates, why=why)
-    return describe_hits(pairs, text, texts, found)
+    ids = [passage for hit in pairs for passage, _ in passages.get(hit[0], [hit])]
+    return with_texts(
+        collection.searcher(choice.labels),
+        Query("query", text),
+        pairs,
+        corpus=collection.texts(choice.labels, ids),
+        candidates=candidates,
+        passages=passages,
+        why=why,
+    )
 
 
 def explained(
     collection: Collection, choice: Choice, text: str, ids: Sequence[str]
 ) -> list[tuple[int | None, DescribedHit]]:
     """Documents in the order of their scores, each with its rank in the search; None if it is no candidate."""
+    parts = {identifier: collection.passages(choice.labels, identifier) for identifier in ids}
+    ids = [passage for own in parts.values() for passage in own]
     searcher = collection.searcher(choice.labels)
     batch = searcher.ask([Query("query", text)])
     fusion = choice.fusion or Fusion("sum", missing="minimum")  # of one index: its own scores
     found = searcher.candidates(batch, 1, fusion, choice.depth)[0]
     ranked = dict(as_hits(*fusion(found, len(found.ids))))
-    ranks = {document: rank for rank, document in enumerate(ranked, 1)}
+    ranks = {hit.id: rank for rank, hit in enumerate(by_document(ranked.items()), 1)}
+    ranks |= {passage: rank for rank, passage in enumerate(ranked, 1)}
     more = [document for document in dict.fromkeys(ids) if document not in set(found.ids)]
     sources = found.scores.shape[1]
     whole = Candidates(
@@ -156,8 +174,13 @@ def explained(
             msg = f"unknown document id '{min(unknown):.200}'. No index that is searched here has it."
             raise RefusedError(404, msg)
     totals = dict(zip(whole.ids, fusion.total(fusion.parts(whole)).tolist(), strict=True)) | ranked
-    pairs = sorted(((document, totals[document]) for document in ids), key=lambda hit: -hit[1])
-    return [(ranks.get(hit.id), hit) for hit in described(collection, choice, text, pairs, whole)]
+    scored = {
+        identifier: sorted(((passage, totals[passage]) for passage in own), key=lambda hit: -hit[1])
+        for identifier, own in parts.items()
+    }
+    pairs = sorted(((identifier, own[0][1]) for identifier, own in scored.items()), key=lambda hit: -hit[1])
+    passages = {identifier: own for identifier, own in scored.items() if parts[identifier] != [identifier]}
+    return [(ranks.get(hit.id), hit) for hit in described(collection, choice, text, pairs, whole, passages)]
 
 
 @dataclass(frozen=True)

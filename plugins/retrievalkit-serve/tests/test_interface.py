@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import numpy as np
 import openai
 import pytest
+from retrievalkit_serve.collection import corpus_name
 
 import retrievalkit as rk
 from retrievalkit.errors import RetrievalkitError
@@ -232,6 +234,33 @@ def test_health_and_metrics(client):
     assert "nowhere" not in text
     assert 'rkit_index_texts{index="dense"} 43.0' in text
     assert 'rkit_batch_requests_count{kind="search"}' in text
+
+
+def test_what_is_served_is_described(client, folders):
+    """The name of the collection, the size of each index, and titles as example queries."""
+    about = client.get("/indexes").json()
+    assert about["collection"] == folders.name
+    dense, late = about["indexes"]
+    assert (dense["texts"], dense["vectors"], late["texts"]) == (43, 43, 43)
+    assert late["vectors"] > 43
+    rows = (folders / "corpus.jsonl").read_text().splitlines()
+    titles = {json.loads(row)["title"] for row in rows}
+    assert len(set(about["examples"])) == len(about["examples"]) <= 5
+    assert set(about["examples"]) <= titles
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("/data/scifact/corpus.jsonl.gz", "scifact"),
+        ("faq.csv", "faq"),
+        ("documents:/home/me/handbook", "handbook"),
+        ("pydoc:numpy,scipy", "pydoc:numpy,scipy"),
+        ("corpus.jsonl", "corpus"),
+    ],
+)
+def test_a_collection_is_named_after_its_file_or_folder(source, name):
+    assert corpus_name(source) == name
 
 
 def test_there_is_no_cors_whatever_the_origin(client):

@@ -1,4 +1,4 @@
-"""Title and text of a document: plain text, Markdown, HTML or PDF.
+"""Title and text of a document: plain text, Markdown, HTML, PDF or Word (.docx).
 
 HTML is read by libxml2, which reads broken pages too, in linear time.
 """
@@ -12,9 +12,11 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.files import reading
@@ -46,6 +48,7 @@ _LINES = {
     *_HEADINGS,
 }
 _CELLS = {"td", "th"}
+_DOCX_TITLES = re.compile(r"Title|Heading")
 _BLANKS = re.compile(r"[ \t\r\n\f\xa0]+")
 
 PDF_SECONDS = 10
@@ -148,6 +151,39 @@ def _read_pdf(path: Path) -> Document:
     return Document(**answer)
 
 
+def _read_docx(path: Path) -> Document:
+    if importlib.util.find_spec("docx") is None:
+        msg = "DOCX, which needs a package: pip install 'retrievalkit[docx]'"
+        raise UnreadableError(msg)
+    with reading(path), path.open("rb") as stream:
+        try:
+            return _parsed_docx(stream)
+        except UnreadableError:
+            raise
+        except Exception:  # noqa: BLE001 - of zipfile, lxml and python-docx, which list none
+            msg = "damaged"
+            raise UnreadableError(msg) from None
+
+
+def _parsed_docx(stream: IO[bytes]) -> Document:
+    """The text of all paragraphs, also in tables and boxes; the title by the properties, or the first heading."""
+    import docx
+    from lxml import etree
+
+    with zipfile.ZipFile(stream) as packed:
+        if sum(part.file_size for part in packed.infolist()) > files.LONGEST_LINE:
+            msg = "of too much text"
+            raise UnreadableError(msg)
+    document = docx.Document(stream)
+    headings = (one.text for one in islice(document.paragraphs, 100) if _DOCX_TITLES.match(one.style.name or ""))
+    title = document.core_properties.title or next(filter(str.strip, headings), "")
+    body = document.element.body
+    etree.strip_elements(body, "{*}Fallback", with_tail=False)  # repeats the text of boxes
+    marks = {"p": "\n", "tr": "\n", "br": "\n", "tab": "\t"}
+    parts = ((etree.QName(one).localname, one.text or "") for one in body.iter("{*}*"))
+    return Document(title, "".join(text if name == "t" else marks.get(name, "") for name, text in parts))
+
+
 READERS: dict[str, Callable[[Path], Document]] = {
     ".txt": _read_plain,
     ".md": _read_markdown,
@@ -155,6 +191,7 @@ READERS: dict[str, Callable[[Path], Document]] = {
     ".html": _read_html,
     ".htm": _read_html,
     ".pdf": _read_pdf,
+    ".docx": _read_docx,
 }
 """The ending of a file -> how its title ("" = none) and text are read."""
 

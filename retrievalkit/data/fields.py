@@ -110,23 +110,32 @@ class FieldTable:
     """
 
     def __init__(self, path: Path) -> None:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException
 
+        self._path = path
         try:
-            self._file = parquet.ParquetFile(path, memory_map=True)
-        except (OSError, ArrowException) as error:
+            file = self._opened()
+            file.schema_arrow.field(_ID)
+        except (OSError, KeyError, ArrowException) as error:
             msg = f"'{path}' cannot be read ({error}): it is damaged. Index again."
             raise ArtifactError(msg) from error
-        self.names: list[str] = [name for name in self._file.schema_arrow.names if name != _ID]
+        self.names: list[str] = [name for name in file.schema_arrow.names if name != _ID]
+        self._texts = int(file.metadata.num_rows)
         self._columns: dict[str, tuple[np.ndarray, Any]] = {}
 
+    def _opened(self) -> Any:
+        """The file for one reader: several threads may search at once."""
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(self._path, memory_map=True)
+
     def __len__(self) -> int:
-        return int(self._file.metadata.num_rows)
+        return self._texts
 
     @cached_property
     def ids(self) -> list[str]:
         """The ids of the texts."""
-        found: list[str] = self._file.read([_ID]).column(_ID).to_pylist()
+        found: list[str] = self._opened().read([_ID]).column(_ID).to_pylist()
         return found
 
     def values(self, name: str) -> tuple[np.ndarray, Any]:
@@ -135,7 +144,7 @@ class FieldTable:
             import numpy as np
             import pyarrow.compute as pc
 
-            column, rows = self._file.read([name]).column(name).combine_chunks(), np.arange(len(self))
+            column, rows = self._opened().read([name]).column(name).combine_chunks(), np.arange(len(self))
             if str(column.type).startswith("list"):
                 column, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
             there = np.asarray(column.is_valid())
@@ -144,7 +153,7 @@ class FieldTable:
 
     def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
         """The id and the fields of each text."""
-        for batch in self._file.iter_batches(_ROWS):
+        for batch in self._opened().iter_batches(_ROWS):
             for row in batch.to_pylist():
                 yield row.pop(_ID), {name: value for name, value in row.items() if value is not None}
 

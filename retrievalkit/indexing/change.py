@@ -538,8 +538,8 @@ def _commit(
     holds = storage.fingerprint_value(listed)
     after = {name: one for name, one in manifest.items() if name not in ("check", "corpus", "fields")}
     fields = f"{FOLDER}/fields-{number:04d}.parquet"
-    new = ((name, new_fields.get(name, {})) for name in coming)
-    if write_fields(folder / fields, itertools.chain(index.left(leaving), new)):
+    of_new = ((name, new_fields.get(name, {})) for name in coming)
+    if write_fields(folder / fields, itertools.chain(index.left(leaving), of_new)):
         after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
     # The files and folders of the index as it was built go once it consists of others.
     gone: set[str] = set()

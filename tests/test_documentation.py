@@ -203,6 +203,7 @@ SMALL = {
     r"--pooler dense_sparse": "--pooler dense_sparse --set pooler.top_k=32",
     r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
     r"(--epochs|--steps|--shards) \d+": r"\1 1",
+    r"--budget 20m": "--budget 10s",
     r"(length[= ]|--batch-size |--dimensions )\d+": r"\g<1>16",
 }
 # Lines that wait for requests, need a cluster, a store, a server, a hub, files of others' making or a checkpoint of

@@ -227,6 +227,8 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     check_effect({"split": options.split}, options.queries is not None, "queries")
     check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")
     check_effect({"output": options.output}, not options.interactive, "queries, query or tune")
+    kinds = {"by": options.by, "document_score": options.document_score}
+    check_effect(kinds, bool(given) or options.runs_alone, "queries, query or interactive")
     check_effect({"tune": options.tune}, not options.shows_hits, "queries, or stands alone")
     tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
     check_effect(tuned_by, options.tune is not None, "tune")

@@ -185,6 +185,7 @@ class Searcher:
         k: int,
         fusion: Fusion | None,
         depth: int | None = None,
+        *,
         documents: DocumentScore | None = None,
     ) -> Findings:
         """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more).
@@ -322,7 +323,7 @@ def find(
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
     for batch in batches(wanted, k if documents is None else PASSAGES * k, depth):
-        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, documents)
+        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, documents=documents)
         for query, hits in zip(batch, found.rankings, strict=True):
             yield query.id, as_hits(*hits)
     searcher.note_short_runs(depth)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.data.passage_parts import equal_parts, windows
+from retrievalkit.data.passage_parts import equal_parts, joined, windows
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
@@ -80,6 +80,32 @@ def test_windows(words, size, data):
     assert not words or cut[-1][-1] == words[-1]
     assert len(cut) < 2 or stride * (len(cut) - 2) + size < len(words)
     assert bool(cut) == bool(words)
+
+
+@given(gaps=st.lists(st.text(" \n\t", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
+def test_windows_put_together_are_the_text(gaps, size, data):
+    """With its white space where they overlap, which repeated words do not confuse if each window is another."""
+    stride = data.draw(st.integers(1, size))
+    text = "".join(f"w{number % 7}.{number // 7}{gap}" for number, gap in enumerate(gaps)) + "end"
+    cut = windows(text, size, stride)
+    whole, starts = joined(cut)
+    assert whole == text if stride < size else whole.split() == text.split()
+    assert [whole[start : start + len(part)] for start, part in zip(starts, cut, strict=True)] == cut
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        (["the sea. The sky", "sky. The end"], "the sea. The sky sky. The end"),
+        (["a b c", "c d e", "f g h"], "a b c c d e f g h"),
+        (["a b a b", "a b c"], "a b a b c"),
+        (["", "a"], " a"),
+        (["one."], "one."),
+    ],
+)
+def test_parts_without_an_overlap_are_kept_whole(parts, whole):
+    """An overlap is of whole words, and between all parts or none."""
+    assert joined(parts)[0] == whole
 
 
 def test_judgements_follow_passages_of_words(tmp_path, folder):

@@ -10,7 +10,7 @@ PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 # The modules that have tests of a mark: collecting the others would import everything once more, in each process.
 marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
 # What nothing but a command of its own needs, with many dependencies: not for the quickstart.
-LARGE := $(filter %-serve %-ray,$(PLUGINS))
+LARGE := $(filter %-serve %-ray %-sync,$(PLUGINS))
 
 .PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu clean
 

@@ -20,6 +20,8 @@ from pluggy import HookimplMarker
 if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
     from retrievalkit_export.export import export as export
     from retrievalkit_serve.serve import serve as serve
+    from retrievalkit_sync.collection import Collection as Collection
+    from retrievalkit_sync.sync import sync as sync
 
     from retrievalkit.cli.command import command as command
     from retrievalkit.cli.doctor import doctor as doctor
@@ -50,6 +52,7 @@ if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
     from retrievalkit.training.pretrain import pretrain as pretrain
     from retrievalkit.training.train import train as train
     from retrievalkit.training.train_reranker import train_reranker as train_reranker
+    from retrievalkit.training.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -74,8 +77,9 @@ def __getattr__(name: str) -> Any:
         from retrievalkit import registry
 
         # Once it is called, so that `from retrievalkit import *` works without the distribution.
-        if name not in registry.names("command"):
-            return lambda *_, **__: registry.component("command", name)
+        provided = _MODULES[name].partition(".")[0].removeprefix(f"{__name__}_")  # the command of that distribution
+        if provided not in registry.names("command"):
+            return lambda *_, **__: registry.component("command", provided)
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 

@@ -39,7 +39,7 @@ COMMAND_GROUPS = {
 
 BUILT_IN_COMMANDS = frozenset((
     "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "pretrain",
-    "quickstart", "rerank", "run", "search", "train",
+    "quickstart", "rerank", "run", "search", "train", "tune",
 ))  # fmt: skip
 """Commands of retrievalkit itself: no plugin may register these names."""
 

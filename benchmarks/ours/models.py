@@ -122,6 +122,7 @@ def train(
             corpus=data / "passages.jsonl",
             output=folder / "checkpoint",
             overwrite=True,
+            held_out=0,
             epochs=1,
             batch_size=batch,
             micro_batch_size=micro,

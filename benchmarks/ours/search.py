@@ -219,7 +219,7 @@ def mine_dense(data: Path, folder: Path, *, questions: int, depth: int, count: i
     corpus, examples = mined_from(data, folder, questions, count)
     words = ("--examples", examples, "--corpus", corpus, "--pooler", "mean", "--output", folder / "checkpoint")
     # A step that changes nothing: what is mined from is a checkpoint.
-    still = ("--learning-rate", 1e-20, "--epochs", 1, "--set", "limit=32")
+    still = ("--learning-rate", 1e-20, "--epochs", 1, "--set", "limit=32", "--set", "held_out=0")
     command(*RKIT, "train", "--model", data / "splade", *words, *still)()
     return _mine(folder / "checkpoint", corpus, examples, depth)
 

@@ -48,6 +48,11 @@ main.built_in = {
         "retrievalkit.training.train:train",
         "Train a retriever on examples, and write a checkpoint folder.",
     ),
+    "tune": (
+        "train",
+        "retrievalkit.training.tune:tune",
+        "Search learning rate, temperature and epochs in a limited time, and write the best training's checkpoint.",
+    ),
     "rerank": (
         "train",
         "retrievalkit.cli.rerank:rerank",

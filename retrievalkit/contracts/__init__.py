@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.contracts.indexers import Indexer
+from retrievalkit.contracts.indexers import Allowed, Indexer
 from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
 from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
 from retrievalkit.contracts.workers import ClusterOptions, Staying, Tasks, Workers
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Allowed",
     "Batch",
     "Candidates",
     "ClusterOptions",

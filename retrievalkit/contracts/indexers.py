@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,6 +11,49 @@ from retrievalkit.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class Allowed(Collection[str]):
+    """The texts that a filtered search may find.
+
+    Attributes:
+        ids: Their ids, in the order of the index.
+        texts: The number of texts of the index, allowed or not.
+    """
+
+    def __init__(self, ids: Sequence[str], texts: int) -> None:
+        self.ids, self.texts = ids, texts
+        self._set = frozenset(ids)
+        self._masks: dict[int, tuple[Sequence[str], np.ndarray]] = {}
+        self._without: dict[Collection[str], Allowed] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Allowed, (self.ids, self.texts)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._set
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def mask(self, ids: Sequence[str]) -> np.ndarray:
+        """(ids,) bool: which of the texts of an index are allowed; kept for the next search of the index."""
+        import numpy as np
+
+        if id(ids) not in self._masks:
+            mask = np.fromiter((name in self._set for name in ids), dtype=bool, count=len(ids))
+            self._masks[id(ids)] = ids, mask
+        return self._masks[id(ids)][1]
+
+    def without(self, ids: frozenset[str]) -> Allowed:
+        """The same texts but these."""
+        if ids not in self._without:
+            kept = [name for name in self.ids if name not in ids] if ids else self.ids
+            self._without[ids] = Allowed(kept, self.texts) if ids else self
+        return self._without[ids]
 
 
 class Indexer(ABC):
@@ -106,6 +149,49 @@ class Indexer(ABC):
             k: Maximum number of texts for a query.
         """
 
+    def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """As `search`, among some texts only: for `--filter`. The scores are those of `search`.
+
+        By default, more and more hits are searched for until k of them are allowed, and where that takes more hits
+        than there are allowed texts, `rank` ranks all of these. Override either where the index can do better.
+
+        Args:
+            queries: As for `search`.
+            k: Maximum number of texts for a query.
+            allowed: The texts that may be found; the index need not hold all of them.
+        """
+        wanted = 2 * k * max(1, allowed.texts // max(1, len(allowed)))
+        while wanted < len(allowed):
+            ids, scores = self.search(queries, wanted)
+            hits, enough = kept_hits(ids, scores, allowed.__contains__, k, wanted)
+            if enough:
+                return hits
+            wanted *= 4
+        return self.rank(queries, k, allowed)
+
+    def rank(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts, for which all scores are computed; see `search_among`.
+
+        By default by `scores`, or by a search for all texts where that is not supported.
+        """
+        import numpy as np
+
+        ids: list[list[str]] = []
+        scores: list[np.ndarray] = []
+        try:
+            every = self.scores(queries, [allowed.ids] * len(queries))
+        except UnsupportedError:
+            found = self.search(queries, allowed.texts)
+            return kept_hits(*found, allowed.__contains__, k, allowed.texts)[0]
+        # A text that shares no term with the query is not a hit where only terms are compared.
+        terms_alone = self.view == "weights" or getattr(queries, "vectors", None) is None
+        for values in every:
+            rows = np.flatnonzero(values > (0 if terms_alone else -np.inf))
+            rows = rows[np.argsort(-values[rows], kind="stable")[:k]]
+            ids.append([allowed.ids[row] for row in rows.tolist()])
+            scores.append(values[rows])
+        return ids, scores
+
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
         """The scores of given texts, on the scale of `search`; fusion needs those of texts that another index found.
 
@@ -141,3 +227,18 @@ class Indexer(ABC):
         del query, ids
         msg = f"{type(self).__name__} does not say what the terms of a query add to a score."
         raise UnsupportedError(msg)
+
+
+def kept_hits(
+    ids: Sequence[Sequence[str]], scores: Sequence[Any], keep: Callable[[str], bool], k: int, wanted: int
+) -> tuple[tuple[list[list[str]], list[np.ndarray]], bool]:
+    """The first k hits of each query that are kept, of a search for `wanted`; and whether a longer search has no more.
+
+    Of an index with fewer hits than were wanted, there are no more.
+    """
+    import numpy as np
+
+    kept = [[row for row, name in enumerate(some) if keep(name)] for some in ids]
+    enough = all(len(rows) >= k or len(some) < wanted for rows, some in zip(kept, ids, strict=True))
+    names = [[some[row] for row in rows[:k]] for some, rows in zip(ids, kept, strict=True)]
+    return (names, [np.asarray(some)[rows[:k]] for some, rows in zip(scores, kept, strict=True)]), enough

@@ -495,6 +495,10 @@ class Pooler(nn.Module, ABC):
     default_loss: str = "contrastive"
     """The loss to train it with if none is named."""
 
+    cosine: bool = False
+    """Whether a score is a cosine: vectors have length 1, a query has one, and there are no weights. Losses of it
+    default to the temperature 0.05."""
+
     def bind(self, encoder: Encoder) -> None:
         """Called once with the prepared encoder, for poolers that depend on its vocabulary."""
 

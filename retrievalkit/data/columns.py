@@ -13,6 +13,7 @@ from pathlib import Path
 
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, passage_of
+from retrievalkit.data.fields import fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.records import Record, Table, first_row
@@ -74,8 +75,9 @@ def _passage(record: Record, columns: Columns, seen: Counter[str]) -> Passage:
         record.text(name) if name and record.fields[name] is not None else ""
         for name in (fields["title"], fields["text"])
     )
+    others = fields_of(record.fields, fields.values())
     if fields["id"]:
-        return Passage(record.identifier(fields["id"]), title, text)
+        return Passage(record.identifier(fields["id"]), title, text, others)
     digest = hashlib.blake2b(f"{title}\n{text}".encode(), digest_size=8).hexdigest()
     seen[digest] += 1
-    return Passage(digest if seen[digest] == 1 else f"{digest}-{seen[digest]}", title, text)
+    return Passage(digest if seen[digest] == 1 else f"{digest}-{seen[digest]}", title, text, others)

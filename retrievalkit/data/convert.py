@@ -52,16 +52,35 @@ _OF_DATA = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnFileOptions:
+class FieldOptions:
+    """The fields of tables.
+
+    Args:
+        text_field: The field (column) of a table with the texts.
+        title_field: The field with the titles.
+        id_field: The field with the ids; by default made from title and text.
+    """
+
+    heading: ClassVar = "Own files"
+
+    text_field: Annotated[str | None, Flag(metavar="NAME")] = None
+    title_field: Annotated[str | None, Flag(metavar="NAME")] = None
+    id_field: Annotated[str | None, Flag(metavar="NAME")] = None
+
+    @property
+    def columns(self) -> Columns:
+        """The fields by their roles."""
+        return Columns(self.text_field or "", self.title_field or "", self.id_field or "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFileOptions(FieldOptions):
     """Options for files of one's own: documents in passages, and the fields of tables.
 
     Args:
         passages: Cut into passages of N words.
         stride: With passages: a passage begins N words after the one before; by default they do not overlap.
         by: With passages: what is counted; by default words.
-        text_field: The field (column) of a table with the texts.
-        title_field: The field with the titles.
-        id_field: The field with the ids; by default made from title and text.
         root: The folder that ids of documents are relative to; by default the source. Name it to convert a part of a
             folder.
     """
@@ -71,9 +90,6 @@ class OwnFileOptions:
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None
     by: Literal["words", "sentences"] | None = None
-    text_field: Annotated[str | None, Flag(metavar="NAME")] = None
-    title_field: Annotated[str | None, Flag(metavar="NAME")] = None
-    id_field: Annotated[str | None, Flag(metavar="NAME")] = None
     root: Annotated[Place | None, Flag(metavar="FOLDER")] = None
 
 
@@ -158,8 +174,7 @@ def convert(options: ConvertOptions) -> Converted:
     source, path, kind, form = options.source, Path(options.output), options.kind, options.form
     if kind in (None, "corpus") or options.root is not None:
         source = as_documents(source, None if options.root is None else Path(options.root))
-    fields = Columns(options.text_field or "", options.title_field or "", options.id_field or "")
-    columns = None if fields == Columns() else fields
+    columns = None if options.columns == Columns() else options.columns
     cut, cutting = _cutter(options)
     names = ("queries", "systems", "per_system", "scores", "margin")
     if chosen := {name: value for name in names if (value := getattr(options, name)) is not None}:
@@ -207,6 +222,18 @@ def convert(options: ConvertOptions) -> Converted:
     return Converted(options.output, counts)
 
 
+def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "words") -> Callable[[str], list[str]]:
+    """A function that cuts texts into passages of some words or sentences.
+
+    Raises:
+        OptionError: The stride is longer than a passage.
+    """
+    if stride > passages:
+        msg = f"stride is {stride}, and should be 1 to {passages} (passages), so that no word is lost."
+        raise OptionError(msg)
+    return partial(passage_parts.windows, size=passages, stride=stride, by=by)
+
+
 def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None, dict[str, Any]]:
     """How texts are cut, if they are, and the options that say so, for the manifest."""
     size, stride, parts = options.passages, options.stride, options.parts
@@ -219,11 +246,7 @@ def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None,
         raise OptionError(msg)
     if size is not None:
         stride, by = stride or size, options.by or "words"
-        if stride > size:
-            msg = f"stride is {stride}, and should be 1 to {size} (passages), so that no word is lost."
-            raise OptionError(msg)
-        cut = partial(passage_parts.windows, size=size, stride=stride, by=by)
-        return cut, {"passages": size, "stride": stride, "by": by}
+        return cutter(size, stride, by), {"passages": size, "stride": stride, "by": by}
     if parts is None:
         return None, {}
     if parts == "sentences":

@@ -7,13 +7,14 @@ of compressed files and of other sources are kept in memory once the first is lo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from retrievalkit.data import files
+from retrievalkit.data.fields import Value, fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
@@ -24,15 +25,17 @@ from retrievalkit.reporting.notices import Blanks
 from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
+_NAMES = ("title", "text", "contents")
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A row of a corpus."""
+    """A row of a corpus; its `fields` are metadata, see `data.fields`."""
 
     id: str
     title: str
     text: str
+    fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
 
 class Corpus:
@@ -237,7 +240,13 @@ def open_corpus(source: str | Path) -> Corpus:
 
 def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages as BEIR JSON lines and return their number."""
-    return files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))
+    return files.write_jsonl(
+        path,
+        (
+            {"_id": one.id, "title": one.title, "text": one.text, **({"metadata": one.fields} if one.fields else {})}
+            for one in passages
+        ),
+    )
 
 
 def passage_of(record: Record) -> Passage:
@@ -248,9 +257,10 @@ def passage_of(record: Record) -> Passage:
         raise incomplete(record, "passage", CORPUS.known, id=PASSAGE_IDS, text=PASSAGE_TEXTS)
     if "text" in fields:
         title = record.text("title") if fields.get("title") is not None else ""
-        return Passage(record.identifier(name), title, record.text("text"))
-    title, text = split_contents(record.text("contents"))
-    return Passage(record.identifier(name), title, text)
+        text = record.text("text")
+    else:
+        title, text = split_contents(record.text("contents"))
+    return Passage(record.identifier(name), title, text, fields_of(fields, (name, *_NAMES)))
 
 
 def split_contents(contents: str) -> tuple[str, str]:

@@ -65,7 +65,7 @@ def equal_parts(text: str, count: int) -> list[str]:
 def parts_of(passage: Passage, cut: Callable[[str], list[str]]) -> list[Passage]:
     """The parts of a passage; a passage without text is its own part."""
     texts = cut(passage.text) or [""]
-    return [Passage(f"{passage.id}#{number}", passage.title, text) for number, text in enumerate(texts, 1)]
+    return [replace(passage, id=f"{passage.id}#{number}", text=text) for number, text in enumerate(texts, 1)]
 
 
 def _relevant(parts: Sequence[Passage], answers: Sequence[str]) -> Sequence[Passage]:

@@ -9,6 +9,7 @@ encodes queries for it. Of shards see `retrievalkit.indexing.shards`.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts import Indexer
 from retrievalkit.contracts.cluster import ClusterOptions
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
+from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
 from retrievalkit.indexing import shards
@@ -108,6 +110,12 @@ def build_index(
             write_corpus(staging / TEXTS, open_corpus(texts))
             kept = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
             origin["corpus"] = _located(kept, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
+        if isinstance(opened, Corpus):
+            write_fields(staging / FIELDS, ((passage.id, passage.fields) for passage in opened))
+        elif (opened.folder / FIELDS).is_file():
+            shutil.copyfile(opened.folder / FIELDS, staging / FIELDS)
+        if (staging / FIELDS).exists():
+            more["fields"] = FIELDS
         manifest = storage.write_manifest(
             staging,
             "index",

@@ -1,6 +1,7 @@
 """The program behind `rkit index INDEX --add`, `--delete` and `--compact`: an index follows its collection.
 
     rkit index INDEX --add PASSAGES|VECTORS        encode and index texts that are new or have changed
+    rkit index INDEX --add PASSAGES --mirror       and delete all others
     rkit index INDEX --delete ID --delete FILE     remove texts, or documents with their passages
     rkit index INDEX --compact                     rebuild the index from the texts that it holds
 
@@ -17,8 +18,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,11 @@ import numpy as np
 from retrievalkit import storage
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, nearest_id, open_corpus, write_corpus
+from retrievalkit.data.fields import FIELDS, FieldTable, Value, write_fields
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.passage_parts import PART
 from retrievalkit.data.records import table_of
-from retrievalkit.data.vectors import Ids, VectorStore, VectorWriter
+from retrievalkit.data.vectors import Ids, JoinedStore, VectorStore, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
@@ -48,7 +50,9 @@ from retrievalkit.reporting.counts import counted
 _WORK = ".changing"
 """The folder in an index in which a change is prepared; encoding goes on from there if it was killed."""
 
-_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl")
+_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
+_Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any]
+"""Ids, vectors, the number of vectors of each text, weights."""
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions")
 
 
@@ -59,10 +63,11 @@ class Outcome:
     Attributes:
         texts: How many texts the index holds now.
         added: How many of them are new.
-        changed: How many replaced texts of the same ids.
+        changed: How many replaced texts of the same ids, or have other fields.
         unchanged: How many of the given texts the index held already.
         deleted: How many were removed.
         compacted: How many segments became one; 0 if nothing was to compact.
+        encoded: How many texts were encoded; the others have vectors already, also under another id.
         segments: The number of segments of the index.
     """
 
@@ -71,6 +76,7 @@ class Outcome:
     changed: int = 0
     unchanged: int = 0
     deleted: int = 0
+    encoded: int = 0
     compacted: int = 0
     segments: int = 1
 
@@ -93,6 +99,7 @@ def change_index(
     add: str | Path | None = None,
     delete: Collection[str] = (),
     id_files: bool = False,
+    mirror: bool = False,
     compact: bool = False,
     model: str | Path | None = None,
     precision: Any = None,
@@ -108,17 +115,21 @@ def change_index(
             has replace these. A document that comes in passages ID#1 to ID#3 loses its other passages.
         delete: The ids of texts, and of documents whose passages are ID#1, ID#2 ...
         id_files: Whether `delete` may also name files: of ids, one a line, or corpora, for the ids of their passages.
+        mirror: Whether to delete the texts that `add` lacks.
         compact: Whether to make one segment of all.
         model: Where the checkpoint is that encodes the texts, if it was moved.
         precision: The number format to encode in; None = as before.
 
     Raises:
-        InputError: The index, what is added or the model is damaged or does not fit, an id to delete is unknown, or no
-            text would be left.
+        InputError: The index, what is added or the model is damaged or does not fit, an id to delete is unknown, no
+            text would be left, or what is mirrored has no text of the index.
     """
     folder = Path(index)
     if add is None and not delete and not compact:
         msg = "there is nothing to change. Give add, delete or compact."
+        raise OptionError(msg)
+    if mirror and add is None:
+        msg = "mirror deletes the texts that the passages of add lack. Give add too, or leave it out."
         raise OptionError(msg)
     with storage.held(folder):
         storage.restore(folder)
@@ -126,7 +137,7 @@ def change_index(
         outcome = Outcome()
         with storage.work_folder(folder / _WORK) as work:
             if add is not None or delete:
-                _add_and_delete(_Index(folder), work, add, delete, id_files, model, precision, outcome)
+                _add_and_delete(_Index(folder), work, add, delete, id_files, mirror, model, precision, outcome)
             if compact:
                 outcome.compacted = _compact(_Index(folder), work)
         manifest = storage.read_manifest(folder, "index")
@@ -145,6 +156,7 @@ class _Index:
         self.opened.lease.release()  # nobody else changes it, and this change removes what it leaves
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
+        self.mirrored: Corpus | None = None  # the texts that it is to hold
 
     @cached_property
     def ids(self) -> list[Ids]:
@@ -164,6 +176,12 @@ class _Index:
         """The texts, if they are where the index says."""
         return _recorded_corpus(self.manifest.get("corpus"), self.folder)
 
+    def rows(self) -> Iterator[tuple[str, Mapping[str, Value]]]:
+        """The id and the fields of each text."""
+        if self.opened.fields is not None:
+            return self.opened.fields.rows()
+        return ((name, {}) for name in self.digests)
+
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
         """The id of each text -> a digest of its title and text; None if the texts are not known."""
@@ -180,6 +198,7 @@ def _add_and_delete(
     add: str | Path | None,
     delete: Collection[str],
     id_files: bool,
+    mirror: bool,
     model: str | Path | None,
     precision: Any,
     outcome: Outcome,
@@ -192,6 +211,9 @@ def _add_and_delete(
     index.manifest["deletion"] = deletion
     given: list[str] = []
     coming: list[str] = []
+    # Texts that the index holds with other fields.
+    relabelled: dict[str, Mapping[str, Value]] = {}
+    labels = {} if index.corpus is None else {one.id: _label(one.fields) for one in index.corpus if one.fields}
     vectors, texts = None, None
     if add is not None and storage.kind_of(add) == "vectors":
         if not index.opened.needs_encoding:
@@ -212,6 +234,8 @@ def _add_and_delete(
                 if held.get(passage.id) != _digest(passage) or passage.id in gone:
                     coming.append(passage.id)
                     yield passage
+                elif labels.get(passage.id, _label({})) != _label(passage.fields):
+                    relabelled[passage.id] = passage.fields
 
         write_corpus(work / "texts.jsonl", differing())
         if coming:
@@ -223,17 +247,33 @@ def _add_and_delete(
         numbers.setdefault(part[1], []).append(int(part[2]))
     whole = {document: len(some) for document, some in numbers.items() if len(some) == max(some)}
     gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
+    if mirror:
+        gone |= held.keys() - set(given)
+        if vectors is None:
+            index.mirrored = open_corpus(add)
+            index.mirrored.counts_empty = False  # reported already
     replaced = {name for name in coming if name in held and name not in gone}
-    outcome.deleted, outcome.changed = len(gone), len(replaced)
-    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming)
+    relabelled = {name: own for name, own in relabelled.items() if name not in gone}
+    outcome.deleted, outcome.changed = len(gone), len(replaced) + len(relabelled)
+    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming) - len(relabelled)
     if not gone and not coming:
+        if relabelled:
+            _commit(index, index.segments, None, relabelled=relabelled)
         return
     leaving = frozenset(gone | replaced)
     if len(held) - len(leaving) + len(coming) == 0:
         msg = f"no text would be left in '{index.folder}'. Remove the folder, or add texts in the same command."
         raise InputError(msg)
+    if mirror and held and len(gone) == len(held):
+        known = set(held.values())
+        if texts is None or not any(_digest(passage) in known for passage in texts):
+            msg = (
+                f"'{add}' has none of the {counted(len(held), 'texts')} of '{index.folder}', and all would be deleted. "
+                "Nothing was changed. Give the passages that belong to the index, or index these in another folder."
+            )
+            raise InputError(msg)
     if not index.opened.needs_encoding:
-        _change_texts(index, work, leaving, coming, texts, compact=False)
+        _change_texts(index, work, leaving, coming, texts, relabelled, compact=False)
         return
     if coming and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
@@ -244,14 +284,15 @@ def _add_and_delete(
         )
         raise UnsupportedError(msg)
     if coming and vectors is None:
-        vectors = VectorStore(_encoded(index, work / "texts.jsonl", work / "vectors", model, precision))
+        assert texts is not None
+        vectors = _vectors_of(index, texts, work, model, precision, outcome)
     kept, names = [], list(leaving)
     for own, (segment, deleted) in zip(index.ids, index.segments, strict=True):
         here = {name for name, row in zip(names, own.rows(names).tolist(), strict=True) if row >= 0}
         if len(deleted | here) < len(own):
             kept.append((segment, deleted | here))
     built = None if vectors is None else _built(index, vectors.folder, work)
-    _commit(index, kept, built, leaving, coming, texts)
+    _commit(index, kept, built, leaving, coming, texts, relabelled)
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
@@ -308,6 +349,36 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
     return store
 
 
+def _vectors_of(
+    index: _Index, texts: Corpus, work: Path, model: str | Path | None, precision: Any, outcome: Outcome
+) -> VectorStore:
+    """The vectors of texts, in their order; texts that the index holds under other ids are not encoded again."""
+    held = joined_vectors(index.folder, index.manifest)
+    ids_of = {} if held is None else {digest: name for name, digest in index.digests.items()}
+    names: list[str] = []
+    known: list[str | None] = []
+
+    def unknown() -> Iterator[Passage]:
+        for passage in texts:
+            names.append(passage.id)
+            known.append(ids_of.get(_digest(passage)))
+            if known[-1] is None:
+                yield passage
+
+    outcome.encoded = write_corpus(work / "unknown.jsonl", unknown())
+    stores = [] if held is None or outcome.encoded == len(names) else [held]
+    if outcome.encoded:
+        stores.append(VectorStore(_encoded(index, work / "unknown.jsonl", work / "vectors", model, precision)))
+    if stores[0] is not held:
+        return stores[0]
+    lacking = np.array([name is None for name in known])
+    rows = held.ids.rows([name or "" for name in known])
+    rows[lacking] = len(held) + np.arange(outcome.encoded)
+    folder = work / "known-and-encoded"
+    _write_vectors(index, folder, _shards(index, JoinedStore(stores, [()] * len(stores)), rows, names))
+    return VectorStore(folder)
+
+
 def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None, precision: Any) -> Path:
     """Encode texts as those of an index were; what a killed change has encoded is kept."""
     place, checkpoint = Encoders(model, [index.opened]).place_of(index.opened), index.opened.checkpoint
@@ -351,7 +422,14 @@ def _built(index: _Index, vectors: Path, work: Path) -> Path:
 
 
 def _change_texts(
-    index: _Index, work: Path, leaving: frozenset[str], coming: Sequence[str], texts: Corpus | None, *, compact: bool
+    index: _Index,
+    work: Path,
+    leaving: frozenset[str],
+    coming: Sequence[str],
+    texts: Corpus | None,
+    relabelled: Mapping[str, Mapping[str, Value]],
+    *,
+    compact: bool,
 ) -> None:
     """Let an indexer of texts write what the index becomes."""
     target = work / "segment"
@@ -366,7 +444,7 @@ def _change_texts(
     described = {name: index.manifest[name] for name in ("options", "inputs", "indexer")}
     listed = storage.describe_files(target)
     storage.write_manifest(target, "index", command="index", counts=counts, files=listed, **described)
-    _commit(index, [], target, leaving, coming, texts)
+    _commit(index, [], target, leaving, coming, texts, relabelled)
 
 
 def _compact(index: _Index, work: Path) -> int:
@@ -374,37 +452,43 @@ def _compact(index: _Index, work: Path) -> int:
     if not index.opened.needs_encoding:
         if index.segments == [(Segment(""), frozenset())]:
             return 0
-        _change_texts(index, work, frozenset(), [], None, compact=True)
+        _change_texts(index, work, frozenset(), [], None, {}, compact=True)
         return len(index.segments)
     if len(index.segments) == 1 and not index.segments[0][1]:
         return 0
-    target, recorded = work / "live", _recorded_options(index)
-    shutil.rmtree(target, ignore_errors=True)
-    with storage.write_folder(target) as staging:
-        writer = VectorWriter(staging)
-        if (joined := joined_vectors(index.folder, index.manifest)) is not None:
-            size = int(recorded.get("shard_texts") or SHARD_TEXTS)
-            for number, start in enumerate(range(0, len(joined), size)):
-                rows = np.arange(start, min(start + size, len(joined)))
-                block = joined.take(rows)
-                rows_of_texts = block.counts if joined.dim else None
-                writer.write_shard(
-                    number, joined.ids.take(rows), block.vectors, counts=rows_of_texts, weights=block.weights
-                )
-        else:
-            for number, (ids, weights) in enumerate(_weights(index)):
-                writer.write_shard(number, ids, None, weights=weights)
-        counts = writer.finish()
-        extra = {name: index.manifest[name] for name in ("checkpoint",) if name in index.manifest}
-        listed = writer.checksums()
-        storage.write_manifest(
-            staging, "vectors", command="encode", options=recorded, counts=counts, files=listed, **extra
-        )
+    target = work / "live"
+    joined = joined_vectors(index.folder, index.manifest)
+    shards = _weights(index) if joined is None else _shards(index, joined, np.arange(len(joined)), joined.ids)
+    _write_vectors(index, target, shards)
     _commit(index, [], _built(index, target, work))
     return len(index.segments)
 
 
-def _weights(index: _Index) -> Iterator[tuple[list[str], Any]]:
+def _write_vectors(index: _Index, folder: Path, shards: Iterable[_Shard]) -> None:
+    """Write vectors from which a segment of an index is built."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with storage.write_folder(folder) as staging:
+        writer = VectorWriter(staging)
+        for number, (ids, vectors, counts, weights) in enumerate(shards):
+            writer.write_shard(number, ids, vectors, counts=counts, weights=weights)
+        counts = writer.finish()
+        extra = {name: index.manifest[name] for name in ("checkpoint",) if name in index.manifest}
+        listed = writer.checksums()
+        recorded = _recorded_options(index)
+        storage.write_manifest(
+            staging, "vectors", command="encode", options=recorded, counts=counts, files=listed, **extra
+        )
+
+
+def _shards(index: _Index, store: VectorStore, rows: np.ndarray, ids: Ids | Sequence[str]) -> Iterator[_Shard]:
+    """Some vectors of a store, in shards as the index was encoded in, with their ids."""
+    size = int(_recorded_options(index).get("shard_texts") or SHARD_TEXTS)
+    for start in range(0, len(rows), size):
+        block = store.take(rows[start : start + size])
+        yield ids[start : start + size], block.vectors, block.counts if store.dim else None, block.weights
+
+
+def _weights(index: _Index) -> Iterator[_Shard]:
     """The ids and weights of the texts that are left, from the postings of each segment."""
     for segment, deleted in index.segments:
         folder = segment.folder(index.folder)
@@ -416,7 +500,7 @@ def _weights(index: _Index) -> Iterator[tuple[list[str], Any]]:
             names = ids[block.first : block.first + block.texts]
             rows = np.array([row for row, name in enumerate(names) if name not in deleted], dtype=np.int64)
             if len(rows):
-                yield [names[row] for row in rows.tolist()], block.weights.tocsr()[rows]
+                yield [names[row] for row in rows.tolist()], None, None, block.weights.tocsr()[rows]
 
 
 def _commit(
@@ -426,13 +510,15 @@ def _commit(
     leaving: frozenset[str] = frozenset(),
     coming: Sequence[str] = (),
     texts: Corpus | None = None,
+    relabelled: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> None:
-    """Replace the segments of an index: new files get their names, then the manifest is replaced."""
+    """Replace the segments of an index, and fields: new files get their names, then the manifest is replaced."""
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)
     before = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [{"counts": manifest["counts"]}])}
     entries: list[dict[str, Any]] = []
+    new_fields = {} if texts is None else {passage.id: passage.fields for passage in texts if passage.fields}
     for segment, deleted in kept:
         entry: dict[str, Any] = {"name": segment.name}
         if deleted:
@@ -445,6 +531,8 @@ def _commit(
     if built is not None:
         name = f"{number:04d}"
         entries.append({"name": name, "counts": storage.read_manifest(built, "index")["counts"]})
+        if (built / FIELDS).is_file():
+            new_fields = dict(FieldTable(built / FIELDS).rows())
         built.rename(folder / FOLDER / name)
     # The manifest lists the files of the index as it was built, and of each segment its own manifest.
     listed: dict[str, Any] = {}
@@ -456,12 +544,15 @@ def _commit(
         listed |= {name: storage.describe_file(folder / name) for name in names}
     # The inputs have the fingerprint of what the index holds: it is no longer that of what it was built from.
     holds = storage.fingerprint_value(listed)
+    after = {name: one for name, one in manifest.items() if name not in ("check", "corpus", "fields")}
+    fields = f"{FOLDER}/fields-{number:04d}.parquet"
+    if write_fields(folder / fields, _fields(index, leaving, coming, new_fields, relabelled or {})):
+        after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
     # The files and folders of the index as it was built go once it consists of others.
     gone: set[str] = set()
     if all(entry["name"] for entry in entries):
         gone = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(manifest.get("superseded", ()))
-    after = {
-        **manifest,
+    after |= {
         "inputs": {name: {**entry, "fingerprint": holds} for name, entry in manifest["inputs"].items()},
         "counts": _counts([entry["counts"] for entry in entries], sum(len(deleted) for _, deleted in kept)),
         "files": listed,
@@ -469,20 +560,39 @@ def _commit(
         "change": number,
         "superseded": sorted(gone),
     }
-    after.pop("check", None)
-    after.pop("corpus", None)
-    if index.corpus is not None and (texts is not None or not coming):
+    held: Iterable[Passage] | None = index.mirrored
+    if held is None and index.corpus is not None and (texts is not None or not coming):
         ids = set(coming)
         left = (passage for passage in index.corpus if passage.id not in leaving)
+        if relabelled:
+            own = relabelled
+            left = (replace(one, fields=own[one.id]) if one.id in own else one for one in left)
         new = (passage for passage in (texts or ()) if passage.id in ids)
+        held = itertools.chain(left, new)
+    if held is not None:
         name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
         place = str((folder / name).absolute())
-        write_corpus(place, itertools.chain(left, new))
+        write_corpus(place, held)
         fingerprint = storage.fingerprint_file(place)
         after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
         if "corpus" in after["inputs"]:
             after["inputs"]["corpus"]["fingerprint"] = fingerprint
     storage.write_json(folder / storage.MANIFEST, after)
+
+
+def _fields(
+    index: _Index,
+    leaving: frozenset[str],
+    coming: Sequence[str],
+    new_fields: Mapping[str, Mapping[str, Value]],
+    relabelled: Mapping[str, Mapping[str, Value]],
+) -> Iterator[tuple[str, Mapping[str, Value]]]:
+    """The id and the fields of each text that a changed index holds."""
+    for name, fields in index.rows():
+        if name not in leaving:
+            yield name, relabelled.get(name, fields)
+    for name in coming:
+        yield name, new_fields.get(name, {})
 
 
 def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:
@@ -499,7 +609,7 @@ def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, floa
 def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Remove what the index no longer consists of, except for what a reader holds, and what a killed change left."""
     listed = {name for one in segments_of(manifest) for name in (one.name, one.deleted)}
-    listed.add(Path(manifest.get("corpus", {}).get("path", "")).name)
+    listed |= {Path(manifest.get("corpus", {}).get("path", "")).name, Path(manifest.get("fields", "")).name}
     place = folder / FOLDER
     for path in list(place.iterdir()) if place.is_dir() else []:
         if path.name not in listed and _OURS.fullmatch(path.name):
@@ -522,3 +632,7 @@ def _recorded_corpus(entry: Mapping[str, Any] | None, folder: Path) -> Corpus | 
 
 def _digest(passage: Passage) -> bytes:
     return hashlib.blake2b(json.dumps([passage.title, passage.text]).encode(), digest_size=16).digest()
+
+
+def _label(fields: Mapping[str, Value]) -> bytes:
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).digest()

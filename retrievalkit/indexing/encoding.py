@@ -23,6 +23,7 @@ from retrievalkit import storage
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.contracts.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.sources import InMemory
 from retrievalkit.data.vectors import VectorWriter
@@ -99,6 +100,12 @@ def encode(
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
+        files, reported = writer.checksums(), left_out.reported()
+        if isinstance(source.rows, Corpus):
+            without = {text["id"] for text in reported.get("left_out", ())}
+            rows = ((passage.id, passage.fields) for passage in source.rows if passage.id not in without)
+            if write_fields(staging / FIELDS, rows):
+                files[FIELDS] = storage.describe_file(staging / FIELDS)
         return storage.write_manifest(
             staging,
             "vectors",
@@ -107,9 +114,9 @@ def encode(
             inputs=inputs,
             counts=counts,
             checkpoint=checkpoint,
-            files=writer.checksums(),
+            files=files,
             **(corpus if side == "document" else {}),
-            **left_out.reported(),
+            **reported,
         )
 
 

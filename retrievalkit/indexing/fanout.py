@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import storage
-from retrievalkit.contracts import Indexer
+from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.contracts.workers import Staying
 from retrievalkit.errors import ArtifactError, UnsupportedError
@@ -81,6 +81,10 @@ class Spread(Segmented):
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
         return merged(self._ask("search", queries, k), k)
+
+    def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best allowed texts of all segments."""
+        return merged(self._ask("search_among", queries, k, allowed), k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts, each from the segment that holds it."""

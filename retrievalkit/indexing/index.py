@@ -1,7 +1,7 @@
 """`rkit index`: a vectors/ folder or a corpus in, an index/ folder out; or an index that is changed or checked.
 
 rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N] [--check]
-rkit index INDEX --add PLACE | --delete ID | --compact | --check
+rkit index INDEX --add PLACE [--mirror] | --delete ID | --compact | --check
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class IndexOptions(RayOptions, ReadingOptions):
         overwrite: Replace an existing output folder.
         shards: Build it in so many parts; killed and run again, it continues with the next.
         add: Add passages, or vectors, to the index; only new texts are encoded.
+        mirror: With `add`: also delete the texts that PLACE lacks.
         delete: Delete from the index: a text or a document, or those that a file lists (ids, or a corpus).
         compact: Make one segment of the index, as a new build would.
         check: Compare the new index, or the index SOURCE, with brute force.
@@ -55,6 +56,7 @@ class IndexOptions(RayOptions, ReadingOptions):
     overwrite: bool = False
     shards: Count | None = None
     add: Annotated[Any, Flag(metavar="PLACE"), Reads(inputs.passages)] = None
+    mirror: bool = False
     delete: Annotated[Sequence[str], Flag(metavar="ID|FILE")] = ()
     compact: bool = False
     check: bool = False
@@ -97,7 +99,7 @@ def index(options: IndexOptions) -> IndexFolder:
     if cluster is not None and options.shards is None:
         msg = "ray builds shards of an index side by side. Add shards, or leave it out."
         raise OptionError(msg)
-    if options.add is not None or options.delete or options.compact:
+    if options.add is not None or options.delete or options.mirror or options.compact:
         return _changed(options)
     encoding = ("model", "precision", "check_queries", "check_count", "check_k")
     if not options.check and (named := _given(options, encoding)):
@@ -158,6 +160,7 @@ def _changed(options: IndexOptions) -> IndexFolder:
         add=options.add,
         delete=options.delete,
         id_files=True,
+        mirror=options.mirror,
         compact=options.compact,
         model=options.model,
         precision=options.precision,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrievalkit import registry, storage
-from retrievalkit.contracts import Indexer
+from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.fields import FieldTable
 from retrievalkit.data.runs import Hits, Ranking, check_run, open_run, ranking
 from retrievalkit.errors import (
     ArtifactError,
@@ -77,9 +78,19 @@ class OpenIndex:
         """A fingerprint of its inputs and its indexer."""
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
 
-    def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
-        """For each query the ids and scores of the best texts."""
-        ids, scores = self.indexer.search(queries.encoded_for(self), k)
+    @cached_property
+    def fields(self) -> FieldTable | None:
+        """The fields of its texts; None if they have none, or the index is older than fields."""
+        name = self.manifest.get("fields")
+        return None if name is None else FieldTable(storage.inside(self.folder, name))
+
+    def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
+        """For each query the ids and scores of the best texts, or of the best allowed ones."""
+        if allowed is not None and not allowed:
+            return [([], np.empty(0, dtype=np.float32))] * len(queries)
+        asked = queries.encoded_for(self)
+        search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)
+        ids, scores = search(asked, k)
         assert len(ids) == len(queries), f"indexer '{self.name}' answered {len(ids)} of {len(queries)} queries"
         if not all(np.isfinite(values).all() for values in scores):
             msg = f"'{self.folder}' gives scores that are not finite: its texts were not encoded by rkit. Index again."
@@ -111,12 +122,15 @@ class OpenRun:
         """A fingerprint of its content."""
         return storage.fingerprint_file(self.place) if self.place.is_file() else storage.fingerprint_value(self.run)
 
-    def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
-        """For each query the first hits of the run."""
+    def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
+        """For each query the first hits of the run, or the first allowed ones."""
         hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
         found = []
         for ids, scores in hits:
             self.deepest = max(self.deepest, len(ids))
+            if allowed is not None:
+                rows = [row for row, name in enumerate(ids) if name in allowed]
+                ids, scores = [ids[row] for row in rows], np.asarray(scores)[rows]
             found.append((ids[:k], scores[:k]))
         return found
 

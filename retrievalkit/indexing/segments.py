@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import storage
-from retrievalkit.contracts import Indexer
+from retrievalkit.contracts import Allowed, Indexer
+from retrievalkit.contracts.indexers import kept_hits
 from retrievalkit.data.files import read_lines
 
 if TYPE_CHECKING:
@@ -166,6 +167,11 @@ class Segmented(Indexer):
         """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
         return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
 
+    def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
+        """The best allowed texts of all segments; a text that was changed is allowed where it is not deleted."""
+        found = [part.search_among(queries, k, allowed.without(deleted)) for part, deleted in self._parts]
+        return merged(found, k)
+
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts, each from the segment that holds it."""
         import numpy as np
@@ -181,18 +187,13 @@ class Segmented(Indexer):
         self, part: Indexer, deleted: frozenset[str], queries: Any, k: int
     ) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts of a segment that are not deleted."""
-        import numpy as np
-
         wanted = k + min(len(deleted), _SPARE)
         while True:
             ids, scores = part.search(queries, wanted)
-            kept = [[row for row, name in enumerate(some) if name not in deleted] for some in ids]
-            enough = all(len(rows) >= k or len(some) < wanted for rows, some in zip(kept, ids, strict=True))
+            hits, enough = kept_hits(ids, scores, lambda name: name not in deleted, k, wanted)
             if enough or wanted >= k + len(deleted):
-                break
+                return hits
             wanted = min(2 * wanted, k + len(deleted))
-        names = [[some[row] for row in rows[:k]] for some, rows in zip(ids, kept, strict=True)]
-        return names, [np.asarray(some)[rows[:k]] for some, rows in zip(scores, kept, strict=True)]
 
 
 Hits = tuple[list[list[str]], list[Any]]

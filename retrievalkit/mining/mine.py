@@ -30,7 +30,8 @@ def hit_sources(several: Any) -> tuple[str, ...]:
     Raises:
         InputError: One is of an unknown type.
     """
-    return inputs.runs([getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several])
+    places = [getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several]
+    return inputs.runs(storage.indexes_of(places))
 
 
 @dataclass(frozen=True)

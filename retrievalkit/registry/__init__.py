@@ -66,6 +66,7 @@ DISTRIBUTIONS = {
     "export": "retrievalkit-export",
     "pydoc:": "retrievalkit-pydoc",
     "serve": "retrievalkit-serve",
+    "sync": "retrievalkit-sync",
     **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }
 """Commands and prefixes of sources of distributions of ours -> the distribution to install."""

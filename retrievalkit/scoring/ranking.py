@@ -29,6 +29,7 @@ def top_k(
     *,
     width: int = 0,
     dtype: torch.dtype = torch.float32,
+    mask: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k best documents of each query, exactly: what sorting all of `scores` would give.
 
@@ -42,6 +43,7 @@ def top_k(
         width: Vectors that blocks are padded to. Matrix products of one shape round alike, so that equal documents get
             equal scores wherever they stand.
         dtype: Number format of the inner products; any but float32 makes the search approximate.
+        mask: (documents,) bool, True for those that may be found; None = all.
 
     Returns:
         (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 past the last one.
@@ -58,8 +60,10 @@ def top_k(
     def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
         block = documents.block
+        kept = None if mask is None else torch.from_numpy(mask[block.first : block.first + block.texts])
         if part.side is not None and documents.side is not None:
             rows, lexical, slack = part.rough_scores(documents, scratch)
+            _mask(rows, kept, documents.texts_of_rows())
 
             def exact(rows: Tensor, columns: Tensor) -> Tensor:
                 return part.scores_of_pairs(documents, rows, columns, lexical)
@@ -68,9 +72,12 @@ def top_k(
         elif part.single and documents.weights is None:
             # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
             rows = part.row_scores(documents, scratch)
+            _mask(rows, kept, documents.texts_of_rows())
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
         else:
-            best.offer(part.document_scores(documents, scratch), block.first)
+            scores = part.document_scores(documents, scratch)
+            _mask(scores, kept, None)
+            best.offer(scores, block.first)
 
     with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for block in blocks:
@@ -83,6 +90,13 @@ def top_k(
             working.start(partial(score_block, ready), parts)
         results = working.finish(lambda one: one[1].result(), parts)
     return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
+
+
+def _mask(scores: Tensor, kept: Tensor | None, texts: Tensor | None) -> None:
+    """Set the scores of columns to -inf whose text is not kept; `texts` is the text of each, None = its own number."""
+    if kept is not None:
+        dropped = ~(kept if texts is None else kept[texts.cpu()])
+        scores.masked_fill_(dropped.to(scores.device), float("-inf"))
 
 
 def _without_empty_mask(queries: Representation) -> Representation:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _READ = 1 << 22
 # How many times k vectors are kept, and how many more.
 _TIMES, _MORE = 2, 64
+# Vectors compared at once.
+_BLOCK = 8_192
+# Of a mask of fewer texts than this part of them, those are gathered.
+_FEW = 8
 
 
 def top_k_of_store(
@@ -52,6 +56,32 @@ def top_k_of_store(
 
     found = _refined(queries, queries, documents(), store, k)
     return _where_uncertain(found, queries, lambda some: top_k(some, store.blocks(block), k, width=width))
+
+
+def top_k_among(
+    queries: Representation,
+    store: VectorStore,
+    mask: np.ndarray,
+    k: int,
+    *,
+    block: int = _BLOCK,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """As `top_k_of_store`, among the texts of a mask, (texts,) bool: at most as many as there are of them."""
+    from retrievalkit.data.vectors import JoinedStore
+
+    check_k(k)
+    rows = np.flatnonzero(mask)
+    k = min(k, len(rows))
+    if not k:
+        return torch.empty((len(queries), 0)), torch.empty((len(queries), 0), dtype=torch.long)
+    if len(rows) * _FEW > len(store):
+        width = store.block_rows(block)
+        return top_k(queries, store.blocks(block), k, width=width, dtype=dtype, mask=mask)
+    # Few are read together, so that the others cost nothing.
+    scores, places = top_k_of_store(queries, JoinedStore.among(store, rows), k, block=block, dtype=dtype)
+    numbers = torch.from_numpy(rows).to(places.device)
+    return scores, torch.where(places < 0, places, numbers[places.clamp(min=0)])
 
 
 def top_k_of_rounded(

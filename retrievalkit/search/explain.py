@@ -1,4 +1,4 @@
-"""Why a hit was found: the terms that make up its score, its nearest vector, or the pairs of similar tokens.
+"""Why a hit was found: the terms that make up its score, its nearest vector or sentence, or pairs of similar tokens.
 
 An index of texts explains its own scores. For an index of vectors the few texts of the hits are encoded again with the
 checkpoint that made it, which is cheap and works with every indexer.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits
+from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.open_indexes import OpenIndex, Source
 from retrievalkit.reporting import notices
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 MOST = 20
 """The maximum number of terms or pairs of tokens per hit; fewer are printed."""
+
+MOST_SENTENCES = 20
+"""The maximum number of sentences per text that are compared with the query."""
 
 
 def described(
@@ -99,7 +104,7 @@ def _reasons(
 ) -> list[Found]:
     """The explanation of each document's score in one source, by the parts that it compares; empty if unknown."""
     unknown = [Found("")] * len(ids)
-    if not isinstance(source, OpenIndex) or not ids or source.label in searcher.without_reasons:
+    if not isinstance(source, OpenIndex) or not ids:
         return unknown
     if not source.needs_encoding:
         try:
@@ -118,9 +123,10 @@ def _reasons(
         view, counts = source.indexer.view, source.manifest.get("counts", {})
         asked = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
         if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
-            # One vector per text and query has no parts; another query need not be encoded to find that out.
-            searcher.without_reasons.add(source.label)
-            return unknown
+            # One vector per text and query has no parts.
+            nearest = _by_sentences(searcher, source, asked, list(texts.values()))
+            by_id = dict(zip(texts, nearest, strict=True))
+            return [by_id.get(document, Found("")) for document in ids]
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if asked.vectors is not None:
@@ -145,6 +151,39 @@ def _reasons(
 
 def _vectors(representation: Representation) -> int:
     return 0 if representation.vectors is None else representation.vectors.shape[1]
+
+
+def _by_sentences(searcher: Searcher, index: OpenIndex, asked: Representation, texts: Sequence[Text]) -> list[Found]:
+    """The sentence of each text that is nearest to the query by the same model; none if the text is one sentence."""
+    from retrievalkit.scoring import scores, viewed
+
+    with searcher.encoders.using(index) as retriever:
+        parts = [found if len(found := _sentences(retriever, text)) > 1 else [] for text in texts]
+        if not any(parts):
+            return [Found("")] * len(texts)
+        sentences = [("", sentence) for part in parts for sentence in part]
+        encoded = viewed(searcher.encoders.encode(index, sentences, "document"), index.indexer.view)
+    values = iter(scores(asked, encoded)[0].tolist())
+    reasons = []
+    for part in parts:
+        scored = [(next(values), sentence) for sentence in part]
+        score, nearest = max(scored, key=lambda pair: pair[0], default=(None, None))
+        reasons.append(Found("", sentence=nearest, sentence_score=score))
+    return reasons
+
+
+def _sentences(retriever: Retriever, text: Text) -> list[str]:
+    """The sentences of a text that the model reads: those after its maximum length are not in the text's vector."""
+    title, body = text
+    ends = sentence_ends(body)[:MOST_SENTENCES]
+    whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
+    sentences = [one for one in whole if any(map(str.isalnum, one)) and one != title]  # a heading says nothing new
+    if len(sentences) < 2:
+        return sentences
+    texts = [("", ""), (title, body), *(("", sentence) for sentence in sentences)]
+    special, read, *lengths = map(len, retriever.tower("document").tokenize(texts, "document"))
+    starts = accumulate((length - special for length in lengths), initial=special)
+    return [sentence for sentence, start in zip(sentences, starts, strict=False) if start < read]
 
 
 def _by_vectors(

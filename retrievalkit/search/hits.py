@@ -1,7 +1,7 @@
 """Readable hits: rank, score, title, the part of the passage that matches the query best, and reasons.
 
-The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector or the
-pairs of tokens that contribute most to the score.
+The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector, the
+sentence or the pairs of tokens that are nearest to the query.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
 from retrievalkit.reporting.counts import counted
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 INDENT = 6
 
-SHOWN_TERMS, SHOWN_TOKENS = 6, 5
+SHOWN_TERMS, SHOWN_TOKENS, SHOWN_CHARACTERS = 6, 5, 160
 SHOWN_PASSAGES = 3
 """Passages of a document that are printed, and whose reasons are computed."""
 
@@ -52,6 +54,8 @@ class Found:
         view: The pooler's name for the nearest of the document's vectors.
         view_number: Its position among them, counted from 0.
         views: How many vectors the document has.
+        sentence: The sentence of the text that is nearest to the query, where a text has a single vector.
+        sentence_score: Its score by the same model.
         terms: Shared term -> its contribution to the score, largest first.
         tokens: The query's tokens with their nearest document tokens, the most similar first.
     """
@@ -64,6 +68,8 @@ class Found:
     view: str | None = None
     view_number: int | None = None
     views: int | None = None
+    sentence: str | None = None
+    sentence_score: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict)
     tokens: tuple[TokenPair, ...] = ()
 
@@ -86,6 +92,7 @@ class DescribedHit:
         matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
         found: The reasons of each index.
         text: The whole text.
+        fields: The fields of its passage: metadata.
         passages: The passages of the document that match, best first; none if the hit is a passage itself.
     """
 
@@ -97,14 +104,17 @@ class DescribedHit:
     matches: tuple[tuple[int, int], ...] = ()
     found: tuple[Found, ...] = ()
     text: str = ""
+    fields: Mapping[str, Value] = field(default_factory=dict)
     passages: tuple[DescribedHit, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The hit as JSON values."""
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
-        value = {**named, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
-        return value | ({"passages": [passage.to_json() for passage in self.passages]} if self.passages else {})
+        found = [reasons.to_json() for reasons in self.found]
+        fields = {"fields": dict(self.fields)} if self.fields else {}
+        passages = {"passages": [passage.to_json() for passage in self.passages]} if self.passages else {}
+        return {**named, **fields, "matches": matched, "found": found, **passages}
 
 
 def _short(value: Any) -> Any:
@@ -126,7 +136,10 @@ def describe_hits(
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         marked = matches(text, query, terms)
-        described.append(DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text))
+        if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
+            text = snippet(passage.text, nearest)
+        own = (passage.title, text, marked, reasons, passage.text, passage.fields)
+        described.append(DescribedHit(rank, score, document_id, *own))
     return described
 
 
@@ -159,6 +172,8 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
         lines = []
+        if hit.fields:
+            lines.append(Text(printable(_fields_line(hit.fields)), style="dim"))
         for text in hit.passages[:SHOWN_PASSAGES] or [hit]:
             shown, last = Text(), 0
             if hit.passages:
@@ -183,6 +198,12 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
                 console.print(line, soft_wrap=True)
 
 
+def _fields_line(fields: Mapping[str, Value]) -> str:
+    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()}
+    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return "  ".join(f"{name}={value:.80}" for name, value in shown.items())
+
+
 def reasons_of(hit: DescribedHit) -> list[str]:
     """A line of text for each index with something to report."""
     return ["".join(parts) for parts in _reasons(hit)]
@@ -197,6 +218,9 @@ def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
             parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
         if found.view is not None:
             parts.append(f"nearest of {found.views} vectors: {found.view}")
+        if found.sentence is not None:
+            shown = shorten(found.sentence, SHOWN_CHARACTERS, placeholder=" …")
+            parts.append(f"nearest sentence: {shown} {found.sentence_score:.2f}")
         # Common words come last.
         pairs = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
         named = ((one.query if one.query == one.document else f"{one.query} ~ {one.document}", one) for one in pairs)

@@ -39,7 +39,7 @@ class FusedOptions(HybridOptions):
         corpus: Where the texts of hits are; by default the corpus that was indexed.
     """
 
-    indexes: Sequence[Any]
+    indexes: Annotated[Sequence[Any], Reads(storage.indexes_of)]
     _: KW_ONLY
     corpus: Annotated[Any, Reads(given.passages)] = None
 

@@ -16,6 +16,7 @@ from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Named, Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import open_corpus, write_corpus
+from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.indexing.build import build_index
@@ -134,6 +135,9 @@ def _write_vectors(
             model.model.dimensions = made.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
     made.write(folder, **entries)
+    if corpus is not None and write_fields(folder / FIELDS, ((name, corpus.get(name).fields) for name in made.ids)):
+        files = storage.read_manifest(folder)["files"] | {FIELDS: storage.describe_file(folder / FIELDS)}
+        storage.add_to_manifest(folder, files=files)
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,12 @@ class Index(Searching):
         Raises:
             InputError: There is no such index, it is damaged, or another model made it.
         """
-        folder = Path(options.folder)
+        indexes = storage.indexes_of(options.folder)
+        if len(indexes) > 1:
+            place = os.fspath(options.folder)
+            msg = f"'{place}' holds {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or one: '{indexes[0]}'."
+            raise InputError(msg)
+        folder = Path(indexes[0])
         if not folder.is_dir():
             msg = f"'{folder}' is not a folder. Give an index that rk.Index.build wrote."
             raise InputError(msg)
@@ -330,7 +339,8 @@ class Index(Searching):
         does when it reloads.
 
         Returns:
-            The counts `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
+            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded`, `compacted`; `texts` and `segments` from
+            now on.
 
         Raises:
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.

@@ -16,7 +16,7 @@ from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.search.explain import described, explain
 from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
-from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, hit_count, open_texts, opened
+from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, facets, hit_count, open_texts, opened
 
 __all__ = [
     "DescribedHit",
@@ -30,6 +30,7 @@ __all__ = [
     "described",
     "describe_hits",
     "explain",
+    "facets",
     "gather",
     "hit_count",
     "open_reranker",

@@ -42,6 +42,7 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
         query: One query; prints readable hits.
         interactive: Read queries from a prompt, or line by line from a pipe.
         k: Hits per query; 1000 for many queries, 10 for readable hits.
+        filter: Only texts whose fields pass, such as "year >= 2020 and source = faq".
         tune: Find the weights that are best by these judgements (a BEIR folder: dev).
         tune_queries: The queries to tune on; by default those of the folder of judgements, or the queries.
         tune_metric: The metric to tune for, as ir-measures writes it; by default nDCG@10.
@@ -52,13 +53,14 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
         named_options: Options of some of the indexes, by the name of their indexer or of their folder.
     """
 
-    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads()]
+    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads(storage.indexes_of)]
     _: KW_ONLY
     queries: Annotated[Any, Reads(inputs.queries)] = None
     split: str | None = None
     query: str | None = None
     interactive: Annotated[bool, Flag(("--interactive", "-i"))] = False
     k: Annotated[int, Ge(1)] | None = None
+    filter: str | None = None
     tune: Annotated[Any, Flag(metavar="QRELS"), Reads(inputs.judgements)] = None
     tune_queries: Annotated[Any, Reads(inputs.queries)] = None
     tune_metric: str | None = None
@@ -96,6 +98,7 @@ def search(options: SearchOptions) -> None:
     \b
     rkit search dense --queries test.jsonl --output dense.trec
     rkit search dense bm25 --query "eigenvalues of a symmetric matrix"
+    rkit search dense bm25 --query "how to cancel" --filter "year >= 2020 and source = faq"
     rkit search dense bm25 --fusion linear --tune dev.tsv --tune-queries dev.jsonl --output weights.json
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
@@ -141,7 +144,7 @@ def search(options: SearchOptions) -> None:
         def answer(text: str, k: int) -> Sequence[DescribedHit]:
             # On a terminal the query is visible already.
             sys.stdout.write(f"{printable(text)}\n" if echoes else "")
-            hits = searching.hits(text, k, documents=documents, explain=why)
+            hits = searching.hits(text, k, filter=options.filter, documents=documents, explain=why)
             if options.as_json:
                 value = {"query": text, "hits": [hit.to_json() for hit in hits]}
                 sys.stdout.write(_json(value, indent=None if options.interactive else 2))
@@ -196,7 +199,8 @@ def search(options: SearchOptions) -> None:
     # 5. Many queries: a run, written batch by batch.
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
-    _write_run(options, find(searcher, queries, k, fusion, depth=options.depth, documents=documents), about)
+    found = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
+    _write_run(options, found, about)
 
 
 def _check(options: SearchOptions, places: Sequence[str]) -> None:
@@ -227,8 +231,8 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     check_effect({"split": options.split}, options.queries is not None, "queries")
     check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")
     check_effect({"output": options.output}, not options.interactive, "queries, query or tune")
-    kinds = {"by": options.by, "document_score": options.document_score}
-    check_effect(kinds, bool(given) or options.runs_alone, "queries, query or interactive")
+    searched = {"filter": options.filter, "by": options.by, "document_score": options.document_score}
+    check_effect(searched, bool(given) or options.runs_alone, "queries, query or interactive")
     check_effect({"tune": options.tune}, not options.shows_hits, "queries, or stands alone")
     tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
     check_effect(tuned_by, options.tune is not None, "tune")

@@ -135,6 +135,7 @@ class Searching:
         query: str,
         k: int | None = None,
         *,
+        filter: str | None = None,
         by: By | None = None,
         document_score: DocumentScore | None = None,
         explain: bool = True,
@@ -146,6 +147,7 @@ class Searching:
         query: Any = None,
         k: int | None = None,
         *,
+        filter: str | None = None,
         by: By | None = None,
         document_score: DocumentScore | None = None,
         split: str | None = None,
@@ -156,6 +158,7 @@ class Searching:
         query: Any = None,
         k: int | None = None,
         *,
+        filter: str | None = None,
         by: By | None = None,
         document_score: DocumentScore | None = None,
         split: str | None = None,
@@ -170,6 +173,7 @@ class Searching:
                 Vectors do too (`Vectors`, arrays, tensors); a single vector (dim,) gives hits.
                 None = all queries of the runs that are fused.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
+            filter: Only texts whose fields pass, such as "year >= 2020 and source = faq".
             by: Hits are documents ("document"), each with its passages ID#1, ID#2 ..., or single passages ("passage");
                 None = documents for a text, passages for many queries.
             document_score: A document's score is its best passage's ("best", the default), or the "sum" of its
@@ -185,14 +189,14 @@ class Searching:
         with notices.collected(strict=strict):
             if isinstance(query, str):
                 documents = kinds.scored("document")
-                return self.hits(query, hit_count(k, HITS_TO_READ), documents=documents, explain=explain)
+                return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, documents=documents, explain=explain)
             if given.are_vectors(query):
-                return self._by_vectors(query, k, kinds)
+                return self._by_vectors(query, k, filter, kinds)
             wanted = None if query is None else read_queries(given.queries(query), split)
             if wanted is not None:
                 check_queries(wanted)
-            count, documents = hit_count(k, HITS), kinds.scored("passage")
-            found = find(self.searcher, wanted, count, self.fusion, depth=self.depth, documents=documents)
+            count, scored = hit_count(k, HITS), kinds.scored("passage")
+            found = find(self.searcher, wanted, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
             return Run.found(found, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
@@ -266,7 +270,7 @@ class Searching:
             raise texts.unknown(identifier)
         return document
 
-    def _by_vectors(self, data: Any, k: int | None, kinds: DocumentOptions) -> Hits | Run:
+    def _by_vectors(self, data: Any, k: int | None, filter: str | None, kinds: DocumentOptions) -> Hits | Run:
         import torch
 
         from retrievalkit.indexing.vectors import Vectors
@@ -285,15 +289,24 @@ class Searching:
         count = hit_count(k, HITS_TO_READ if alone else HITS)
         documents = kinds.scored("document" if alone else "passage")
         if not alone:
-            runs = find(searcher, queries, count, self.fusion, depth=self.depth, documents=documents, ask=ask)
+            depth = self.depth
+            runs = find(searcher, queries, count, self.fusion, depth=depth, filter=filter, documents=documents, ask=ask)
             return Run.found(runs, self.name)
-        found = searcher.search(ask(queries), count, self.fusion, self.depth, documents=documents)
+        found = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, queries[0], found.of(0), False)
 
-    def hits(self, text: str, k: int, *, documents: DocumentScore | None = None, explain: bool = True) -> Hits:
+    def hits(
+        self,
+        text: str,
+        k: int,
+        *,
+        filter: str | None = None,
+        documents: DocumentScore | None = None,
+        explain: bool = True,
+    ) -> Hits:
         """The hits of a text, with their texts and, unless `explain` is False, the reasons for their scores."""
         asked, (searcher, texts) = _query(text), self._opened_texts()
-        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, documents=documents)
+        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, asked, found.of(0), explain)
 
     def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, found: Found, why: bool) -> Hits:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from retrievalkit.contracts import Candidates, declarations
+from retrievalkit.contracts import Allowed, Candidates, declarations
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.passage_parts import PART, DocumentScore, by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
+from retrievalkit.indexing.filter import allowed_texts
 from retrievalkit.indexing.open_indexes import (
     OpenIndex,
     OpenRun,
@@ -39,6 +40,8 @@ BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
+_FILTERS = 8
+"""So many filters are kept evaluated."""
 PASSAGES = 10
 """Passages that are searched for each document, and the factor by which this grows until there are enough documents."""
 
@@ -105,11 +108,10 @@ class Searcher:
         self.sources = sources
         self.encoders = encoders
         self.note = note
-        # Labels of indexes whose scores have no parts to report.
-        self.without_reasons: set[str] = set()
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
+        self._filtered: dict[tuple[str, str], Allowed] = {}
         # Whether a search found passages ID#N: the next search for documents looks deep at once.
         self._in_parts = False
         known = [index for index in self.indexes if "corpus" in index.manifest]
@@ -185,7 +187,7 @@ class Searcher:
         k: int,
         fusion: Fusion | None,
         depth: int | None = None,
-        *,
+        filter: str | None = None,
         documents: DocumentScore | None = None,
     ) -> Findings:
         """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more).
@@ -193,14 +195,20 @@ class Searcher:
         The hits are documents if their score is chosen, else passages.
         """
         if documents is not None:
-            return self._documents(queries, k, fusion, depth, documents)
+            return self._documents(queries, k, fusion, depth, filter, documents)
         if fusion is None:
-            return Findings(self.sources[0].rankings(queries, k))
-        candidates = self.candidates(queries, k, fusion, depth)
+            return Findings(self.sources[0].rankings(queries, k, *self.allowed(filter)))
+        candidates = self.candidates(queries, k, fusion, depth, filter)
         return Findings([fusion(hits, k) for hits in candidates], candidates)
 
     def _documents(
-        self, queries: QueryBatch, k: int, fusion: Fusion | None, depth: int | None, score: DocumentScore
+        self,
+        queries: QueryBatch,
+        k: int,
+        fusion: Fusion | None,
+        depth: int | None,
+        filter: str | None,
+        score: DocumentScore,
     ) -> Findings:
         """Search for passages: a query deeper and deeper, until it has k documents, or there are no more passages."""
         deep = max(PASSAGES * k, FUSION_DEPTH if score == "sum" else 0)
@@ -208,7 +216,7 @@ class Searcher:
         waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
         while waiting:
             rows, batch, wanted = waiting.pop()
-            found, lacking = self.search(batch, wanted, fusion, depth), list[int]()
+            found, lacking = self.search(batch, wanted, fusion, depth, filter), list[int]()
             self._in_parts |= any(PART.fullmatch(passage) for ids, _ in found.rankings for passage in ids)
             # The ranks of passages are those among all passages, of a single source too.
             candidates = found.candidates or [
@@ -232,15 +240,55 @@ class Searcher:
         ordered = [answers[row] for row in range(len(queries))]
         return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])
 
-    def candidates(self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None) -> list[Candidates]:
+    def candidates(
+        self,
+        queries: QueryBatch,
+        k: int,
+        fusion: Fusion,
+        depth: int | None = None,
+        filter: str | None = None,
+    ) -> list[Candidates]:
         """For each query the hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth
-        rankings = [source.rankings(queries, depth) for source in self.sources]
+        pairs = zip(self.sources, self.allowed(filter), strict=True)
+        rankings = [source.rankings(queries, depth, allowed) for source, allowed in pairs]
         candidates = [gather([ranking[row] for ranking in rankings], query.id) for row, query in enumerate(queries)]
         if fusion.looks_at_scores and fusion.missing in (None, "computed"):
             for number in range(len(self.sources)):
                 self._fill_in(number, queries, candidates, fusion.missing)
         return candidates
+
+    def allowed(self, filter: str | None) -> list[Allowed | None]:
+        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus.
+
+        Raises:
+            InputError: The filter is wrong, or an index has no fields.
+        """
+        if not filter:
+            return [None] * len(self.sources)
+        with_fields = [index for index in self.indexes if index.fields is not None]
+        found: list[Allowed | None] = []
+        for source in self.sources:
+            corpus = source.manifest.get("corpus", {}).get("fingerprint") if isinstance(source, OpenIndex) else None
+            same = [one for one in with_fields if corpus in (None, one.manifest.get("corpus", {}).get("fingerprint"))]
+            index = source if source in with_fields else next(iter(same), None)
+            if index is None:
+                msg = f"'{source.label}' has no fields to filter by: its passages had none when they were indexed. "
+                msg += "Index passages with metadata, or leave the filter out."
+                raise InputError(msg)
+            found.append(self._passing(index, filter))
+        return found
+
+    def _passing(self, index: OpenIndex, filter: str) -> Allowed:
+        """The texts of an index that pass; those of the last filters are kept."""
+        key = index.label, filter
+        if (kept := self._filtered.pop(key, None)) is None:
+            assert index.fields is not None
+            kept = allowed_texts(index.fields, filter)
+        self._filtered[key] = kept
+        for old in list(self._filtered)[:-_FILTERS]:
+            self._filtered.pop(old, None)
+        return kept
 
     def _fill_in(
         self, number: int, queries: QueryBatch, candidates: Sequence[Candidates], missing: Missing | None
@@ -312,6 +360,7 @@ def find(
     fusion: Fusion | None,
     *,
     depth: int | None = None,
+    filter: str | None = None,
     documents: DocumentScore | None = None,
     ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
@@ -323,7 +372,7 @@ def find(
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
     for batch in batches(wanted, k if documents is None else PASSAGES * k, depth):
-        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, documents=documents)
+        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, filter, documents)
         for query, hits in zip(batch, found.rankings, strict=True):
             yield query.id, as_hits(*hits)
     searcher.note_short_runs(depth)
@@ -352,6 +401,12 @@ def hit_count(k: Any, default: int) -> int:
         msg = f"k is {k!r}, and must be a whole number of hits, at least 1."
         raise OptionError(msg)
     return int(k)
+
+
+def facets(searcher: Searcher, most: int = 20) -> dict[str, list[tuple[Any, int]]]:
+    """The values of fields that have 2 to `most`, with their numbers of texts, the most frequent first."""
+    tables = (index.fields for index in searcher.indexes if index.fields is not None)
+    return next((table.facets(most) for table in tables), {})
 
 
 def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None:

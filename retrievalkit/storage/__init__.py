@@ -28,6 +28,7 @@ from retrievalkit.storage.manifest import (
     Folder,
     add_to_manifest,
     describe_input,
+    indexes_of,
     kind_of,
     read_manifest,
     recorded_fingerprint,
@@ -57,8 +58,8 @@ __all__ = [
     "absolute", "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file",
     "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input",
     "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named",
-    "held", "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named",
-    "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
+    "held", "indexes_of", "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local",
+    "named", "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
     "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
     "write_file", "write_folder", "write_json", "write_manifest",
 ]  # fmt: skip

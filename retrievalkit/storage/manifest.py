@@ -117,6 +117,24 @@ def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
     return recorded if isinstance(recorded, str) else None
 
 
+def indexes_of(places: Any) -> tuple[Any, ...]:
+    """Places of indexes; a collection, which follows a folder (`rkit sync`), stands for the indexes in it.
+
+    Raises:
+        ArtifactError: A collection has no index yet.
+    """
+    found: list[Any] = []
+    for place in [places] if isinstance(places, str | os.PathLike) else places:
+        names = None
+        if isinstance(place, str | os.PathLike) and kind_of(folder := Path(place)) == "collection":
+            names = read_manifest(folder, "collection").get("indexes")
+        if names == []:
+            msg = f"'{place}' has no index yet: its first sync did not end. Run it again: rkit sync FOLDER {place}"
+            raise ArtifactError(msg)
+        found += [place] if names is None else [os.path.join(place, name) for name in names]
+    return tuple(found)
+
+
 def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
     """An entry for a manifest's `inputs`: where the input was, and what it was."""
     return {"path": str(absolute(path)), "fingerprint": fingerprint}

@@ -135,8 +135,15 @@ class Index(Manifest):
     corpus: Source = _MISSING
     segments: Annotated[list[Segment], Field(min_length=1)] = _MISSING
     change: Count = _MISSING
+    fields: InnerName = _MISSING
     superseded: list[PlainName] = _MISSING
 
 
-KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index}
+class Collection(Manifest):
+    """The manifest of `rkit sync`, and of a folder that `rkit convert` writes, which has no indexes."""
+
+    indexes: list[PlainName] = _MISSING
+
+
+KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index, "collection": Collection}
 """Of the other kinds no more is read than any manifest has."""

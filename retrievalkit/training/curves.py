@@ -15,6 +15,7 @@ from retrievalkit.reporting.chart import line_chart
 from retrievalkit.reporting.page import render, write_page
 from retrievalkit.storage import CURVES
 from retrievalkit.training.checkpoints import LOG, PACE
+from retrievalkit.training.selection import NDCG, RR
 
 Points = list[tuple[float, float]]
 # Logged beside the loss, and no terms of it.
@@ -50,14 +51,15 @@ def write_curves(folder: Path) -> None:
         shown[title] = {name: series[name]} if name in series else {}
     rows = []
     for name, points in (losses | dev).items():
-        step, lowest = min(points, key=lambda point: point[1])
-        rows.append([name, points[0][1], lowest, step, points[-1][1]])
+        best = max if name in (f"dev_{NDCG}", f"dev_{RR}") else min
+        step, value = best(points, key=lambda point: point[1])
+        rows.append([name, points[0][1], value, step, points[-1][1]])
     _write(
         folder / CURVES,
         title="Training",
         subtitle="Curves over the optimiser steps",
         charts=[(title, lines, title.lower()) for title, lines in shown.items() if lines],
-        columns=["measure", "first", "lowest", "at step", "last"],
+        columns=["measure", "first", "best", "at step", "last"],
         rows=rows,
         links=[(_PAGE.as_posix(), "Texts per second and memory")] if pace else [],
     )

@@ -6,11 +6,11 @@ another, or equal each other, are noted: a training with them is an hour spent o
 
 from __future__ import annotations
 
-import copy
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,7 @@ def dry_run(
             retriever.tower("document").eval()  # dropout makes equal vectors differ
             _note_alike(represent(step.documents, "document"), described["pooler"]["name"])
         if dev is not None:
-            few = copy.copy(dev)
-            few.examples = dev.examples[:_EXAMPLES]
+            few = replace(dev, examples=dev.examples[:_EXAMPLES], pool_size=0, corpus=None)
             parts = {"encoder": retriever.tower("query"), "pooler": pooler, "loss": loss}
             with _blamed(described, when="when dev questions are judged", **parts):
                 few.measure(retriever, loss, 0, precision)

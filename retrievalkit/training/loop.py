@@ -41,6 +41,8 @@ Key = tuple[int, int]
 Backward = Callable[[Tensor], None]
 Log = Callable[[dict[str, float]], None]
 
+# Measurements of the dev questions in a training by nDCG@10, which take as long as many steps.
+_JUDGED = 5
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -75,7 +77,10 @@ class Training:
         sharded: The processes divide the weights of the module among them.
         module: Everything that is trained, on the device that trains it.
         samples: What an epoch consists of; available once `open` was called.
+        options: Its options, complete.
         dev: The dev questions by which the best state is selected, or None to keep the last.
+        measured_before: The dev questions are measured before training too, and within epochs if these are long.
+        held_out: The dev questions are examples that were held out.
         described: Everything the user chose, for the manifest.
         inputs: Fingerprints of model and data, for the manifest.
         entries: More entries of the manifest.
@@ -88,8 +93,11 @@ class Training:
     work: ClassVar[str | None] = None
     sharded: bool = False
     module: Any
+    options: LoopOptions
     samples: Samples
     dev: object = None
+    measured_before: bool = False
+    held_out: bool = False
     described: Mapping[str, Any]
     inputs: Mapping[str, Any]
     entries: Mapping[str, Any] = {}
@@ -128,9 +136,12 @@ class Training:
         """
         raise NotImplementedError
 
-    def measure(self, epoch: int) -> tuple[str, float]:
-        """The dev measure after an epoch and its value; lower is better. Called only if `dev` is given."""
+    def measure(self, epoch: int) -> selection.Values:
+        """The values of the dev questions in an epoch. Called only if `dev` is given."""
         raise NotImplementedError
+
+    def measured(self, share: float, value: float) -> None:
+        """Called in the main process when the state after a share of the steps was measured and may be resumed."""
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
         """Called in all processes when an epoch is done and another step follows, before the state is saved."""
@@ -205,6 +216,7 @@ class Loop:
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0
+        self.shown: dict[str, float] = {}
 
     def run(self) -> int:
         """Train to the end, and return the number of steps."""
@@ -218,6 +230,8 @@ class Loop:
             if main:
                 say(f"resuming after step {self.done:,} of {self.total:,}", err=True)
         try:
+            if training.measured_before and main and not self.done:
+                selection.judge(training, self.folder, 0, self.log)
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
                 # A loader draws a random number, which a state in the middle of its epoch has behind it.
@@ -231,14 +245,17 @@ class Loop:
                     ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
                         training.end_epoch(epoch + 1, self.folder, self.log)
-                    if training.dev is not None and main and (ends_epoch or ends):
-                        selection.judge(training, self.folder, epoch, self.log)
+                    figure = None
+                    if training.dev is not None and main and (ends or self.judges()):
+                        figure = selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
                     if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
                         self.save()
                     if main:
                         self.bar.update(self.done)
+                    if figure is not None:
+                        training.measured(self.done / self.total, figure)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:
@@ -253,6 +270,12 @@ class Loop:
         if training.sharded:
             processes.make_whole(self.module)
         return self.total
+
+    def judges(self) -> bool:
+        """Whether the dev questions are measured after this step: at equal parts of the training, or after an epoch."""
+        if not self.training.measured_before:
+            return self.done % self.epoch_steps == 0
+        return self.done * _JUDGED // self.total > (self.done - 1) * _JUDGED // self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
         """Forward, backward and update of one step.
@@ -296,11 +319,12 @@ class Loop:
         self._append(self.folder / PACE, pace)
 
     def log(self, values: dict[str, float]) -> None:
-        """Log values, and show the loss and the dev measure."""
+        """Log values, and show the loss and the dev measures."""
         values = {**values, "epoch": self.done / self.epoch_steps}
         self._append(self.folder / LOG, values)
-        shown = [f"{name} {value:.4f}" for name, value in values.items() if name == "loss" or name.startswith("dev_")]
-        if shown and processes.is_main():
+        self.shown |= {name: one for name, one in values.items() if name == "loss" or name.startswith("dev_")}
+        if self.shown and processes.is_main():
+            shown = [f"{name} {value:.4f}" for name, value in self.shown.items()]
             self.bar.update(self.done, label=", ".join([self.training.title, *shown]))
 
     def _append(self, path: Path, values: dict[str, float]) -> None:

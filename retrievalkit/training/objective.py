@@ -22,6 +22,9 @@ from retrievalkit.models.retriever import Retriever
 
 Terms = list[tuple[str, "Terms"]]
 
+COSINE_TEMPERATURE = 0.05
+"""Cosines differ by at most 2, too little for a softmax of the differences themselves."""
+
 
 class Objective(nn.Module):
     """A retriever, and a loss that may have parameters of its own."""
@@ -61,14 +64,19 @@ class LossSum(Loss):
         return LossValue(sum(value.total for value in values[1:]) + values[0].total, terms)
 
 
-def create_loss(name: str, options: Mapping[str, Any]) -> Loss:
+def create_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> Loss:
     """The loss of that name, made of the one in parentheses, or the sum of the losses joined by plus signs.
+
+    Args:
+        name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
+        options: As for `options_by_loss`.
+        cosine: Whether scores are cosines (`Pooler.cosine`).
 
     Raises:
         UnknownNameError: There is no loss of that name.
         OptionError: An unknown option, an option of a loss that is not named, or parentheses at the wrong place.
     """
-    own = options_by_loss(name, options)
+    own = options_by_loss(name, options, cosine=cosine)
 
     def create(terms: Terms) -> Loss:
         losses: dict[str, Loss] = {}
@@ -79,9 +87,10 @@ def create_loss(name: str, options: Mapping[str, Any]) -> Loss:
     return create(_parse(name))
 
 
-def describe_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def describe_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> dict[str, Any]:
     """The registry's description of the loss; of a sum, of each loss by name."""
-    described = {part: registry.describe("loss", part, own) for part, own in options_by_loss(name, options).items()}
+    own = options_by_loss(name, options, cosine=cosine)
+    described = {part: registry.describe("loss", part, own) for part, own in own.items()}
     if len(described) == 1:
         return next(iter(described.values()))
     return {"name": "".join(name.split())} | {
@@ -89,13 +98,20 @@ def describe_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> dict[str, dict[str, Any]]:
     """Each loss of a sum, and each that is made of another, with its own options; a single loss gets all of them.
 
     Args:
         name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
         options: Of one loss {"temperature": 1}, of several {"contrastive": {"temperature": 1}}.
+        cosine: Whether scores are cosines, which decides temperatures that are not set.
     """
+
+    def complete(part: str, own: Mapping[str, Any]) -> dict[str, Any]:
+        temperature = registry.options(registry.get("loss", part)).get("temperature")
+        if temperature is None or temperature.default is not None or own.get("temperature") is not None:
+            return dict(own)
+        return {**own, "temperature": COSINE_TEMPERATURE if cosine else 1.0}
 
     def names_of(terms: Terms) -> list[str]:
         return [one for part, inner in terms for one in (part, *names_of(inner))]
@@ -105,7 +121,7 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
         msg = f"--loss {name} names '{repeated[0]}' twice. Name each loss once, and weigh it by its own options."
         raise OptionError(msg)
     if len(names) == 1:
-        return {names[0]: dict(options)}
+        return {names[0]: complete(names[0], options)}
     for key, value in options.items():
         if key not in names or not isinstance(value, Mapping):
             owners = [part for part in names if key in registry.options(registry.get("loss", part))]
@@ -117,7 +133,7 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
                 f"--set loss.{setting}=VALUE."
             )
             raise OptionError(msg)
-    return {part: dict(options.get(part, {})) for part in names}
+    return {part: complete(part, options.get(part, {})) for part in names}
 
 
 def _parse(text: str) -> Terms:

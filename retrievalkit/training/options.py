@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Le
 
@@ -18,6 +18,9 @@ from retrievalkit.errors import InputError
 Count = Annotated[int, Ge(1)]
 Amount = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
+
+# Examples below which a batch is small, and the steps that a training has at least, if 10 epochs have as many.
+_FEW, _STEPS = 1_000, 100
 
 LARGEST_SEED = 2**32 - 1
 """NumPy takes no larger one."""
@@ -82,11 +85,14 @@ class ExampleOptions(LoopOptions):
         false_negatives: "mask" other known positives and passages with the text of a known positive, or "keep" them
             as negatives, as the papers' own code does.
         batch_tokens: Maximum number of tokens computed at once, padding included; None = chosen by device.
+        held_out: Share of the examples that are held out to measure what training changes and to select the best
+            state, 50 to 500 questions, unless dev examples are given or there are fewer than 100; 0 = none.
     """
 
     heading: ClassVar = "Examples"
 
     limit: Count | None = None
+    held_out: Share = 0.1
     negatives: Annotated[int, Ge(0)] = 1
     negative_pool: Count | None = None
     positive: Literal["first", "random"] = "first"
@@ -99,18 +105,26 @@ class TrainingOptions(ExampleOptions):
     """How a retriever is trained.
 
     Args:
+        epochs: Passes over the data; None = as many as have 100 steps, from 2 to 10.
+        batch_size: Queries per step, over all processes; None = 32, or 16 with fewer than 1,000 examples.
+        learning_rate: Peak learning rate, with linear warm-up and linear decay; None = 4e-5.
+        warmup_ratio: Fraction of the steps spent warming up; None = 0.05.
         micro_batch_size: Texts encoded at once, with gradient caching: memory stays bounded, the gradient stays that of
             the whole batch. None = no caching.
         max_gradient_norm: Global norm to which gradients are clipped. The gradient is that of the whole batch: papers
             that average over R processes clip, in effect, at R times their figure.
         sampling: How negatives are drawn: "random", or by Tevatron's sliding "window".
-        rank_from: First epoch, counted from 0, after which dev questions are judged by the average rank of the gold
-            passage instead of the loss.
+        rank_from: Select the best state by DPR's rule: by the loss on the dev questions, and from this epoch on,
+            counted from 0, by the average rank of the gold passage. None = by nDCG@10.
         batch_tokens: Maximum number of tokens encoded at once without a micro batch size; None = chosen by device.
     """
 
+    epochs: Annotated[float, Ge(0), Le(1_000_000)] | None = None  # type: ignore[assignment]
+    batch_size: Count | None = None  # type: ignore[assignment]
+    learning_rate: Amount | None = None  # type: ignore[assignment]
+    warmup_ratio: Share | None = None  # type: ignore[assignment]
     sampling: Literal["random", "window"] = "random"
-    rank_from: Annotated[int, Ge(0)] = 30
+    rank_from: Annotated[int, Ge(0)] | None = None
 
     def __post_init__(self) -> None:
         if self.micro_batch_size is not None and self.batch_tokens is not None:
@@ -119,6 +133,18 @@ class TrainingOptions(ExampleOptions):
         if self.batch_size == 1 and self.negatives == 0:
             msg = "batch_size 1 with negatives 0 leaves nothing to contrast a positive with. Raise one of them."
             raise InputError(msg)
+
+    def suited(self, examples: int) -> Self:
+        """These options, with a schedule for so many examples in place of what is None."""
+        batch_size = self.batch_size or (16 if examples < _FEW else 32)
+        epochs = min(10, max(2, math.ceil(_STEPS / max(1, examples // batch_size))))
+        chosen: dict[str, Any] = {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": 4e-5,
+            "warmup_ratio": 0.05,
+        }
+        return dataclasses.replace(self, **{name: one for name, one in chosen.items() if getattr(self, name) is None})
 
 
 @dataclass(kw_only=True, frozen=True)

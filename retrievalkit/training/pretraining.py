@@ -32,6 +32,7 @@ from retrievalkit.training import processes
 from retrievalkit.training.loop import Backward, Key, Training
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
 from retrievalkit.training.pretrain import PretrainOptions
+from retrievalkit.training.selection import Values
 from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
 
@@ -109,6 +110,7 @@ class Pretraining(Training):
     kind, command, title = "model", "pretrain", "pre-training"
     work = TOKENS
     module: Pretrainer
+    options: PretrainOptions
     samples: CorpusSamples
     dev: HeldOut | None = None
 
@@ -235,10 +237,10 @@ class Pretraining(Training):
 
         return loss
 
-    def measure(self, epoch: int) -> tuple[str, float]:  # noqa: ARG002 - the same in every epoch
+    def measure(self, epoch: int) -> Values:  # noqa: ARG002 - the same in every epoch
         """The loss of the held-out documents."""
         assert self.dev is not None
-        return "loss", self.dev.loss(self.loss_at(Progress(0, 0.0, 1)), self.device)
+        return {"loss": [self.dev.loss(self.loss_at(Progress(0, 0.0, 1)), self.device)]}
 
     def card(self, manifest: Manifest) -> str:
         """The card of a pre-trained model."""

@@ -71,6 +71,7 @@ def refresh_options(options: TrainOptions) -> RefreshOptions | None:
         given[name.strip()] = value.strip()
     refresh = RefreshOptions(**registry.check_options("refresh", RefreshOptions, given))
     problem = ""
+    assert options.epochs is not None
     if not 1 <= refresh.every < options.epochs:
         problem = f"refresh.every is {refresh.every}, and has to be from 1 to less than the {options.epochs:g} epochs"
     elif options.negatives == 0:

@@ -10,12 +10,14 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from retrievalkit import storage
 from retrievalkit.contracts import LossValue, Progress
@@ -31,11 +33,10 @@ from retrievalkit.training import processes
 from retrievalkit.training.examples import ExampleData, chosen
 from retrievalkit.training.loop import Backward, Key, Training
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
-from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler
+from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, hold_out, limited
+from retrievalkit.training.selection import LISTED, MOST_MEASURED, Values, note_few, rank_metrics, report_held_out
 from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train_reranker import TrainRerankerOptions
-
-_NEGATIVES_RANKED = 30
 
 
 def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
@@ -82,34 +83,37 @@ class Lists:
 
 @dataclass
 class DevLists:
-    """Held-out questions, each with its gold passage and up to 30 hard negatives to rank it against.
+    """Dev questions, each with its first known positives and hard negatives, which are ranked.
 
     Attributes:
-        examples: The questions; the first positive is the gold passage.
+        examples: The questions.
         passage: Id -> passage.
     """
 
     examples: Sequence[Example]
     passage: Callable[[str], Passage]
 
-    def average_rank(self, model: CrossEncoder, precision: Precision, at_once: int = 64) -> float:
-        """The mean rank (from 0) of the gold passage in its list; a negative with an equal score ranks before it."""
-        total = 0
+    def measure(self, model: CrossEncoder, precision: Precision, at_once: int = 64) -> Values:
+        """nDCG@10 and RR@10 of each question; a negative with the score of a positive ranks before it."""
+        values: dict[str, list[float]] = {}
         for start in range(0, len(self.examples), at_once):
             rows = self.examples[start : start + at_once]
             lists = []
             for row in rows:
                 negatives = [identifier for identifier in row.negatives if identifier not in row.positives]
-                lists.append([row.positives[0], *negatives[:_NEGATIVES_RANKED]])
+                lists.append([*negatives[:LISTED], *row.positives[:LISTED]])
             passages = [self.passage(identifier) for own in lists for identifier in own]
             queries = [row.query for row, own in zip(rows, lists, strict=True) for _ in own]
             pairs = model.tokenize(queries, [(passage.title, passage.text) for passage in passages])
-            scores = model.score(pairs, precision=precision)
-            first = 0
-            for own in lists:
-                total += int((scores[first + 1 : first + len(own)] >= scores[first]).sum())
-                first += len(own)
-        return total / len(self.examples)
+            scored = torch.from_numpy(model.score(pairs, precision=precision))
+            scores = torch.split(scored, [len(own) for own in lists])
+            relevant = [
+                torch.tensor([one in row.positives for one in own]) for row, own in zip(rows, lists, strict=True)
+            ]
+            padded = pad_sequence(list(scores), batch_first=True, padding_value=-torch.inf)
+            for name, found in rank_metrics(padded, pad_sequence(relevant, batch_first=True)).items():
+                values.setdefault(name, []).extend(found)
+        return values
 
 
 class RerankerTraining(Training):
@@ -121,6 +125,7 @@ class RerankerTraining(Training):
 
     kind, command = KIND, "rerank train"
     module: CrossEncoder
+    options: TrainRerankerOptions
     samples: ExampleSampler
     dev: DevLists | None = None
 
@@ -129,9 +134,16 @@ class RerankerTraining(Training):
         data = ExampleData.read(options.examples, options.corpus, options.dev)
         rows, dropped = _with_negatives(data.train)
         if data.dev is not None:
-            self.dev = DevLists(_with_negatives(data.dev)[0], data.passage)
+            dev = limited(_with_negatives(data.dev)[0], MOST_MEASURED, options.seed)
+        else:
+            rows, dev = hold_out(rows, options)
+            self.held_out = bool(dev)
+        if dev:
+            self.dev, self.measured_before = DevLists(dev, data.passage), True
         self.samples = ExampleSampler.of(rows, options)
         self.counts = {"examples": len(self.samples), "without_negatives": dropped}
+        if self.held_out:
+            self.counts["held_out"] = len(dev)
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, data.train.rows, mask_false_negatives=mask)
         transformers.set_seed(options.seed)
@@ -148,10 +160,16 @@ class RerankerTraining(Training):
 
     def dry_run(self) -> None:
         """Take the loss of an example once, so that what cannot be trained fails before anything is written."""
+        note_few(self)
         part = self._part([self.samples.draw(0, 0)]).to(self.module.device)
         self.module.eval()
         with torch.no_grad():
             self.loss(part)
+
+    def open(self, folder: Path) -> None:
+        """Print what is held out."""
+        del folder
+        report_held_out(self)
 
     def collate(self, keys: Sequence[Key]) -> Parts:
         """The lists of this process."""
@@ -196,10 +214,10 @@ class RerankerTraining(Training):
         scores = torch.empty_like(computed).index_copy(0, rows, computed)  # (pairs,)
         return LossValue(LOSSES[self.options.loss](scores, lists.candidates) / max(1, part.size))
 
-    def measure(self, epoch: int) -> tuple[str, float]:  # noqa: ARG002 - the same in every epoch
-        """The average rank of the gold passage."""
+    def measure(self, epoch: int) -> Values:  # noqa: ARG002 - the same in every epoch
+        """nDCG@10 and RR@10 of the dev questions, whose lists are re-ranked."""
         assert self.dev is not None
-        return "average_rank", self.dev.average_rank(self.module, "fp32")
+        return self.dev.measure(self.module, "fp32")
 
     def card(self, manifest: Manifest) -> str:
         """The card of a re-ranker."""

@@ -21,20 +21,24 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.models.batches import token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
 from retrievalkit.models.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from retrievalkit.training import processes
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import say
+from retrievalkit.training import processes, selection
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, Training
-from retrievalkit.training.objective import Objective, create_loss, describe_loss
+from retrievalkit.training.objective import Objective, create_loss, describe_loss, options_by_loss
 from retrievalkit.training.refresh import NegativeRefresh, refresh_options
-from retrievalkit.training.sampling import ExampleSampler, StepAssembler, limited
-from retrievalkit.training.selection import DevSet
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
+from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
 from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
+_SMALL_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -78,24 +82,33 @@ class RetrieverTraining(Training):
 
     kind, command = "checkpoint", "train"
     module: Objective
+    options: TrainOptions
     samples: ExampleSampler
     dev: DevSet | None = None
     refresh: NegativeRefresh | None = None
 
     def __init__(self, options: TrainOptions) -> None:
-        self.options = options
-        refresh = refresh_options(options)
         self.data = data = ExampleData.read(options.examples, options.corpus, options.dev)
+        self.sharded = options.sharding == "full"
+        rows, dev = data.train.rows, data.dev.rows if data.dev is not None else ()
+        if data.dev is None and not self.sharded:
+            rows, dev = hold_out(rows, options)
+            self.held_out = bool(dev)
+        self.samples = ExampleSampler.of(rows, options, sampling=options.sampling)
+        self.counts = {"examples": len(self.samples), **({"held_out": len(dev)} if self.held_out else {})}
+        self.options = options = options.suited(len(self.samples))
+        refresh = refresh_options(options)
         if refresh is not None and data.corpus is None:
             msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
             raise InputError(msg)
         self.retriever = initialize(options)
         loss = options.loss or self.retriever.pooler.default_loss
         transformers.set_seed(options.seed)
-        self.module = Objective(self.retriever, create_loss(loss, options.loss_options))
+        cosine = self.retriever.pooler.cosine
+        self.module = Objective(self.retriever, create_loss(loss, options.loss_options, cosine=cosine))
         self.described = {
             **self.retriever.description,
-            "loss": describe_loss(loss, options.loss_options),
+            "loss": describe_loss(loss, options.loss_options, cosine=cosine),
             "training": options.training(),
             **({} if refresh is None else {"refresh": refresh.as_dict()}),
             **({} if options.sharding == "none" else {"sharding": options.sharding}),
@@ -104,16 +117,23 @@ class RetrieverTraining(Training):
         device = default_device()
         self.precision = resolve_precision(options.precision, device)
         self.batch_tokens = options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
-        self.sharded = options.sharding == "full"
-        self.samples = ExampleSampler.of(data.train.rows, options, sampling=options.sampling)
-        self.counts = {"examples": len(self.samples)}
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
-        if data.dev is not None:
-            sizes = {"batch_size": options.batch_size, "rank_from": options.rank_from}
-            self.dev = DevSet(data.dev.rows, data.passage, mask_false_negatives=mask, **sizes)
+        if dev:
+            assert options.batch_size is not None
+            self.measured_before = options.rank_from is None
+            self.dev = DevSet(
+                examples=limited(dev, MOST_MEASURED, options.seed) if self.measured_before else dev,
+                passage=data.passage,
+                batch_size=options.batch_size,
+                rank_from=options.rank_from,
+                mask_false_negatives=mask,
+                corpus=data.corpus,
+                seed=options.seed,
+            )
         if refresh is not None and data.corpus is not None:
-            known = limited(against_corpus(data.train, data.corpus).rows, options.limit, options.seed)
+            known = against_corpus(data.train, data.corpus).rows
+            known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
             self.refresh = NegativeRefresh(self.samples, known, data.corpus, refresh, options.precision, self.retriever)
 
     def dry_run(self) -> None:
@@ -143,9 +163,39 @@ class RetrieverTraining(Training):
             self.refresh.check()
         if loss.needs_teacher:
             check_teacher(self.data.train, negatives=self.options.negatives)
+        self._note_settings()
         self.module.to(default_device())
         texts = self.assembler.assemble(first_draws(self.samples))
         dry_run(self.module, texts, self.described, precision=self.precision, dev=self.dev)
+
+    def open(self, folder: Path) -> None:
+        """Print what is trained on, and for how long."""
+        del folder
+        options = self.options
+        selection.report_held_out(self)
+        if processes.is_main():
+            examples = counted(len(self.samples), "examples")
+            rate = f"learning rate {options.learning_rate:g}, warm-up {options.warmup_ratio:g}"
+            say(f"{examples}: epochs {options.epochs:g}, batch size {options.batch_size}, {rate}", err=True)
+
+    def _note_settings(self) -> None:
+        """Note settings that are known to fail."""
+        options, pooler = self.options, self.retriever.pooler
+        selection.note_few(self)
+        size = options.batch_size
+        assert size is not None
+        if size < _SMALL_BATCH and not any(draw.negatives for draw in first_draws(self.samples)):
+            notices.note(
+                f"Without hard negatives, a batch of {size} contrasts each positive with "
+                f"{counted(size - 1, 'passages')}. Raise --batch-size (--micro-batch-size bounds memory), or mine "
+                "negatives: rkit mine-negatives"
+            )
+        losses = options_by_loss(options.loss or pooler.default_loss, options.loss_options, cosine=pooler.cosine)
+        if pooler.cosine and any(own.get("temperature") == 1 for own in losses.values()):
+            notices.note(
+                "The temperature is 1, and scores are cosines, from whose small differences little is learnt then. "
+                "Leave loss.temperature out: it is 0.05 for cosines."
+            )
 
     def shard(self) -> None:
         """Divide the weights of retriever and loss."""
@@ -201,8 +251,8 @@ class RetrieverTraining(Training):
                 parameter.grad /= processes.count()
         return {**value.terms, "loss": value.total}
 
-    def measure(self, epoch: int) -> tuple[str, float]:
-        """The loss on the dev questions, or the average rank of the gold passage."""
+    def measure(self, epoch: int) -> Values:
+        """nDCG@10 and RR@10 of the dev questions, or the measure of DPR's rule."""
         assert self.dev is not None
         return self.dev.measure(self.retriever, self.module.loss, epoch, self.precision)
 

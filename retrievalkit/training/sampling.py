@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 
 Text = tuple[str, str]
+
+FEWEST_TO_HOLD_OUT = 100
+"""Examples below which none are held out."""
+HELD_OUT = (50, 500)
+"""The fewest and the most questions that are held out."""
 _REMEMBERED = 1 << 16
 
 
@@ -215,6 +220,29 @@ class Known:
 
 def _digest(text: Text) -> bytes:
     return hashlib.blake2b("\0".join(text).encode(), digest_size=16).digest()
+
+
+def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence[Example], Sequence[Example]]:
+    """The rows to train on, and those of the questions that are held out, drawn with the seed; none if rows are few."""
+    total = min(len(rows), options.limit or len(rows))
+    if not options.held_out or total < FEWEST_TO_HOLD_OUT:
+        return rows, ()
+    hashes = hashes_of(rows)
+    order = np.argsort(hashes, kind="stable")
+    held: set[int] = set()
+    questions, (least, most) = 0, HELD_OUT
+    for position in random.Random(f"held out {options.seed}").sample(range(len(rows)), min(len(rows), 20 * most)):
+        enough = questions >= least and len(held) >= round(options.held_out * total)
+        if enough or questions == most or len(held) >= total // 2:
+            break
+        if position in held:
+            continue
+        # All rows of a question: a hash alone may be that of another one.
+        first, last = (hashes[order].searchsorted(hashes[position], side=side) for side in ("left", "right"))
+        query = rows[position].query
+        held.update(one for one in order[first:last].tolist() if rows[one].query == query)
+        questions += 1
+    return chosen(rows, [one for one in range(len(rows)) if one not in held]), chosen(rows, sorted(held))
 
 
 def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:

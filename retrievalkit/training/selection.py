@@ -1,57 +1,148 @@
-"""Selection of the best state of a training, by DPR's rule on held-out questions.
+"""Selection of the best state of a training on dev questions, and how much better it is than the untrained one.
 
-In early epochs the loss on the dev questions is compared; from a given epoch on, the average rank of the gold passage
-among all dev passages, which is closer to search but costs more. The best value is reset at the switch, since the two
-are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
+By default states are compared by nDCG@10 over a pool of passages: before training, after each epoch, and several times
+within long ones. The untrained state competes, so a training that only harms returns it.
+
+DPR's rule is another: in early epochs the loss on the dev questions is compared; from a given epoch on, the average
+rank of the gold passage among all dev passages. The best value is reset at the switch, since the two are not comparable
+(Karpukhin et al. 2020; the released code of MLR omits the reset).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from retrievalkit import storage
 from retrievalkit.contracts import SIDES, Loss, Progress, Representation, Text
-from retrievalkit.data.corpus import Passage
+from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, unscored
+from retrievalkit.evaluation.significance import randomisation_test
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import save_weights
 from retrievalkit.models.retriever import Retriever
+from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import say
 from retrievalkit.scoring import scores
+from retrievalkit.training import processes
+from retrievalkit.training.options import ExampleOptions
 from retrievalkit.training.sampling import Draw, StepAssembler
 
 if TYPE_CHECKING:
     from retrievalkit.training.loop import Log, Training
 
+Values = Mapping[str, Sequence[float]]
+"""Measure -> its value for each dev question, or the one for all; states are compared by the first measure."""
+
 BEST, SELECTION = "best.safetensors", "selection.json"
+NDCG, RR = "nDCG@10", "RR@10"
 _DO = "Start the training anew, without --resume."
 _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
+_CUTOFF = 10
+LISTED = 10
+"""Positives, and hard negatives, of a dev question that are ranked."""
+MOST_MEASURED = 1_000
+"""Dev questions that are ranked; of more, as many are drawn."""
+_POOL, _DRAWN_FROM = 500, 20_000
+_FEW = 50
 # Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
 _BLOCK, _POOL_BLOCK = 256, 2_048
 
 
 @dataclass
 class Best:
-    """The best state so far: after which epoch, by which measure, and its value (lower is better)."""
+    """The best state so far.
 
-    epoch: int = -1
+    Attributes:
+        epoch: The number of epochs after which it was reached; 0 = before training.
+        measure: The measure by which states are compared.
+        value: Its mean; of nDCG@10 the higher is better, of a loss or a rank the lower.
+        before: The values before training; {} if the untrained state was not measured.
+        after: Those of the best state.
+    """
+
+    epoch: float = -1
     measure: str = ""
     value: float = float("inf")
+    before: dict[str, list[float]] = field(default_factory=dict)
+    after: dict[str, list[float]] = field(default_factory=dict)
 
-    def improve(self, epoch: int, measure: str, value: float) -> bool:
-        """Record a new value if it is better, or the first of its measure; returns whether it was recorded."""
+    def improve(self, epoch: float, values: Values) -> bool:
+        """Record new values if they are better, or the first of their measure; returns whether they were recorded."""
+        measure, found = next(iter(values.items()))
+        value = fmean(found)
+        better = value > self.value if measure == NDCG else value < self.value
         # NaN is worse than any number.
-        if measure == self.measure and not (value < self.value or math.isnan(self.value)):
+        if measure == self.measure and not (better or math.isnan(self.value)):
             return False
         self.epoch, self.measure, self.value = epoch, measure, value
+        if measure == NDCG:
+            self.after = {name: list(one) for name, one in values.items()}
+            self.before = self.before or self.after
         return True
+
+    def entries(self, *, held_out: bool) -> dict[str, Any]:
+        """The entries of a manifest."""
+        entries: dict[str, Any] = {"selection": {"epoch": self.epoch, "measure": self.measure, "value": self.value}}
+        if self.before:
+            pairs = zip(self.after[NDCG], self.before[NDCG], strict=True)
+            entries["dev"] = {
+                "questions": len(self.before[NDCG]),
+                "held_out": held_out,
+                "before": {name: fmean(values) for name, values in self.before.items()},
+                "after": {name: fmean(values) for name, values in self.after.items()},
+                "p": randomisation_test([after - before for after, before in pairs]),
+                "epoch": self.epoch,
+            }
+        return entries
+
+
+def dev_summary(manifest: Mapping[str, Any]) -> str:
+    """A clause on what training changed on the dev questions; "" if they were not measured before it."""
+    dev = manifest.get("dev")
+    if dev is None:
+        return ""
+    questions = f"{dev['questions']:,} {'held-out' if dev['held_out'] else 'dev'} questions"
+    if dev["epoch"] == 0:
+        return f"no better than before training on {questions}: the kept state is the untrained model"
+    before, after = dev["before"][NDCG], dev["after"][NDCG]
+    p = "p < .001" if dev["p"] < 0.001 else f"p {_short(dev['p'])}"
+    epochs = manifest["options"]["training"]["epochs"]
+    return (
+        f"{NDCG} on {questions} {_short(before)} -> {_short(after)} (+{_short(after - before)}, {p}), after epoch "
+        f"{dev['epoch']:.3g} of {epochs:.3g}"
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+def rank_metrics(scores: Tensor, relevant: Tensor) -> dict[str, list[float]]:
+    """nDCG@10 and RR@10 of each query, as trec_eval computes them; of equal scores, the first column ranks first.
+
+    Args:
+        scores: (Q, D); -inf for a document that is not ranked.
+        relevant: (Q, D) bool: the known positives, of which each query has one or more.
+    """
+    top = scores.argsort(dim=1, descending=True, stable=True)[:, :_CUTOFF]
+    found = relevant.gather(1, top).double()  # (Q, 10 or fewer)
+    ranks = torch.arange(1, found.shape[1] + 1, device=found.device)
+    gains = 1 / (ranks + 1).double().log2()
+    ideal = gains.cumsum(0)[relevant.sum(dim=1).clamp(max=found.shape[1]) - 1]
+    return {NDCG: ((found * gains).sum(dim=1) / ideal).tolist(), RR: (found / ranks).amax(dim=1).tolist()}
 
 
 def best_of(folder: Path) -> Best | None:
@@ -60,33 +151,81 @@ def best_of(folder: Path) -> Best | None:
     return storage.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
 
 
+@dataclass(kw_only=True)
 class DevSet:
-    """Held-out questions with a gold passage each, and hard negatives if the examples have any."""
+    """Dev questions with their known positives, and hard negatives if the examples have any.
 
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        passage: Callable[[str], Passage],
-        *,
-        batch_size: int,
-        rank_from: int = 30,
-        mask_false_negatives: bool = True,
-    ) -> None:
-        self.examples = examples
-        self.passage = passage
-        self.batch_size = batch_size
-        self.rank_from = rank_from
-        self.has_teacher = not any(unscored(row) for row in examples)
-        self.assembler = StepAssembler(passage, examples, mask_false_negatives=mask_false_negatives)
+    Attributes:
+        examples: The questions; the first positive is the gold passage.
+        passage: Id -> passage.
+        batch_size: Queries of a step of which the loss is taken.
+        rank_from: First epoch, counted from 0, that DPR's rule judges by the average rank; None = nDCG@10 in all.
+        mask_false_negatives: Whether the loss masks them.
+        corpus: The passages to draw from where the pool of positives and hard negatives is small.
+        pool_size: How many texts the pool has at least, if there are as many.
+        seed: Seed of the passages that are drawn.
+    """
 
-    def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> tuple[str, float]:
-        """The measure of this epoch and its value; lower is better for both.
+    examples: Sequence[Example]
+    passage: Callable[[str], Passage]
+    batch_size: int
+    rank_from: int | None = None
+    mask_false_negatives: bool = True
+    corpus: Corpus | None = None
+    pool_size: int = _POOL
+    seed: int = 42
 
-        If the loss needs a teacher's scores and the dev questions lack them, the average rank is used from the start.
+    def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> Values:
+        """The values of this epoch, counted from 0.
+
+        If DPR's rule needs a teacher's scores for the loss and the dev questions lack them, the average rank is used
+        from the start.
         """
-        if epoch >= self.rank_from or (loss.needs_teacher and not self.has_teacher):
-            return "average_rank", self.average_rank(retriever, precision)
-        return "loss", self.loss(retriever, loss, precision)
+        if self.rank_from is None:
+            return self.ranking(retriever, precision)
+        if epoch >= self.rank_from or (loss.needs_teacher and any(unscored(row) for row in self.examples)):
+            return {"average_rank": [self.average_rank(retriever, precision)]}
+        return {"loss": [self.loss(retriever, loss, precision)]}
+
+    def ranking(self, retriever: Retriever, precision: Precision) -> Values:
+        """nDCG@10 and RR@10 of each question over the pool."""
+        texts, answers = self.pool
+        queries = retriever.encode([("", query) for query in answers], "query", precision=precision)
+        columns = []
+        for start in range(0, len(texts), _POOL_BLOCK):
+            documents = retriever.encode(texts[start : start + _POOL_BLOCK], "document", precision=precision)
+            blocks = _blocks(queries.to(retriever.device), documents.to(retriever.device))
+            columns.append(torch.cat([block.float().cpu() for block in blocks]))
+        scored = torch.cat(columns, dim=1)
+        relevant = torch.zeros(scored.shape, dtype=torch.bool)
+        for row, places in enumerate(answers.values()):
+            relevant[row, places] = True
+        return rank_metrics(scored, relevant)
+
+    @cached_property
+    def pool(self) -> tuple[list[Text], dict[str, list[int]]]:
+        """The texts to rank, each once, and for each question the places of its known positives among them.
+
+        They are the positives, the first hard negatives of all questions, then the second ones, and random passages.
+        Positives come last, so that a model that scores all texts alike is the worst.
+        """
+        known: dict[str, dict[Text, None]] = {}
+        for row in self.examples:
+            own = known.setdefault(row.query, {})
+            own.update(dict.fromkeys(self._texts(row.positives[: LISTED - len(own)])))
+        golds = {text: None for own in known.values() for text in own}
+        ranked = (
+            row.negatives[place] for place in range(LISTED) for row in self.examples if place < len(row.negatives)
+        )
+        others: dict[Text, None] = {}
+        for text in chain(map(self._text, ranked), self._drawn()):
+            if len(golds) + len(others) >= self.pool_size:
+                break
+            if text not in golds:
+                others[text] = None
+        texts = [*others, *golds]
+        places = {text: place for place, text in enumerate(texts)}
+        return texts, {query: [places[text] for text in own] for query, own in known.items()}
 
     def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
         """The training loss on the dev questions, each with its gold passage and first hard negative.
@@ -103,7 +242,7 @@ class DevSet:
             for row in rows:
                 known = row.teacher if loss.needs_teacher and row.teacher else row.negatives
                 draws.append(Draw(row, row.positives[0], tuple(one for one in row.negatives if one in known)[:1]))
-            step = self.assembler.assemble(draws)
+            step = self._assembler.assemble(draws)
             queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
                 positives, ignore, teacher = (
@@ -142,8 +281,22 @@ class DevSet:
             before += at_least(retriever.encode(texts, "document", precision=precision))
         return float(before.double().mean())
 
+    def _drawn(self) -> Iterator[Text]:
+        """Passages of the corpus in a random order."""
+        first = list(islice(() if self.corpus is None else self.corpus, _DRAWN_FROM))
+        for passage in random.Random(f"pool {self.seed}").sample(first, len(first)):
+            yield passage.title, passage.text
+
+    @cached_property
+    def _assembler(self) -> StepAssembler:
+        return StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
+
+    def _text(self, identifier: str) -> Text:
+        passage = self.passage(identifier)
+        return passage.title, passage.text
+
     def _texts(self, ids: Sequence[str]) -> list[Text]:
-        return [(passage.title, passage.text) for passage in map(self.passage, ids)]
+        return [self._text(one) for one in ids]
 
 
 def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
@@ -152,15 +305,43 @@ def _blocks(queries: Representation, documents: Representation) -> Iterator[Tens
         yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
 
 
-def judge(training: Training, folder: Path, epoch: int, log: Log) -> None:
-    """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
-    measure, value = training.measure(epoch)
-    log({f"dev_{measure}": value})
+def note_few(training: Training) -> None:
+    """Note that the examples are few, or too few to hold some out."""
+    count = training.counts["examples"]
+    if count < _FEW:
+        notices.note(f"Training on {counted(count, 'examples')} seldom helps. Gather {_FEW} or more.")
+    options = training.options
+    held_out = isinstance(options, ExampleOptions) and options.held_out > 0
+    if training.dev is None and not training.sharded and held_out:
+        notices.note(
+            f"Nothing shows whether this training helps: {counted(count, 'examples')} are too few to hold some out. "
+            "Give others to measure on: --dev DEV"
+        )
+
+
+def report_held_out(training: Training) -> None:
+    """Print how many examples are held out."""
+    if training.held_out and processes.is_main():
+        held = training.counts["held_out"]
+        total = f"{held + training.counts['examples']:,} examples"
+        say(f"held out {held:,} of {total} to measure; --set held_out=0 trains on all", err=True)
+
+
+def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
+    """Measure the state after so many epochs, log the values, and store the state if it is the best so far.
+
+    Returns:
+        The value by which states are compared.
+    """
+    values = training.measure(max(0, math.ceil(epochs) - 1))
+    means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}
+    log(means)
     best = best_of(folder) or Best()
-    if best.improve(epoch, measure, value):
+    if best.improve(epochs, values):
         with storage.write_file(folder / BEST) as staging:
             save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)
+    return next(iter(means.values()))
 
 
 def _encode(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
 from retrievalkit.training.loop import Loop, Training, trackers
 from retrievalkit.training.options import RunOptions
-from retrievalkit.training.selection import BEST, best_of
+from retrievalkit.training.selection import BEST, best_of, dev_summary
 
 Manifest = dict[str, Any]
 
@@ -75,7 +74,7 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
         with writing if main else nullcontext(partial) as staging:
             if manifest is None:
                 with checkpoints.only_resumable_kept(staging, training.work), quiet():
-                    steps = Loop(training, options, staging, last, output.name, followers).run()
+                    steps = Loop(training, training.options, staging, last, output.name, followers).run()
                     if main and (staging / BEST).exists():
                         load_weights(training.module, staging / BEST)
                 manifest = _finish(training, options, staging, steps) if main else {}
@@ -91,7 +90,7 @@ def _finish(training: Training, options: RunOptions, staging: Path, steps: int) 
     training.save(staging)
     entries: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
     if (best := best_of(staging)) is not None:
-        entries["selection"] = asdict(best)
+        entries |= best.entries(held_out=training.held_out)
     files = storage.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(training)))
     manifest = storage.write_manifest(
         staging,
@@ -125,6 +124,8 @@ def model_card(
     if training := options.get("training"):
         names = ("epochs", "batch_size", "learning_rate")
         facts["epochs, batch size, learning rate"] = ", ".join(str(training[name]) for name in names)
+    if measured := dev_summary(manifest):
+        facts["does training help"] = measured
     rows = [f"| {name} | {value} |" for name, value in facts.items()]
     about = f"{about} Trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}."
     head = ["---", ModelCardData(base_model=options["model"], **metadata).to_yaml(), "---", f"# {title}", "", about, ""]

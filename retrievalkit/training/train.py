@@ -77,6 +77,7 @@ def train(options: TrainOptions) -> Folder:
     """
     with large_imports():
         from retrievalkit.training.retriever import RetrieverTraining
+        from retrievalkit.training.selection import dev_summary
         from retrievalkit.training.session import run_training
 
     manifest = run_training(lambda: RetrieverTraining(options), options)
@@ -84,4 +85,4 @@ def train(options: TrainOptions) -> Folder:
     pooling = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")
     summary = f"{options.output}: trained on {read} in {steps}{pooling}"
-    return Folder(options.output, manifest, summary)
+    return Folder(options.output, manifest, "; ".join(filter(None, (summary, dev_summary(manifest)))))

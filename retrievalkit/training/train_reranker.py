@@ -47,6 +47,7 @@ def train_reranker(options: TrainRerankerOptions) -> Folder:
     """
     with large_imports():
         from retrievalkit.training.reranker import RerankerTraining
+        from retrievalkit.training.selection import dev_summary
         from retrievalkit.training.session import run_training
 
     manifest = run_training(lambda: RerankerTraining(options), options)
@@ -54,4 +55,4 @@ def train_reranker(options: TrainRerankerOptions) -> Folder:
     dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")
     summary = f"{options.output}: trained on {read} in {steps}{dropped}"
-    return Folder(options.output, manifest, summary)
+    return Folder(options.output, manifest, "; ".join(filter(None, (summary, dev_summary(manifest)))))

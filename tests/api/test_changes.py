@@ -42,7 +42,7 @@ def test_what_was_deleted_is_found_no_more_and_compacting_changes_no_hit(index, 
     assert index.delete(np.array(best[1:2]))["texts"] == 30
     assert not {*best[:2]} & {hit.id for hit in index.search("peru", k=50)}
     found = index.search(queries, k=5)
-    nothing = dict.fromkeys(("added", "changed", "unchanged", "deleted"), 0)
+    nothing = dict.fromkeys(("added", "changed", "unchanged", "deleted", "encoded"), 0)
     assert index.compact() == {"texts": 30, "compacted": 1, "segments": 1, **nothing}
     assert index.search(queries, k=5) == found
     assert rk.Index.open(index.folder).search(queries, k=5) == found

@@ -31,7 +31,7 @@ def beir(*passages):
 
 FORMS = {
     "beir": beir(A, B),
-    "beir with more fields": [{**row, "metadata": {"url": "x"}} for row in beir(A, B)],
+    "beir with more fields": [{**row, "metadata": {"deep": {}}, "url": None} for row in beir(A, B)],
     "beir without title": [{"_id": "1", "title": A.title, "text": A.text}, {"_id": "x 2", "text": B.text}],
     "tevatron": [{"docid": 1, "title": A.title, "text": A.text}, {"docid": "x 2", "title": None, "text": B.text}],
     "id and text": [{"id": one.id, "title": one.title, "text": one.text} for one in (A, B)],

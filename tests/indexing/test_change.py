@@ -19,7 +19,7 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.indexing import change as change_module
 from retrievalkit.indexing import encoding
 from retrievalkit.indexing.build import build_index
@@ -101,6 +101,46 @@ def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp
     corpus = read_manifest(index, "index")["corpus"]
     assert list(open_corpus(corpus["path"])) == list(open_corpus(tmp_path / "c.jsonl"))
     assert corpus["fingerprint"] == read_manifest(anew, "index")["corpus"]["fingerprint"]
+
+
+def test_texts_under_other_ids_keep_their_vectors(tiny_model, tiny_collection, tmp_path, monkeypatch):
+    """Renamed texts, also two that swap their ids, are not encoded again, and are found as in an index built anew."""
+    texts = {one.id: one.text for one in open_corpus(tiny_collection.corpus)}
+    first, second, third, *others = texts
+    before = {name: texts[name] for name in (first, second, third, *others[:5])}
+    after = {name: texts[name] for name in others[:6]} | {first: texts[second], second: texts[first]}
+    after |= {"renamed": texts[third]}
+    index = encoded(tiny_model, tmp_path / "a", before)
+    seen = []
+
+    def watched(model, given, **options):
+        seen.extend(one.text for one in open_corpus(given))
+        return encoding.encode(model, given, **options)
+
+    monkeypatch.setattr(change_module, "encode", watched)
+    outcome = change_index(index, add=collection(tmp_path / "b.jsonl", after), mirror=True)
+    assert seen == [texts[others[5]]]
+    assert (outcome.added, outcome.changed, outcome.deleted, outcome.unchanged, outcome.encoded) == (2, 2, 1, 5, 1)
+    anew = encoded(tiny_model, tmp_path / "c", after)
+    (ids, scores), (ids_anew, scores_anew) = (
+        searcher.search(searcher.ask([Query("q", texts[third])]), 20, None).rankings[0]
+        for searcher in (Searcher([index]), Searcher([anew]))
+    )
+    assert ids == ids_anew
+    np.testing.assert_allclose(scores, scores_anew, rtol=1e-5)
+    outcome = change_index(index, add=collection(tmp_path / "d.jsonl", {"again": texts[third]}))
+    assert (outcome.added, outcome.encoded) == (1, 0)
+
+
+def test_a_mirror_deletes_what_the_passages_lack(tiny_model, tmp_path):
+    texts = {name: f"text of {name}" for name in "abcd"}
+    index = encoded(tiny_model, tmp_path / "a", texts)
+    outcome = change_index(index, add=collection(tmp_path / "b.jsonl", {"a": texts["a"], "e": "another"}), mirror=True)
+    assert (outcome.added, outcome.deleted, outcome.texts) == (1, 3, 2)
+    with pytest.raises(InputError, match="none of the 2 texts"):
+        change_index(index, add=collection(tmp_path / "c.jsonl", {"x": "of another collection"}), mirror=True)
+    assert change_index(index, add=collection(tmp_path / "d.jsonl", {"z": "another"}), mirror=True).encoded == 0
+    assert "Give add" in rkit(index, "--mirror").stderr
 
 
 def test_what_a_reader_has_open_goes_on(index, tmp_path):

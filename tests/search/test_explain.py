@@ -60,7 +60,7 @@ def index(label, retriever=None, counts=None, contributions=None, view="all"):
 def searcher_of(sources, retriever):
     encode = lambda _, texts, side: retriever.encode(texts, side, precision="fp32")  # noqa: E731
     encoders = SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode)
-    return SimpleNamespace(sources=sources, encoders=encoders, without_reasons=set())
+    return SimpleNamespace(sources=sources, encoders=encoders)
 
 
 def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, searcher=None, **options):
@@ -95,18 +95,38 @@ def test_the_nearest_of_several_vectors_is_named():
     assert (second.view, second.view_number, second.views) == ("layer 9", 0, 2)
 
 
-def test_a_single_vector_has_nothing_to_say_and_costs_nothing():
-    """Where the index's manifest says so, the texts are not even encoded, nor is the next query."""
-    retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0]], [[0, 1]]))
-    assert explained(index("dense", retriever), retriever)[0] == (Found("dense", 1, 2.0),)
-    assert retriever.encoded == ["asked", "first", "second"]
-    retriever.encoded = []
-    source = index("dense", retriever, {"texts": 2, "vectors": 2})
-    searcher = searcher_of([source], retriever)
-    explained(source, searcher=searcher)
-    assert retriever.encoded == ["asked"]
-    explained(source, searcher=searcher)
-    assert retriever.encoded == ["asked"]  # known by now
+@pytest.fixture(scope="module")
+def single(tiny_model):
+    return Retriever.create(
+        tiny_model, pooler="mean", pooler_options={"normalize": True}, encoder_options={"document_length": 40}
+    ).eval()
+
+
+SENTENCES = ["Lima is the capital of Peru.", "The seat of government is La Paz.", "People pay with the sol."]
+
+
+@pytest.mark.parametrize("asked", SENTENCES)
+def test_a_single_vector_is_explained_by_the_nearest_sentence(single, asked):
+    """By the same model: the sentence that is the query itself; a text of one sentence has no such reason."""
+    corpus = Corpus.of([Passage("a", "Peru", " ".join(SENTENCES)), Passage("b", "", asked)])
+    searcher = searcher_of([index("dense", single, {"texts": 2, "vectors": 2})], single)
+    [[first], [second]] = explain(searcher, Query("q", asked), [("a", 2.0), ("b", 1.0)], corpus=corpus)
+    assert first.sentence == asked
+    vector = single.encode([("", asked)], "query")
+    by_hand = scores(vector, single.encode([("", sentence) for sentence in SENTENCES], "document"))[0]
+    assert first.sentence_score == pytest.approx(float(by_hand.max()), rel=1e-5)
+    assert second == Found("dense", 2, 1.0)
+
+
+def test_sentences_that_the_model_does_not_read_are_no_reason(single):
+    """The vector of a text that is cut has nothing of its end."""
+    asked = "the llama lives in the mountains"
+    texts = {"cut": " ".join([*SENTENCES * 3, f"{asked}."]), "whole": f"{SENTENCES[0]} {asked}."}
+    corpus = Corpus.of(Passage(name, "", text) for name, text in texts.items())
+    searcher = searcher_of([index("dense", single, {"texts": 2, "vectors": 2})], single)
+    [[cut], [whole]] = explain(searcher, Query("q", asked), [("cut", 2.0), ("whole", 1.0)], corpus=corpus)
+    assert cut.sentence in SENTENCES
+    assert whole.sentence == f"{asked}."
 
 
 def test_terms_that_query_and_text_share_are_weighed():

@@ -61,6 +61,17 @@ def test_hits_are_described_from_the_corpus():
     assert (third.id, third.snippet, third.found) == ("z", "", found[2])
 
 
+def test_a_snippet_without_words_of_the_query_shows_the_nearest_sentence():
+    filler = " ".join(f"word{row}" for row in range(60))
+    corpus = Corpus.of([Passage("a", "", f"{filler}. Its seat is La Paz. {filler}")])
+    found = [(Found("dense", 1, 2.0, sentence="Its seat is La Paz.", sentence_score=0.5),)]
+    [elsewhere] = describe_hits([("a", 2.0)], "government", corpus, found)
+    assert "Its seat is La Paz." in elsewhere.snippet
+    assert elsewhere.matches == ()
+    [matching] = describe_hits([("a", 2.0)], "word3", corpus, found)
+    assert "word3 " in matching.snippet
+
+
 def test_json_has_all_that_is_known_and_nothing_else():
     pair = TokenPair("a", "b", 0.25)
     one = Found("dense", 2, 0.1234567890123, view="layer 3", view_number=0, views=2, tokens=(pair,))
@@ -89,6 +100,11 @@ PAIRS = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair(
             [Found("dense", 3, 0.75), Found("bm25", None, 0.0), Found("run.trec")],
             {},
             ["dense #3 0.7500", "bm25 not found 0.0000", "run.trec not found"],
+        ),
+        (
+            [Found("dense", 1, 0.5, sentence="Lima is\n  the capital.", sentence_score=0.625)],
+            {},
+            ["nearest sentence: Lima is the capital. 0.62"],
         ),
         # Common words come last; equal tokens are named once.
         ([Found("colbert", 1, 0.5, tokens=PAIRS)], {}, ["peru 0.80, capital ~ city 0.70, the 0.90"]),

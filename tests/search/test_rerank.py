@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import signal
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_a_reranker_learns(trained, euro, tiny_collection):
     losses = [line["loss"] for line in log_of(trained) if "loss" in line]
     assert losses[-1] < losses[0] / 2
     dev = DevLists(read_examples(euro["dev"]).rows, open_corpus(tiny_collection.corpus).get)
-    assert dev.average_rank(CrossEncoder.load(trained), "fp32") < 0.5
+    assert fmean(dev.measure(CrossEncoder.load(trained), "fp32")["nDCG@10"]) > 0.8
 
 
 def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
@@ -186,19 +187,19 @@ def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
 
 
 def test_the_best_state_on_the_dev_questions_is_kept(train, tmp_path, euro, monkeypatch):
-    states, values = [], [3.0, 1.0, 2.0]
+    states, values = [], [0.1, 0.2, 0.4, 0.3]
 
-    def average_rank(self, model, precision):
+    def measure(self, model, precision):
         states.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
-        return values[len(states) - 1]
+        return {"nDCG@10": [values[len(states) - 1]], "RR@10": [0.0]}
 
-    monkeypatch.setattr(DevLists, "average_rank", average_rank)
+    monkeypatch.setattr(DevLists, "measure", measure)
     train(tmp_path / "out", dev=euro["dev"], epochs=3)
     kept = CrossEncoder.create(tmp_path / "out").state_dict()
     same = [all(torch.equal(kept[name], tensor) for name, tensor in state.items()) for state in states]
-    assert same == [False, True, False]
-    chosen = json.loads((tmp_path / "out" / "selection.json").read_text())
-    assert chosen == {"epoch": 1, "measure": "average_rank", "value": 1.0}
+    assert same == [False, False, True, False]
+    selected = storage.read_manifest(tmp_path / "out")["selection"]
+    assert selected == {"epoch": 2, "measure": "nDCG@10", "value": 0.4}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.dry_run import _note_alike, dry_run, first_draws
 from retrievalkit.training.objective import Objective
-from retrievalkit.training.sampling import ExampleSampler
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 from retrievalkit.training.selection import DevSet
 
 PLUGIN = """
@@ -134,8 +134,8 @@ def test_a_dry_run_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_mod
 
     objective = Objective(Retriever.create(tiny_model), Remembering())
     objective.retriever.eval()
-    dev = DevSet(EXAMPLES, lambda one: Passage(one, "", one), batch_size=4)
-    step = dev.assembler.assemble(first_draws(ExampleSampler(EXAMPLES)))
+    dev = DevSet(examples=EXAMPLES, passage=lambda one: Passage(one, "", one), batch_size=4, rank_from=30)
+    step = StepAssembler(dev.passage, EXAMPLES).assemble(first_draws(ExampleSampler(EXAMPLES)))
     before = torch.get_rng_state()
     dry_run(objective, step, DESCRIBED, precision="fp32", dev=dev)
     assert torch.equal(torch.get_rng_state(), before)

@@ -70,6 +70,16 @@ def test_each_loss_of_a_sum_has_its_own_options():
     json.dumps(described)
 
 
+@pytest.mark.parametrize("name", ["contrastive", "distill_kl", "margin_mse"])
+def test_the_temperature_follows_the_scores_where_none_is_set(name):
+    for cosine, expected in ((False, 1.0), (True, 0.05)):
+        assert create_loss(name, {}, cosine=cosine).temperature == expected
+        assert describe_loss(name, {"temperature": None}, cosine=cosine)["options"]["temperature"] == expected
+        assert create_loss(name, {"temperature": 3}, cosine=cosine).temperature == 3
+        inner = create_loss(f"matryoshka({name})", {"matryoshka": {"dimensions": [4]}}, cosine=cosine).inner
+        assert inner.temperature == expected
+
+
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
@@ -113,6 +123,12 @@ class Size(Loss):
         size = documents.vectors.square().mean()
         return LossValue(self.weight * size, {"size": size.detach()})
 """
+
+
+def test_the_temperature_is_recorded(programs, tmp_path):
+    for normalize, expected in ((False, 1.0), (True, 0.05)):
+        manifest = programs["train"](tmp_path / str(normalize), pooler_options={"normalize": normalize}, epochs=0)
+        assert manifest["options"]["loss"]["options"] == {"temperature": expected}
 
 
 def test_a_sum_is_trained_logged_and_described(programs, tmp_path, monkeypatch, fresh_registry):

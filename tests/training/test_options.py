@@ -23,6 +23,7 @@ OTHERWISE = {
     "train": LOOP | {
         "epochs": 1, "limit": 16, "negatives": 2, "negative_pool": 1, "positive": "random", "sampling": "window",
         "false_negatives": "keep", "rank_from": 0, "batch_tokens": 20,
+        "held_out": 0.5,
     },
     "pretrain": LOOP | {
         "steps": 5, "epochs": 0.3, "max_length": 12, "short_spans": 0.9, "titles": False, "language": "ja",
@@ -39,7 +40,8 @@ def places(tiny_collection, examples, tmp_path_factory):
         for one in open_corpus(tiny_collection.corpus)
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"train": {"dev": examples["test"]}, "pretrain": {"corpus": str(path)}}
+    # By DPR's rule: of these trainings the untrained state might be the best.
+    return {"train": {"dev": examples["test"], "rank_from": 30}, "pretrain": {"corpus": str(path)}}
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +61,31 @@ def test_every_option_is_among_those_that_are_changed(name):
 def test_every_option_changes_something(programs, places, baselines, tmp_path, monkeypatch, name, option):
     saved, out = saved_states(monkeypatch), tmp_path / "out"
     without_steps = {"steps": None} if (name, option) == ("pretrain", "epochs") else {}
-    programs[name](out, **places[name], **without_steps, **{option: OTHERWISE[name][option]})
+    programs[name](out, **(places[name] | without_steps | {option: OTHERWISE[name][option]}))
     same = weights_of(out) == weights_of(baselines / name)
     if option == "save_steps":
         assert (len(saved), same) == (6, True)
     elif option == "logging_steps":
         assert (len([line for line in log_of(out) if "loss" in line]), same) == (6, True)
+    elif option == "held_out":
+        assert same, "dev examples are given; test_held_out.py has the others"
     elif option == "rank_from":
         assert json.loads((out / "selection.json").read_text())["measure"] == "average_rank"
     else:
         assert not same
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs", "batch_size"),
+    [(1, 10, 16), (96, 10, 16), (200, 9, 16), (999, 2, 16), (1_000, 4, 32), (4_000, 2, 32)],
+)
+def test_a_schedule_is_chosen_for_the_number_of_examples(examples, epochs, batch_size):
+    chosen = TrainingOptions().suited(examples)
+    assert (chosen.epochs, chosen.batch_size, chosen.learning_rate, chosen.warmup_ratio) == (
+        epochs, batch_size, 4e-5, 0.05,
+    )  # fmt: skip
+    own = TrainingOptions(epochs=0, batch_size=4, learning_rate=0, warmup_ratio=0)
+    assert own.suited(examples) == own
 
 
 @pytest.mark.parametrize(

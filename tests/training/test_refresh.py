@@ -159,7 +159,7 @@ def test_the_flag_and_the_options_go_together():
         (None, {"every": 1}, {"every": 1}),
     ):
         given = {"refresh_negatives": flag, "refresh_options": settings}
-        made = refresh_options(TrainOptions("model", "examples", output="output", **given))
+        made = refresh_options(TrainOptions("model", "examples", output="output", **given).suited(1000))
         assert made == (expected and RefreshOptions(**expected))
 
 

@@ -183,17 +183,17 @@ def test_the_state_that_is_best_on_the_dev_questions_is_kept(
 
     def measure(self, judged, loss, epoch, precision):
         if len(self.examples) == 2:
-            return "loss", 0.0  # the dry run
+            return {"loss": [0.0]}  # the dry run
         states.append(judged.encode([("", "lima")], "query", precision="fp32").vectors)
         assert epoch == len(states) - 1
-        return "average_rank" if epoch >= rank_from else "loss", values[epoch]
+        return {"average_rank" if epoch >= rank_from else "loss": [values[epoch]]}
 
     monkeypatch.setattr(DevSet, "measure", measure)
     quick(tmp_path / "out", epochs=3, dev=examples["test"], rank_from=rank_from)
     kept = Retriever.load(tmp_path / "out").encode([("", "lima")], "query", precision="fp32").vectors
     assert [torch.equal(kept, state) for state in states] == [epoch == best for epoch in range(3)]
     chosen = json.loads((tmp_path / "out" / "selection.json").read_text())
-    assert (chosen["epoch"], chosen["value"]) == (best, values[best])
+    assert (chosen["epoch"], chosen["value"]) == (best + 1, values[best])
 
 
 # --- wrong input ---------------------------------------------------------------------------------------------------

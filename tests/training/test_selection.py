@@ -1,4 +1,4 @@
-"""Which state of a training is kept."""
+"""Which state of a training is kept, and by which measure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Representation
-from retrievalkit.data.corpus import Passage
+from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example
+from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.training import selection
-from retrievalkit.training.selection import Best, DevSet
+from retrievalkit.training.selection import Best, DevSet, rank_metrics
 
 # What a text is encoded to: two questions, their gold passages and hard negatives.
 VECTORS = {
@@ -45,7 +48,7 @@ def passage(name):
 
 
 def dev_set(examples=EXAMPLES, **options):
-    return DevSet(examples, passage, **{"batch_size": 10} | options)
+    return DevSet(examples=examples, passage=passage, **{"batch_size": 10, "rank_from": 30} | options)
 
 
 def contrastive():
@@ -56,6 +59,93 @@ TAUGHT = [
     Example("1", "qa", ("a",), ("a-", "b-"), teacher={"a": 2.0, "b-": 0.5}),
     Example("2", "qb", ("b",), ("b-",), teacher={"b": 1.0, "b-": 3.0}),
 ]
+
+
+# --- nDCG@10 over a pool -------------------------------------------------------------------------------------------
+
+
+@given(
+    scores=st.lists(
+        st.lists(st.floats(-9, 9, width=32), min_size=14, max_size=14, unique=True), min_size=1, max_size=4
+    ),
+    data=st.data(),
+)
+def test_metrics_are_those_of_the_evaluation(scores, data):
+    grades = [data.draw(st.sets(st.integers(0, 13), min_size=1, max_size=13)) for _ in scores]
+    run = {
+        str(row): sorted(((f"d{d}", one) for d, one in enumerate(own)), key=lambda hit: -hit[1])
+        for row, own in enumerate(scores)
+    }
+    qrels = {str(row): {f"d{d}": 1 for d in own} for row, own in enumerate(grades)}
+    relevant = torch.tensor([[d in own for d in range(14)] for own in grades])
+    found = rank_metrics(torch.tensor(scores), relevant)
+    for name, values in per_query(run, qrels, "nDCG@10 RR@10").items():
+        assert found[name] == pytest.approx(list(values.values()), abs=1e-9)
+
+
+def test_metrics_worked_by_hand():
+    """The first column of equal scores is first; what is -inf ranks last."""
+    scores = torch.tensor([[3.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, -math.inf]])
+    relevant = torch.tensor([[False, True, False, True], [False, False, True, False]])
+    ndcg = [(1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3)), 0.5]
+    assert rank_metrics(scores, relevant) == {"nDCG@10": pytest.approx(ndcg), "RR@10": pytest.approx([1 / 2, 1 / 3])}
+
+
+POOLED = [
+    Example("1", "qa", ("a", "a2"), ("a-", "b-", "x")),
+    Example("2", "qb", ("b",), ("b-", "a")),
+    Example("3", "qa", ("a3",), ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("size", "others"), [(0, []), (5, ["a-"]), (7, ["a-", "b-", "x"]), (9, ["a-", "b-", "x", "?", "?"])]
+)
+def test_the_pool_has_all_positives_then_the_hardest_negatives_then_random_passages(size, others):
+    """A passage that is a positive of some question, and one that is drawn twice, is there once."""
+    corpus = Corpus.of([passage(name) for name in ("a", "a-", "c", "d", "e")])
+    texts, answers = dev_set(POOLED, corpus=corpus, pool_size=size).pool
+    names = [text for _, text in texts]
+    assert len(set(names)) == len(names)
+    assert [one if one in VECTORS or one == "x" else "?" for one in names[: len(others)]] == others
+    assert names[len(others) :] == ["a", "a2", "a3", "b"]
+    assert {query: [names[place] for place in own] for query, own in answers.items()} == {
+        "qa": ["a", "a2", "a3"],
+        "qb": ["b"],
+    }
+
+
+def test_the_ranking_by_brute_force(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    names = [f"p{number}" for number in range(60)]
+    questions = [f"q{number}" for number in range(30)]
+    vectors = {name: torch.randn(4, generator=generator).tolist() for name in (*names, *questions)}
+    examples = [
+        Example(name, name, (names[row], names[row + 1]), tuple(names[row + step] for step in (1, 5, 20)))
+        for row, name in enumerate(questions)
+    ]
+    dev = dev_set(examples, rank_from=None, corpus=Corpus.of(map(passage, names)), pool_size=50)
+    pool = [text for _, text in dev.pool[0]]
+    assert len(pool) == 50
+    run = {
+        name: sorted(
+            ((one, sum(x * y for x, y in zip(vectors[name], vectors[one], strict=True))) for one in pool),
+            key=lambda hit: -hit[1],
+        )
+        for name in questions
+    }
+    qrels = {example.query: dict.fromkeys(example.positives, 1) for example in examples}
+    monkeypatch.setattr(selection, "_BLOCK", 7)
+    monkeypatch.setattr(selection, "_POOL_BLOCK", 11)
+    found = dev.measure(Encoded(vectors), contrastive(), 0, "fp32")
+    for name, values in per_query(run, qrels, "nDCG@10 RR@10").items():
+        assert found[name] == pytest.approx(list(values.values()), abs=1e-6)
+
+
+def test_a_model_that_scores_all_alike_is_the_worst():
+    collapsed = Encoded({name: [1.0, 1.0] for name in VECTORS})
+    many = [Example("1", "qa", ("a",), ("a-", "b-", "b"))]
+    assert dev_set(many, rank_from=None).measure(collapsed, contrastive(), 0, "fp32")["RR@10"] == [1 / 4]
 
 
 # --- DPR's rule ----------------------------------------------------------------------------------------------------
@@ -73,15 +163,15 @@ TAUGHT = [
 )
 def test_the_lowest_value_of_a_measure_is_the_best(history, taken):
     best = Best()
-    assert [best.improve(epoch, *measured) for epoch, measured in enumerate(history)] == taken
+    assert [best.improve(epoch, {measure: [value]}) for epoch, (measure, value) in enumerate(history, 1)] == taken
     last = max(epoch for epoch, one in enumerate(taken) if one)
-    assert best == Best(last, *history[last])
+    assert best == Best(last + 1, *history[last])
 
 
 @pytest.mark.parametrize(("epoch", "measure"), [(0, "loss"), (29, "loss"), (30, "average_rank"), (31, "average_rank")])
 def test_from_epoch_30_on_the_average_rank_is_measured(epoch, measure):
     """Epochs are counted from 0."""
-    assert dev_set().measure(Encoded(), contrastive(), epoch, "fp32")[0] == measure
+    assert list(dev_set().measure(Encoded(), contrastive(), epoch, "fp32")) == [measure]
 
 
 # --- loss ----------------------------------------------------------------------------------------------------------
@@ -108,10 +198,10 @@ def test_a_loss_with_a_teacher_is_taken_with_its_scores():
     margin = registry.create("loss", "margin_mse")
     scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
     expected = sum((ours - theirs) ** 2 for ours, theirs in scored) / 2
-    assert dev_set(TAUGHT).measure(Encoded(), margin, 0, "fp32") == ("loss", pytest.approx(expected, abs=1e-6))
+    assert dev_set(TAUGHT).measure(Encoded(), margin, 0, "fp32") == {"loss": [pytest.approx(expected, abs=1e-6)]}
     # Without the scores the rank decides.
     lacking = dev_set(TAUGHT[:1] + EXAMPLES[1:]).measure(Encoded(), margin, 0, "fp32")
-    assert lacking == ("average_rank", dev_set().average_rank(Encoded(), "fp32"))
+    assert lacking == {"average_rank": [dev_set().average_rank(Encoded(), "fp32")]}
 
 
 def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():

@@ -27,13 +27,13 @@ class Aggretriever(Loss):
 
     Args:
         part_weight: Lambda, the weight of each part's loss; the loss of the whole has 1. The paper: 0.5.
-        temperature: Divides the scores, in all terms.
+        temperature: Divides the scores, in all terms; None = 0.05 for a pooler whose scores are cosines, else 1.
     """
 
-    def __init__(self, *, part_weight: NonNegativeFloat = 0.5, temperature: PositiveFloat = 1.0) -> None:
+    def __init__(self, *, part_weight: NonNegativeFloat = 0.5, temperature: PositiveFloat | None = None) -> None:
         super().__init__()
         self.part_weight = part_weight
-        self.temperature = temperature
+        self.temperature = temperature or 1.0
 
     def forward(
         self,

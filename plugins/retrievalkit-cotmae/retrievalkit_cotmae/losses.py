@@ -32,7 +32,7 @@ class DenseSparse(Loss):
     Args:
         views: One cross entropy over the "summed" scores (the paper), or the sum of "separate" cross entropies over
             dense and sparse scores.
-        temperature: Divides the scores.
+        temperature: Divides the scores; None = 0.05 for a pooler whose scores are cosines, else 1.
         flops_query: Lambda of the queries' regulariser.
         flops_document: Lambda of the documents' regulariser.
         query_regularizer: "flops" (the paper), or the "l1" norm of the queries' weights, as in SPLADE's trainer.
@@ -44,7 +44,7 @@ class DenseSparse(Loss):
         self,
         *,
         views: Literal["summed", "separate"] = "summed",
-        temperature: PositiveFloat = 1.0,
+        temperature: PositiveFloat | None = None,
         flops_query: NonNegativeFloat = 0.002,
         flops_document: NonNegativeFloat = 0.002,
         query_regularizer: Norm = "flops",
@@ -54,7 +54,7 @@ class DenseSparse(Loss):
         refuse_idle(locals(), {"schedule_steps": (schedule == "quadratic", "schedule")})
         super().__init__()
         self.views = views
-        self.temperature = temperature
+        self.temperature = temperature or 1.0
         self.sparsity = Sparsity(flops_query, flops_document, query_regularizer, schedule, schedule_steps)
 
     def forward(

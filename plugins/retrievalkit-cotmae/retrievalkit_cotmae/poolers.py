@@ -95,6 +95,7 @@ class DenseSparse(Pooler):
         self.layers = absolute_layers((-1,) if layers is None else layers, info, keep=keep)
         self.keep = keep
         self.normalize = normalize
+        self.cosine = normalize and not self.sparse
         self.projection = None if dimension is None else nn.Linear(info.width, dimension)
 
     @property

@@ -37,7 +37,7 @@ class SelfContrastive(Loss):
     Args:
         regularization: Lambda, the weight of L_reg. The paper uses 1 for layers 10,12 and for ME-BERT, 0.1 for all
             layers and for RetroMAE, 0.01 for ColBERT and on MS MARCO.
-        temperature: Divides the scores in both terms.
+        temperature: Divides the scores in both terms; None = 0.05 for a pooler whose scores are cosines, else 1.
         negatives: Score a negative by the "max" over its vectors (the paper), or by its "kept" vector only.
     """
 
@@ -45,12 +45,12 @@ class SelfContrastive(Loss):
         self,
         *,
         regularization: NonNegativeFloat = 1.0,
-        temperature: PositiveFloat = 1.0,
+        temperature: PositiveFloat | None = None,
         negatives: Literal["max", "kept"] = "max",
     ) -> None:
         super().__init__()
         self.regularization = regularization
-        self.temperature = temperature
+        self.temperature = temperature or 1.0
         self.negatives = negatives
 
     def forward(

@@ -57,7 +57,7 @@ class MultiVector(Pooler):
             token: Which state of a layer represents the text: the "first" token's, the "mean" over all tokens, or
                 "auto": the first token's if it is a special token ([CLS]), otherwise the mean (T5).
             normalize: Whether to L2-normalise every vector (averages after averaging). The paper does not; encoders
-                trained with cosine similarity need it, with a temperature of about 0.05 in the loss.
+                trained with cosine similarity need it.
         """
         super().__init__()
         if tokens is not None and layers is not None:
@@ -70,7 +70,7 @@ class MultiVector(Pooler):
         self.info = info
         self.tokens = tokens
         self.token: TokenRule = token
-        self.normalize = normalize
+        self.normalize = self.cosine = normalize
         chosen = DEFAULT_LAYERS if layers is None else layers
         self.layers = absolute_layers(chosen, info) if tokens is None else (info.layers,)
         self.setup()

@@ -16,7 +16,7 @@ epochs: at first all vectors share the gradient, later the best vector receives 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, autocast
@@ -41,7 +41,7 @@ class GlobalLocal(Loss):
         local_weight: Lambda, the weight of the local part; 0 disables it.
         annealing: Alpha: in epoch t, counted from 0, the temperature is exp(-alpha t).
         floor: Minimum temperature; at most 1, the initial temperature.
-        temperature: A constant temperature for all epochs, instead of annealing.
+        temperature: "annealed", or a constant for all epochs; about 0.05 suits vectors of length 1.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class GlobalLocal(Loss):
         local_weight: NonNegativeFloat = 0.01,
         annealing: NonNegativeFloat = 0.1,
         floor: Annotated[float, Field(gt=0, le=1)] = 0.3,
-        temperature: PositiveFloat | None = None,
+        temperature: PositiveFloat | Literal["annealed"] = "annealed",
     ) -> None:
-        anneals = temperature is None, "temperature"
+        anneals = temperature == "annealed", "temperature"
         refuse_idle(locals(), {"annealing": anneals, "floor": anneals})
         super().__init__()
         self.local_weight = local_weight
@@ -62,7 +62,7 @@ class GlobalLocal(Loss):
 
     def temperature(self, progress: Progress) -> float:
         """The temperature of the current epoch; constant within an epoch."""
-        if self.fixed is not None:
+        if self.fixed != "annealed":
             return self.fixed
         epoch = math.floor(progress.epoch + ROUNDING)
         return max(self.floor, math.exp(-self.annealing * epoch))

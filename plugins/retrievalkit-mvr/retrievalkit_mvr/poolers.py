@@ -69,7 +69,7 @@ class Viewers(Pooler):
         self.query_viewer = query_viewer
         self.layers = absolute_layers(layers, info, keep=keep)
         self.keep = keep
-        self.normalize = normalize
+        self.normalize = self.cosine = normalize
         if keep == "last" and viewers != 1:
             msg = (
                 f"pooler 'viewers': keep=last indexes one vector per document, but viewers={viewers} gives the last "

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from retrievalkit.contracts import Indexer
+from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnsupportedError
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
@@ -258,6 +258,11 @@ class BM25(Indexer):
             for some, values in self._hits(searcher, queries[start : start + step], min(k, len(self._ids))):
                 ids.append(some)
                 scores.append(values)
+        return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
+
+    def rank(self, queries: Sequence[str] | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts; equal scores are ordered by id and lowered as in `search`."""
+        ids, scores = super().rank(queries, k, Allowed(sorted(allowed.ids), allowed.texts))
         return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
 
     @alone

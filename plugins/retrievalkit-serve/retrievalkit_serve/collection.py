@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from retrievalkit.contracts.commands import HybridOptions
@@ -17,12 +18,13 @@ from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.passage_parts import Document, open_document
 from retrievalkit.errors import InputError, OptionError, check_choice
 from retrievalkit.reporting.notices import show
-from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, open_texts, opened
+from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, facets, open_texts, opened
 from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
 
 _Read = TypeVar("_Read")
 _SAMPLE = 200
+_EXAMPLES, _EXAMPLES_AMONG, _LONGEST_EXAMPLE = 5, 2000, 80
 _CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are reloaded (SIGHUP)."
 
 
@@ -62,11 +64,13 @@ class Choice:
         labels: Names of indexes.
         fusion: How several are fused; None for one.
         depth: How many hits of each are fused; None = 1,000, or k if that is more.
+        filter: Which texts may be found; None = all.
     """
 
     labels: tuple[str, ...]
     fusion: Fusion | None
     depth: int | None
+    filter: str | None = None
 
 
 class Collection:
@@ -123,6 +127,27 @@ class Collection:
             first = next(iter(texts.corpus))
             return first.text[:_SAMPLE].strip() or first.title or "a"
         return "a"
+
+    @cached_property
+    def name(self) -> str:
+        """The names of the corpora, or of the indexes if their texts are not available."""
+        sources = [texts.corpus.source for texts in self._texts_of.values()]
+        return ", ".join(dict.fromkeys(map(corpus_name, sources))) or ", ".join(self.indexes)
+
+    @cached_property
+    def examples(self) -> list[str]:
+        """Short titles from the start of the first corpus, as queries to begin with; none if texts have no titles."""
+        for texts in self._texts_of.values():
+            passages = islice(texts.corpus, _EXAMPLES_AMONG)
+            titles = dict.fromkeys(passage.title for passage in passages if passage.title.strip())
+            short = [title for title in titles if len(title) <= _LONGEST_EXAMPLE]
+            return short[:: max(1, len(short) // _EXAMPLES)][:_EXAMPLES]
+        return []
+
+    @cached_property
+    def facets(self) -> dict[str, list[tuple[Any, int]]]:
+        """The fields with few values: these, each with its number of texts."""
+        return facets(self._all)
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
         """The choice of a request: by default all indexes, fused by the options of the service.
@@ -206,15 +231,27 @@ class Collection:
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
 
     def described(self) -> list[dict[str, Any]]:
-        """For each index its name, indexer, number of texts, and the model that encodes queries for it."""
+        """For each index its name, indexer, counts, fields, and the model that encodes queries for it."""
         model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
         return [
             {
                 "name": label,
                 "indexer": index.name,
                 "texts": index.manifest["counts"]["texts"],
+                "vectors": index.manifest["counts"].get("vectors"),
+                "fields": [] if index.fields is None else index.fields.names,
                 "model": model_of[self.encoders.of(index).fingerprint] if index.needs_encoding else None,
                 "knows_texts": label in self._texts_of,
             }
             for label, index in self.indexes.items()
         ]
+
+
+def corpus_name(source: str) -> str:
+    """A short name of a corpus, from its address: the folder's of "scifact/corpus.jsonl", the file's of other files."""
+    prefix, _, place = source.rpartition(":")
+    if prefix not in ("", "documents"):
+        return source
+    path = PurePath(place)
+    stem = path.name.partition(".")[0]
+    return path.parent.name if stem == "corpus" and path.parent.name else stem or source

@@ -17,6 +17,8 @@ WrittenCount = Annotated[
 ]
 """A number that may be written in digits."""
 
+FILTER = "Only texts whose fields pass, such as: year >= 2020 and (source = faq or not tags in (draft, 'to do'))."
+
 _FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
 """Of a text that may not be blank: said to programs, and checked with the words of the Python surface."""
 
@@ -66,6 +68,7 @@ class SearchForm(Chosen, _Documents):  # type: ignore[misc]
         description="How many hits the re-ranker reads; 0 = none. By default as the service was started.",
         json_schema_extra={"minimum": 0},
     )
+    filter: str | None = Field(None, description=FILTER)
     explain: bool = Field(True, description="Whether to find the reasons for the scores.")
     texts: bool = Field(False, description="Whether hits have their whole texts, too.")
 
@@ -145,6 +148,8 @@ class Reasons(BaseModel):
     view: str | None = None
     view_number: int | None = None
     views: int | None = None
+    sentence: str | None = Field(None, description="The sentence nearest to the query, where a text has one vector.")
+    sentence_score: float | None = None
     terms: dict[str, float] = Field({}, description="Terms with their contributions to the score.")
     tokens: list[dict[Literal["query", "document", "score"], str | float]] = Field(
         [], description="Tokens of the query, each with the most similar one of the document."
@@ -163,6 +168,7 @@ class PassageBody(BaseModel):
     id: str
     title: str
     snippet: str
+    fields: dict[str, str | int | float | bool | list[str]] = Field({}, description="Metadata of the passage.")
     spans: list[Span] = Field(description="Where words of the snippet match, in characters.")
     matches: list[str]
     why: list[str] = Field(description="The reasons as sentences.")

@@ -49,6 +49,7 @@ class Search(Searched):
     """Search the collection: ids, titles, the fitting part of each text, scores, and the reasons for them."""
 
     k: forms.WrittenCount = Field(10, description="How many hits.")
+    filter: str | None = Field(None, description=forms.FILTER)
     by: Literal["document", "passage"] | None = Field(
         None, description="Hits are documents, each with its passages that match (the default), or single passages."
     )
@@ -76,11 +77,13 @@ class AgentServer:
             "read_document": (ReadDocument, self._read_document),
             "explain": (Explain, lambda given: service.explain(forms.ExplainForm(**given.model_dump()))),
         }
-        names = ", ".join(one["name"] for one in service.collection.described())
+        described = service.collection.described()
+        names = ", ".join(one["name"] for one in described)
+        fields = ", ".join(dict.fromkeys(name for one in described for name in one["fields"]))
         self._server: Server[Any] = Server(
             "retrievalkit",
             version=rk.__version__,
-            instructions=f"{_ABOUT} Indexes: {names}.",
+            instructions=f"{_ABOUT} Indexes: {names}." + (f" Fields to filter by: {fields}." if fields else ""),
             on_list_tools=self._list,
             on_call_tool=self._call,
         )

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from retrievalkit.contracts.commands import HybridOptions, OpenOptions
+from retrievalkit.contracts.commands import HybridOptions, OpenOptions, indexes_of
 from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.data import inputs
 from retrievalkit.errors import InputError, OptionError
@@ -26,7 +26,7 @@ _SHORTEST_TOKEN = 16
 
 def _folders(value: Any) -> tuple[str, ...]:
     several = value if isinstance(value, list | tuple) else [value]
-    return tuple(inputs.place(getattr(one, "folder", one), "an index") for one in several)
+    return indexes_of([inputs.place(getattr(one, "folder", one), "an index") for one in several])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ class Service:
         start, collection = time.perf_counter(), self.collection
         self._check_query(form.query)
         text, k = form.query, self._count("k", form.k, HITS_TO_READ)
-        choice = collection.choose(form.indexes, HybridOptions(**form.given()))
+        self._check_length("filter", form.filter or "")
+        choice = replace(collection.choose(form.indexes, HybridOptions(**form.given())), filter=form.filter)
         read = self._read_by_reranker(form.rerank)
         reranker = self.reranker if read else None
         with self.batcher.admitted():
@@ -238,6 +239,9 @@ class Service:
         """What is served."""
         collection = self.collection
         return {
+            "collection": collection.name,
+            "examples": collection.examples,
+            "facets": collection.facets,
             "generation": collection.generation,
             "indexes": collection.described(),
             "fusion": _fusion(collection.fusion),
@@ -290,6 +294,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
     """Open the indexes and search once, as the first search makes what later ones use."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
+    _ = collection.examples, collection.facets
     return collection
 
 

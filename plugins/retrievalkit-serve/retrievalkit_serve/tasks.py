@@ -87,7 +87,7 @@ class SearchTask:
         searcher = self.collection.searcher(self.choice.labels)
         queries = [Query(str(number), item.text) for number, item in enumerate(items)]
         batch, choice = searcher.ask(queries), self.choice
-        found = searcher.search(batch, self.k, choice.fusion, choice.depth, documents=self.documents)
+        found = searcher.search(batch, self.k, choice.fusion, choice.depth, choice.filter, self.documents)
         answers = []
         for row, item in enumerate(items):
             pairs, candidates, passages = found.of(row)

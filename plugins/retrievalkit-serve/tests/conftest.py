@@ -14,8 +14,9 @@ import retrievalkit as rk
 def folders(tmp_path_factory, tiny_model, tiny_collection):
     """Two indexes of the tiny collection and a hostile passage: a vector for each text, and one for each token."""
     folder = tmp_path_factory.mktemp("served")
-    rows = tiny_collection.corpus.read_text() + json.dumps(HOSTILE) + "\n"
-    (folder / "corpus.jsonl").write_text(rows)
+    rows = [*map(json.loads, tiny_collection.corpus.read_text().splitlines()), HOSTILE]
+    lines = [json.dumps({**row, "metadata": {"number": number}}) + "\n" for number, row in enumerate(rows)]
+    (folder / "corpus.jsonl").write_text("".join(lines))
     rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "dense", pooler="mean")
     rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "late", pooler="colbert")
     return folder

@@ -29,6 +29,9 @@ async def used(client):
     # Some models write numbers and lists as text.
     asked = {"query": QUERY, "k": "1", "indexes": '["dense"]'}
     assert len((await client.call_tool("search", asked)).structured_content["hits"]) == 1
+    kept = (await client.call_tool("search", {"query": QUERY, "filter": "number < 4"})).structured_content
+    assert sorted(hit["fields"]["number"] for hit in kept["hits"]) == [0, 1, 2, 3]
+    assert "number" in client.instructions
     for name, arguments, words in (
         ("search", {"query": QUERY, "k": 0}, "k is 0"),
         ("search", {"query": QUERY, "k": 10**6}, "hits at most."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import numpy as np
 import openai
 import pytest
+from retrievalkit_serve.collection import corpus_name
 from services import service
 
 import retrievalkit as rk
@@ -48,6 +50,20 @@ def test_a_search_gives_what_python_finds(client, folders):
             assert [tuple(span) for span in hit["spans"]] == list(other.matches)
             assert [one["rank"] for one in hit["found"]] == [one.rank for one in other.found]
             assert len(hit["why"]) == len(other.why)
+
+
+def test_a_filter_lets_hits_pass_as_in_python(client, folders):
+    hybrid = rk.Hybrid([rk.Index.open(folders / name) for name in ("dense", "late")])
+    wanted = "number >= 10 and not number in (11, 12)"
+    answer = client.post("/search", json={"query": QUERY, "k": 5, "filter": wanted}).json()
+    assert ids(answer) == [hit.id for hit in hybrid.search(QUERY, k=5, filter=wanted)]
+    numbers = [hit["fields"]["number"] for hit in answer["hits"]]
+    assert all(number >= 10 and number not in (11, 12) for number in numbers)
+    alone = client.get("/search", params={"query": QUERY, "filter": f"number = {numbers[1]}"}).json()
+    assert ids(alone) == [ids(answer)[1]]
+    wrong = client.post("/search", json={"query": QUERY, "filter": "numbr = 1"})
+    assert wrong.status_code == 422
+    assert "did you mean 'number'" in wrong.json()["error"]["message"]
 
 
 def test_weights_belong_to_the_indexes_in_the_order_of_the_request(client):
@@ -258,6 +274,33 @@ def test_health_and_metrics(client):
     assert "nowhere" not in text
     assert 'rkit_index_texts{index="dense"} 43.0' in text
     assert 'rkit_batch_requests_count{kind="search"}' in text
+
+
+def test_what_is_served_is_described(client, folders):
+    """The name of the collection, the size of each index, and titles as example queries."""
+    about = client.get("/indexes").json()
+    assert about["collection"] == folders.name
+    dense, late = about["indexes"]
+    assert (dense["texts"], dense["vectors"], late["texts"]) == (43, 43, 43)
+    assert late["vectors"] > 43
+    rows = (folders / "corpus.jsonl").read_text().splitlines()
+    titles = {json.loads(row)["title"] for row in rows}
+    assert len(set(about["examples"])) == len(about["examples"]) <= 5
+    assert set(about["examples"]) <= titles
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("/data/scifact/corpus.jsonl.gz", "scifact"),
+        ("faq.csv", "faq"),
+        ("documents:/home/me/handbook", "handbook"),
+        ("pydoc:numpy,scipy", "pydoc:numpy,scipy"),
+        ("corpus.jsonl", "corpus"),
+    ],
+)
+def test_a_collection_is_named_after_its_file_or_folder(source, name):
+    assert corpus_name(source) == name
 
 
 def test_there_is_no_cors_whatever_the_origin(client):

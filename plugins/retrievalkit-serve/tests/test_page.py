@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from services import TOKEN, service
+
+import retrievalkit as rk
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -81,8 +84,115 @@ def test_a_search_by_keyboard_alone(opened, client):
     playwright.expect(page.locator(".state.bad")).to_contain_text("this service takes 200")
 
 
+def test_without_a_query_the_page_shows_what_is_served(opened, client):
+    """The collection, its indexes, and titles that are searched for on a click; back leads here again."""
+    page = opened()
+    served = client.get("/indexes").json()
+    playwright.expect(page.locator("#collection")).to_have_text(served["collection"])
+    rows = [row.inner_text() for row in page.locator("#indexes tr").all()]
+    assert [row.split()[0] for row in rows] == ["dense", "late"]
+    assert all(f"{index['vectors']:,}" in row for index, row in zip(served["indexes"], rows, strict=True))
+    page.locator("#examples a").first.click()
+    hits = found(page)
+    assert parse_qs(urlsplit(page.url).query) == {"query": [served["examples"][0]]}
+    assert hits.first.locator(".title").inner_text()
+    playwright.expect(page.locator("#start")).to_be_hidden()
+    page.go_back()
+    playwright.expect(page.locator("#start")).to_be_visible()
+    assert page.input_value("#query") == ""
+
+
+def test_the_legend_explains_what_the_hits_show(opened):
+    """Nearest sentences of single vectors, and tokens of late interaction, but no terms of words."""
+    page = opened(f"/?query={QUERY}")
+    found(page)
+    playwright.expect(page.locator(".hit .why").filter(has_text="nearest sentence:").first).to_be_visible()
+    page.locator("#legend summary").click()
+    playwright.expect(page.locator("#legend [data-kind=sentence]")).to_be_visible()
+    shown = [entry.get_attribute("data-kind") for entry in page.locator("#legend [data-kind]:not([hidden])").all()]
+    assert set(shown) - {"absent"} == {"several", "sentence", "tokens"}
+
+
+@pytest.fixture(scope="module")
+def handbook(tmp_path_factory, tiny_model):
+    """A service of documents in five passages each, with fields."""
+    folder = tmp_path_factory.mktemp("documents")
+    places = ["Peru", "Chile", "Bolivia"]
+    rows = [
+        {
+            "_id": f"{place}.md#{number}",
+            "title": place,
+            "text": f"Part {number} about {place}. The seat of government of part {number} is a city.",
+            "metadata": {"kind": "guide" if place == "Peru" else 'the "rest"', "year": 2020 + row},
+        }
+        for row, place in enumerate(places)
+        for number in range(1, 6)
+    ]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "index", pooler="mean")
+    with service(folder / "index") as process:
+        yield process
+
+
+def test_a_document_is_a_hit_with_its_passages(opened, handbook):
+    """Three passages and a button for the rest; a passage opens in its document, with its place marked."""
+    page = opened(f"/?query={QUERY}", address=handbook.address)
+    hits = found(page)
+    assert hits.count() == 3
+    first = hits.first
+    assert [text.is_visible() for text in first.locator(".text").all()] == [True] * 3 + [False] * 2
+    first.get_by_role("button", name="2 more passages").click()
+    assert all(text.is_visible() for text in first.locator(".text").all())
+    passage = first.locator(".text").nth(1)
+    number = passage.get_attribute("data-id").rpartition("#")[2]
+    passage.locator(".part").press("Enter")
+    whole = first.locator(".whole")
+    playwright.expect(whole.locator(".passage")).to_contain_text(f"Part {number} about")
+    assert all(f"Part {part} about" in whole.inner_text() for part in range(1, 6))
+    passage.locator(".part").click()
+    playwright.expect(whole).to_have_count(0)
+
+
+def test_facets_and_a_written_filter_narrow_the_hits(opened, handbook):
+    """They are one expression, which the address keeps; a mistake in it is reported with the fields that there are."""
+    page = opened(f"/?query={QUERY}", address=handbook.address)
+    assert found(page).count() == 3
+    page.locator("#narrow summary").click()
+    page.get_by_label('the "rest"').check()
+    playwright.expect(page.locator(".hit")).to_have_count(2)
+    page.get_by_label("2021").check()
+    playwright.expect(page.locator(".hit")).to_have_count(1)
+    again = opened(urlsplit(page.url).path + "?" + urlsplit(page.url).query, address=handbook.address)
+    assert found(again).count() == 1
+    again.locator("#narrow summary").click()
+    assert [again.get_by_label(name).is_checked() for name in ('the "rest"', "2021", "2020", "guide")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    again.get_by_label("Filter").fill("year < 2021 and kind = guide")
+    again.get_by_label("Filter").press("Enter")
+    playwright.expect(again.locator(".hit .id")).to_have_text("Peru.md")
+    assert not again.get_by_label("guide").is_checked()
+    again.get_by_label("Filter").fill("yaer = 2021")
+    again.get_by_label("Filter").press("Enter")
+    playwright.expect(again.locator(".state.bad")).to_contain_text("year")
+    again.get_by_role("button", name="All texts").click()
+    playwright.expect(again.locator(".hit")).to_have_count(3)
+
+
+def test_a_service_that_stopped_is_reported_in_words(opened, folders):
+    with service(folders / "dense") as process:
+        page = opened(f"/?query={QUERY}", address=process.address)
+        found(page)
+        process.stop()
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator(".state.bad")).to_contain_text("does not answer")
+
+
 def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
-    page = opened(f"/?q={QUERY}")
+    page = opened(f"/?query={QUERY}")
     first = found(page).first
     hit = client.post("/search", json={"query": QUERY}).json()["hits"][0]
     text = first.locator(".found").inner_text()
@@ -101,7 +211,7 @@ def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
 
 def test_hostile_texts_are_shown_and_not_run(opened):
     """In titles, ids, texts, whole texts and the query."""
-    page = opened("/?q=%3Cimg%20src%3Dx%20onerror%3Dhacked(9)%3E%20capital%20bold%20evil%20peru&k=50")
+    page = opened("/?query=%3Cimg%20src%3Dx%20onerror%3Dhacked(9)%3E%20capital%20bold%20evil%20peru&k=50")
     hits = found(page)
     hostile = hits.filter(has_text="</script>")
     playwright.expect(hostile).to_have_count(1)
@@ -119,7 +229,7 @@ def test_hostile_texts_are_shown_and_not_run(opened):
 
 def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
     """Another index, another fusion; what a hit's rank is elsewhere; back; and the same from the address."""
-    page = opened(f"/?q={QUERY}")
+    page = opened(f"/?query={QUERY}")
     found(page)
     page.click("#add")
     page.click("#add")
@@ -145,7 +255,7 @@ def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
 
 
 def test_the_reranker_is_a_switch(opened):
-    page = opened(f"/?q={QUERY}")
+    page = opened(f"/?query={QUERY}")
     found(page)
     page.get_by_label("re-rank").check()
     playwright.expect(page.locator(".state")).to_contain_text("re-ranked by reranker")
@@ -156,7 +266,7 @@ def test_the_reranker_is_a_switch(opened):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_in_the_light_and_in_the_dark(opened, scheme):
     """Nothing is wider than the screen, and the colours follow the reader's choice and the button."""
-    page = opened(f"/?q={QUERY}", viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+    page = opened(f"/?query={QUERY}", viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
     found(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     dark = "getComputedStyle(document.body).backgroundColor"
@@ -171,7 +281,7 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(opened, scheme):
 
 def test_with_a_token_the_page_asks_for_it(opened, folders):
     with service(folders / "dense", env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
-        page = opened(f"/?q={QUERY}", address=process.address)
+        page = opened(f"/?query={QUERY}", address=process.address)
         page.get_by_label("Token").last.fill(TOKEN)
         page.keyboard.press("Enter")
         assert found(page).count() == 10

@@ -23,7 +23,7 @@ import torch
 
 import retrievalkit as rk
 from retrievalkit import registry, scoring
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.vectors import JoinedStore, VectorStore, VectorWriter
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
@@ -252,13 +252,13 @@ class IndexerCase:
                 fail(problem, expected=len(ids), found=len(scores))
         return found
 
-    def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search") -> None:
-        """Fail where two answers to the same queries differ."""
+    def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search", slack: float = 1) -> None:
+        """Fail where two answers to the same queries differ, scores by more than `slack` times what is tolerated."""
         for row, (ids, known) in enumerate(zip(found[0], expected[0], strict=True)):
             if list(ids) != list(known):
                 fail(f"query {row} finds other texts {when}", expected=shown(known), found=shown(ids), method=method)
             difference = float(np.abs(np.asarray(found[1][row]) - expected[1][row]).max(initial=0))
-            if not difference <= self.tolerance(expected[1][row]):
+            if not difference <= slack * self.tolerance(expected[1][row]):
                 fail(f"query {row} finds the same texts with other scores {when}", difference=difference, method=method)
 
     def tolerance(self, scores: np.ndarray) -> float:
@@ -510,6 +510,27 @@ def given_scores(case: IndexerCase) -> None:
         if not difference <= 10 * case.tolerance(expected):
             problem = f"query {row}: `scores` and `search` give the same texts other scores"
             fail(problem, difference=difference, method="scores")
+
+
+@INDEXERS.property(after=(*_SAVED, "finite_scores"))
+def filtered(case: IndexerCase) -> None:
+    """A search among some texts finds what is left of all hits without the others, with their scores."""
+    sample = case.main.sample
+    every = case.search(case.opened, sample.queries, len(sample))
+    order = np.random.default_rng(0).permutation(len(sample))
+    for count in (1, 2, len(sample) // 10, len(sample) // 2, len(sample)):
+        allowed = Allowed([sample.ids[row] for row in sorted(order[:count])], len(sample))
+        ids, scores = case.opened.search_among(sample.queries, HITS, allowed)
+        when = f"among {count} of the {len(sample)} texts"
+        if wrong := [one for some in ids for one in some if one not in allowed]:
+            fail(f"a search {when} finds '{wrong[0]}', which is another", method="search_among")
+        kept = [[row for row, one in enumerate(some) if one in allowed][:HITS] for some in every[0]]
+        names = [[some[row] for row in rows] for some, rows in zip(every[0], kept, strict=True)]
+        if case.recall == 1:
+            values = [np.asarray(some)[rows] for some, rows in zip(every[1], kept, strict=True)]
+            # Of texts, equal scores may be lowered by a little for each that equals the one before.
+            slack = 10 if case.form == "texts" else 1
+            case.same((ids, scores), (names, values), when, method="search_among", slack=slack)
 
 
 @INDEXERS.property(after=(*_SAVED, "brute_force"), once=True)

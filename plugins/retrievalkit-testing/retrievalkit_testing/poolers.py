@@ -311,6 +311,20 @@ def weights_not_negative(case: PoolerCase) -> None:
             fail(f"{side}: weights are negative", expected="0 or above", found=least, difference=-least)
 
 
+@POOLERS.property(after=("output", "finite"))
+def cosine(case: PoolerCase) -> None:
+    """Where it declares that scores are cosines, vectors have length 1, a query has one, and there are no weights."""
+    if not case.pooler().cosine:
+        leave_out("its scores are no cosines.")
+    for side in SIDES:
+        made = case.output(side)
+        if made.vectors is None or made.weights is not None or (side == "query" and made.vectors.shape[1] > 1):
+            fail(f"{side}: `cosine` is true, and a score is more than one inner product of vectors")
+        lengths = made.vectors.norm(dim=-1)
+        lengths = lengths if made.vector_mask is None else lengths[made.vector_mask]
+        expect_close(f"{side}: `cosine` is true, and vectors differ from length 1", lengths, torch.ones_like(lengths))
+
+
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
 def padding(case: PoolerCase) -> None:
     """Padding on the right, whatever its states are, changes nothing."""

@@ -230,6 +230,12 @@ class NegativeWeights(Pooler):
         return Representation(weights=max_saturated(states.last, states.head, states.attention_mask.bool()) - 0.1)
 
 
+class CosineOfAnyLength(Mean):
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.cosine = True
+
+
 class UnusedLayer(Mean):
     def __init__(self, info: EncoderInfo) -> None:
         super().__init__(info)
@@ -324,6 +330,7 @@ POOLERS: list[tuple[Any, ...]] = [
     ("unused_layer", "parameters_trained", UnusedLayer, {}),
     ("sides_differ", "sides_agree", Mean, {"forward": lambda self, states, side: Representation(
         Mean.forward(self, states, side).vectors[..., : 8 if side == "query" else None])}),
+    ("cosine_of_any_length", "cosine", CosineOfAnyLength, {}),
     ("negative_weights", "weights_not_negative", NegativeWeights, {}),
     ("running_mean", "trained_state_saved", RunningMean, {}),
     ("drawn_and_not_saved", "saved_and_loaded", DrawnAndNotSaved, {}, "query: saving and loading change the output"),

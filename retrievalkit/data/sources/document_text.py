@@ -1,4 +1,4 @@
-"""Title and text of a document: plain text, Markdown, HTML or PDF.
+"""Title and text of a document: plain text, Markdown, HTML, PDF or Word (.docx).
 
 HTML is read by libxml2, which reads broken pages too, in linear time.
 """
@@ -12,9 +12,11 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.files import reading
@@ -25,6 +27,7 @@ _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 _SLOW = ("idna", "punycode")  # quadratic in Python, and of no page
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
+_LONGEST_FRONT = 1 << 16  # characters, read by Python's slow parser
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _HEADING = re.compile(r"[ ]{0,3}#{1,6}[ \t]+(.*)$")
 _UNDERLINE = re.compile(r"[ ]{0,3}(?:=+|-{2,})[ \t]*$")
@@ -45,6 +48,7 @@ _LINES = {
     *_HEADINGS,
 }
 _CELLS = {"td", "th"}
+_DOCX_TITLES = re.compile(r"Title|Heading")
 _BLANKS = re.compile(r"[ \t\r\n\f\xa0]+")
 
 PDF_SECONDS = 10
@@ -56,10 +60,11 @@ class UnreadableError(Exception):
 
 
 class Document(NamedTuple):
-    """Title and text of a document."""
+    """Title and text of a document, and the fields of its front matter."""
 
     title: str
     text: str
+    fields: Mapping[str, Any] = {}
 
 
 def read_document(path: Path, name: str) -> Document:
@@ -69,13 +74,13 @@ def read_document(path: Path, name: str) -> Document:
         path: Its file.
         name: Its name, of which the title is made if the document has none.
     """
-    title, text = READERS[path.suffix.lower()](path)
+    title, text, fields = READERS[path.suffix.lower()](path)
     text = text.strip()
     if not text:
         msg = "without text"
         raise UnreadableError(msg)
     title = " ".join(title.split()) or PurePosixPath(name).stem
-    return Document(_whole(title), _whole(text))
+    return Document(_whole(title), _whole(text), fields)
 
 
 def _read_plain(path: Path) -> Document:
@@ -105,7 +110,21 @@ def _read_markdown(path: Path) -> Document:
             headings += lines[-1:]
         else:
             lines.append(_LINK.sub(r"\1", line))
-    return Document(title or next(filter(str.strip, headings), ""), "\n".join(lines))
+    fields = _front_matter(front[1]) if front else {}
+    return Document(title or next(filter(str.strip, headings), ""), "\n".join(lines), fields)
+
+
+def _front_matter(front: str) -> dict[str, Any]:
+    """The values of front matter, without the title; none if it is not YAML."""
+    import yaml
+
+    if len(front) > _LONGEST_FRONT:
+        return {}
+    try:
+        values = yaml.safe_load(front)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return {name: value for name, value in values.items() if name != "title"} if isinstance(values, dict) else {}
 
 
 def _read_html(path: Path) -> Document:
@@ -132,6 +151,39 @@ def _read_pdf(path: Path) -> Document:
     return Document(**answer)
 
 
+def _read_docx(path: Path) -> Document:
+    if importlib.util.find_spec("docx") is None:
+        msg = "DOCX, which needs a package: pip install 'retrievalkit[docx]'"
+        raise UnreadableError(msg)
+    with reading(path), path.open("rb") as stream:
+        try:
+            return _parsed_docx(stream)
+        except UnreadableError:
+            raise
+        except Exception:  # noqa: BLE001 - of zipfile, lxml and python-docx, which list none
+            msg = "damaged"
+            raise UnreadableError(msg) from None
+
+
+def _parsed_docx(stream: IO[bytes]) -> Document:
+    """The text of all paragraphs, also in tables and boxes; the title by the properties, or the first heading."""
+    import docx
+    from lxml import etree
+
+    with zipfile.ZipFile(stream) as packed:
+        if sum(part.file_size for part in packed.infolist()) > files.LONGEST_LINE:
+            msg = "of too much text"
+            raise UnreadableError(msg)
+    document = docx.Document(stream)
+    headings = (one.text for one in islice(document.paragraphs, 100) if _DOCX_TITLES.match(one.style.name or ""))
+    title = document.core_properties.title or next(filter(str.strip, headings), "")
+    body = document.element.body
+    etree.strip_elements(body, "{*}Fallback", with_tail=False)  # repeats the text of boxes
+    marks = {"p": "\n", "tr": "\n", "br": "\n", "tab": "\t"}
+    parts = ((etree.QName(one).localname, one.text or "") for one in body.iter("{*}*"))
+    return Document(title, "".join(text if name == "t" else marks.get(name, "") for name, text in parts))
+
+
 READERS: dict[str, Callable[[Path], Document]] = {
     ".txt": _read_plain,
     ".md": _read_markdown,
@@ -139,6 +191,7 @@ READERS: dict[str, Callable[[Path], Document]] = {
     ".html": _read_html,
     ".htm": _read_html,
     ".pdf": _read_pdf,
+    ".docx": _read_docx,
 }
 """The ending of a file -> how its title ("" = none) and text are read."""
 

@@ -50,12 +50,12 @@ class Documents(Source):
         count = 0
         for identifier, path in self._documents:
             try:
-                title, text = read_document(path, identifier)
+                title, text, fields = read_document(path, identifier)
             except UnreadableError as error:
                 left_out.setdefault(str(error), []).append(identifier)
                 continue
             count += 1
-            yield {"id": identifier, "title": title, "text": text}
+            yield {"id": identifier, "title": title, "text": text, **({"metadata": fields} if fields else {})}
         if not count:
             msg = f"no document can be read: {files.grouped(left_out)}. Give documents with text in them."
             raise DataError(msg, file=self.path)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+from retrievalkit.data.forms import PASSAGE_IDS
 from retrievalkit.data.sources.source import Part, Source
 from retrievalkit.errors import DataError, InputError, MissingDependencyError, RetrievalkitError, nearest
 from retrievalkit.registry import trust
@@ -109,7 +110,10 @@ class IrDatasets(Source):
             for row in itertools.chain(first, rows):
                 fields = row._asdict()
                 if part == "passages" and "text" not in fields:
-                    fields["text"] = row.default_text()
+                    text, named = row.default_text(), ("title", *PASSAGE_IDS)
+                    # What the text is made of is not metadata.
+                    rest = {name: one for name, one in fields.items() if name in named or str(one) not in text}
+                    fields = {**rest, "text": text}
                 yield fields
 
     def fingerprint(self) -> str:

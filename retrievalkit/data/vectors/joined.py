@@ -89,8 +89,18 @@ class JoinedStore(VectorStore):
     """
 
     def __init__(self, stores: Sequence[VectorStore], deleted: Sequence[Collection[str]]) -> None:
-        self._parts = _parts(stores, deleted)
-        first = self._parts[0].store
+        self._join(_parts(stores, deleted))
+
+    @classmethod
+    def among(cls, store: VectorStore, rows: np.ndarray) -> JoinedStore:
+        """Some texts of a folder, at least one; `rows` ascend."""
+        some = cls.__new__(cls)
+        some._join([Part(store, rows, 0)])
+        return some
+
+    def _join(self, parts: Sequence[Part]) -> None:
+        self._parts, stores = parts, [part.store for part in parts]
+        first = stores[0]
         sizes = {(store.dim, store.vocabulary) for store in stores}
         if len(sizes) > 1:
             msg = f"'{first.folder}' and later segments hold vectors of different sizes, {sorted(sizes)}. Index again."

@@ -198,8 +198,9 @@ class VectorStore:
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint of the content, computed from the files' checksums."""
-        return storage.fingerprint_value(self.manifest["files"])
+        """A fingerprint of the vectors and their ids, computed from the files' checksums."""
+        files = {name: entry for name, entry in self.manifest["files"].items() if name != "fields.parquet"}
+        return storage.fingerprint_value(files)
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
         """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""

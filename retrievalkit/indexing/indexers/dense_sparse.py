@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.indexing.indexers.flat import named
-from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_of_rounded
+from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
 
 # Vectors of a part: few enough that a query's scores stay in the cache and a copy costs little memory.
 PART_VECTORS = 1 << 16
@@ -89,6 +89,11 @@ class DenseSparse(Indexer):
         else:
             scores, rows = self._whole(k)(queries)
         return named(store.ids, scores.numpy(), rows.numpy())
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts by the scoring rule, exactly in either form."""
+        ids = self._store.ids
+        return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule."""

@@ -18,9 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.indexing.indexers.flat import named
 from retrievalkit.scoring import (
     best_of_candidates,
     check_k,
@@ -28,6 +29,7 @@ from retrievalkit.scoring import (
     is_single,
     scores_of,
     top_k,
+    top_k_among,
     vectors_alone,
     viewed,
 )
@@ -180,6 +182,12 @@ class Faiss(Indexer):
                 batch = asked.rows(slice(start, start + _QUERIES))
                 found += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts, by the vectors as they are."""
+        store, asked = self._store, viewed(queries, self.view).to("cpu")
+        vectors_alone(asked, store.dim)
+        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.scoring import check_k, scores_of, top_k_of_store, viewed
+from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, viewed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -75,13 +76,22 @@ class Flat(Indexer):
         scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
         return named(self._store.ids, scores.cpu().numpy(), rows.cpu().numpy())
 
+    def search_among(
+        self, queries: Representation | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best allowed texts, exactly; the others are not compared, or masked where few are left out."""
+        asked, ids = viewed(queries, self.view).to(self.device), self._store.ids
+        scores, rows = top_k_among(asked, self._store, allowed.mask(ids), k, block=self.block, dtype=self.dtype)
+        return named(ids, scores.cpu().numpy(), rows.cpu().numpy())
+
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, in fp32."""
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
 
 
-def named(ids: Ids, scores: np.ndarray, rows: np.ndarray) -> tuple[list[list[str]], list[np.ndarray]]:
+def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> tuple[list[list[str]], list[np.ndarray]]:
     """Turn (queries, k) scores and rows, best first and -1 past the last, into the result of `Indexer.search`."""
+    scores, rows = np.asarray(scores), np.asarray(rows)
     counts = (rows >= 0).sum(axis=1)
     texts = ids.take(rows[rows >= 0])
     ends = np.cumsum(counts).tolist()

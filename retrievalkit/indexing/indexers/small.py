@@ -17,11 +17,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore, open_array
 from retrievalkit.data.vectors.arrays import check_finite
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone, viewed
+from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k_among, vectors_alone, viewed
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
 Kind = Literal["int8", "binary"]
@@ -86,6 +87,12 @@ class Small(Indexer):
             asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
             found += best_of_candidates(asked, store, self._candidates(asked, k), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts, by the vectors as they are."""
+        store, asked = self._store, viewed(queries, self.view).to("cpu")
+        vectors_alone(asked, store.dim)
+        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors as they are."""

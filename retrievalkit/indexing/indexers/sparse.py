@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.errors import ArtifactError, UnsupportedError
@@ -55,6 +55,14 @@ class Sparse(Indexer):
         check_k(k)
         scores, rows = top_k(viewed(queries, self.view), self._postings.blocks(), min(k, len(self._ids)))
         return named(self._ids, scores.numpy(), rows.numpy())
+
+    def search_among(
+        self, queries: Representation | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best allowed texts, exactly."""
+        check_k(k)
+        asked, mask = viewed(queries, self.view), allowed.mask(self._ids)
+        return named(self._ids, *top_k(asked, self._postings.blocks(), min(k, len(self._ids)), mask=mask))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts."""

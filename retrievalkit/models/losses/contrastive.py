@@ -21,12 +21,12 @@ class Contrastive(Loss):
     vector is trained.
 
     Args:
-        temperature: Divides the scores: 1 suits plain inner products, about 0.05 cosines.
+        temperature: Divides the scores; None = 0.05 for a pooler whose scores are cosines, else 1.
     """
 
-    def __init__(self, *, temperature: PositiveFloat = 1.0) -> None:
+    def __init__(self, *, temperature: PositiveFloat | None = None) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature = temperature or 1.0
 
     def forward(
         self,

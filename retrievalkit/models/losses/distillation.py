@@ -23,7 +23,8 @@ class Distillation(Loss):
     the same in each subclass.
 
     Args:
-        temperature: The student's scores are divided by it, in the contrastive term too.
+        temperature: The student's scores are divided by it, in the contrastive term too; None = 0.05 for a pooler whose
+            scores are cosines, else 1.
         teacher_temperature: The teacher's scores are divided by it.
         contrastive: Weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
     """
@@ -35,12 +36,12 @@ class Distillation(Loss):
     def __init__(
         self,
         *,
-        temperature: PositiveFloat = 1.0,
+        temperature: PositiveFloat | None = None,
         teacher_temperature: PositiveFloat = 1.0,
         contrastive: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature = temperature or 1.0
         self.teacher_temperature = teacher_temperature
         self.contrastive = contrastive
 
@@ -86,7 +87,8 @@ class DistillKL(Distillation):
     teacher.
 
     Args:
-        temperature: t; the student's scores are divided by it, in the contrastive term too.
+        temperature: t; the student's scores are divided by it, in the contrastive term too; None = 0.05 for a pooler
+            whose scores are cosines, else 1.
         teacher_temperature: T; the teacher's scores are divided by it.
         contrastive: c, the weight of the contrastive loss over all documents of the batch: 0 in CoT-MAE v2's paper, 1
             by default in its code, 0.2 in LexMAE.
@@ -101,7 +103,7 @@ class DistillKL(Distillation):
     def __init__(
         self,
         *,
-        temperature: PositiveFloat = 1.0,
+        temperature: PositiveFloat | None = None,
         teacher_temperature: PositiveFloat = 1.0,
         contrastive: NonNegativeFloat = 0.0,
         scale: bool = False,
@@ -135,8 +137,8 @@ class MarginMSE(Distillation):
     A pair is a query with one of its own negatives, if the teacher scored both that negative and the positive.
 
     Args:
-        temperature: t; divides the student's scores, in the contrastive term too. Cosines, which differ by at most 2,
-            need a value below 1 to reach a re-ranker's margins of about 10.
+        temperature: t; divides the student's scores, in the contrastive term too. None = 0.05 for a pooler whose
+            scores are cosines, which differ by at most 2 where a re-ranker's differ by about 10; else 1.
         teacher_temperature: T; the teacher's scores are divided by it.
         contrastive: c, the weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
     """

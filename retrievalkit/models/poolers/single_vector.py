@@ -75,7 +75,7 @@ class SingleVector(Pooler):
             layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
         """
         super().__init__()
-        self.normalize = normalize
+        self.normalize = self.cosine = normalize
         self.layer = absolute_layer(layer, info)
         self.needs = Needs(layers=(self.layer,))
 

@@ -80,7 +80,7 @@ def test_documents_become_passages_in_the_order_of_their_paths(tmp_path):
     docs = folder(tmp_path / "docs", b_html=PAGE, a__c_md=MARKDOWN, a_txt="Plain.\n", i_png="x", _hidden_md="x")
     assert list(open_corpus(f"documents:{docs}")) == [
         Passage("a.txt", "a", "Plain."),
-        Passage("a/c.md", "Of rivers", "Rivers\n\nSee the Tiber and a map.\n\n# kept [as it](is)"),
+        Passage("a/c.md", "Of rivers", "Rivers\n\nSee the Tiber and a map.\n\n# kept [as it](is)", {"tags": ["a"]}),
         Passage("b.html", "Rome & Tiber", "The city\nIt is old,\nvery old.\none\ntwo\n1 2"),
     ]
 

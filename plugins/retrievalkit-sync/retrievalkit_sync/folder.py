@@ -1,0 +1,277 @@
+"""A folder of documents, read: its files, the passages of each, and what has changed since it was read before.
+
+A file is read again if its size or its times differ from those of the last reading, and its content too. Its passages
+depend on its content and its ending alone, but for their ids, which begin with its path.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.contracts.commands import kind_of
+from retrievalkit.data import files
+from retrievalkit.data.columns import Columns, open_own
+from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
+from retrievalkit.data.passage_parts import parts_of
+from retrievalkit.data.records import Record, id_problem
+from retrievalkit.data.sources import READERS, UnreadableError, read_document
+from retrievalkit.errors import DataError, RetrievalkitError
+
+TABLES = (".csv", ".jsonl")
+_HIDDEN = (".", "~$")  # ~$ begins the locks of Word
+_UNSETTLED = 2_000_000_000
+"""Nanoseconds: a file that was changed so shortly before it is read may change again without another time."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was read.
+
+    Attributes:
+        stamp: Its size, and when its content and its entry in the folder were changed; none if it may yet change
+            without another stamp.
+        digest: The fingerprint of its content.
+        passages: How many passages it has.
+        problem: Why it has none.
+    """
+
+    stamp: tuple[int, ...]
+    digest: str
+    passages: int
+    problem: str = ""
+
+    def is_at(self, path: Path, *, retry: bool) -> bool:
+        """Whether it needs not be read again from a place; one with a problem does, if it is to be tried again."""
+        try:
+            return self.stamp == _stamp(path) and not (self.problem and retry)
+        except OSError:
+            return False
+
+
+@dataclass
+class State:
+    """The files of a folder, by path, and their passages in the same order.
+
+    Attributes:
+        files: The files that were read, those that could not be included.
+        passages: The file with the passages; None if there are none.
+        others: Paths of files that are not read, by the reason.
+        read: How many files were read, rather than known.
+    """
+
+    files: dict[str, File] = field(default_factory=dict)
+    passages: Path | None = None
+    others: dict[str, list[str]] = field(default_factory=dict)
+    read: int = 0
+
+    @property
+    def documents(self) -> dict[str, str]:
+        """The path of each file with passages -> the fingerprint of its content."""
+        return {name: one.digest for name, one in self.files.items() if not one.problem}
+
+    @property
+    def skipped(self) -> dict[str, list[str]]:
+        """Paths of all files without passages, by the reason."""
+        reasons: dict[str, list[str]] = {}
+        for name, one in self.files.items():
+            if one.problem:
+                reasons.setdefault(one.problem, []).append(name)
+        return reasons | self.others
+
+    def groups(self) -> Iterator[tuple[str, list[Passage]]]:
+        """The path of each file with its passages."""
+        if self.passages is None:
+            return
+        corpus = open_corpus(self.passages)
+        corpus.counts_empty = False
+        stream = iter(corpus)
+        for name, one in self.files.items():
+            yield name, list(islice(stream, one.passages))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How files become passages.
+
+    Attributes:
+        cut: Cuts a text into passages.
+        columns: The fields of tables.
+    """
+
+    cut: Callable[[str], list[str]]
+    columns: Columns
+
+    def passages(self, path: Path, name: str) -> list[Passage]:
+        """The passages of a file; ids begin with its name.
+
+        Raises:
+            UnreadableError: It has none, or the name cannot be an id.
+            DataError: It cannot be read.
+        """
+        if problem := id_problem(name):
+            msg = f"named so that {problem.rstrip('.')}"
+            raise UnreadableError(msg)
+        if path.suffix.lower() in TABLES:
+            whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
+        else:
+            title, text, *fields = read_document(path, "")
+            row: dict[str, Any] = {"id": name, "title": title, "text": text}
+            whole = [passage_of(Record(path, 1, row | dict(zip(("metadata",), fields, strict=False))))]
+        cut = [part for one in whole for part in parts_of(one, self.cut) if part.text.strip() or part.title]
+        if not cut:
+            msg = "without text"
+            raise UnreadableError(msg)
+        return cut
+
+    def _rows(self, path: Path) -> list[Passage]:
+        """The rows of a table, by the fields that the user named, or by the usual ones if it lacks these."""
+        try:
+            return _loaded(path, self.columns)
+        except DataError:
+            if self.columns != Columns():
+                with suppress(DataError):
+                    return _loaded(path, Columns())
+            raise
+
+
+def _loaded(path: Path, columns: Columns) -> list[Passage]:
+    table = open_own(path, columns)
+    table.counts_empty = False
+    return list(table)
+
+
+def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bool = True) -> State:
+    """Read what is new and changed in a folder, and write the passages of all files.
+
+    Args:
+        folder: The folder.
+        before: The files and passages of the last reading with the same reader.
+        reader: Reads a file.
+        output: The file to write the passages to.
+        retry: Read files again that could not be read the last time, although they are the same.
+
+    Raises:
+        DataError: The folder, or one inside it, cannot be listed.
+    """
+    state = State(passages=output)
+    found = sorted(_files(folder, state.others))
+    same = [name for name, _ in found] == list(before.files)
+    if same and all(before.files[name].is_at(path, retry=retry) for name, path in found):
+        return replace(before, others=state.others, read=0)
+    known = before.groups()
+
+    def kept(name: str) -> list[Passage]:
+        return next(group for other, group in known if other == name)  # both are in the order of paths
+
+    def passages() -> Iterator[Passage]:
+        for name, path in found:
+            old = before.files.get(name)
+            group: list[Passage] = []
+            stamp, digest, problem = (), "", ""
+            if old is not None and old.is_at(path, retry=retry):
+                state.files[name] = old
+                yield from kept(name)
+                continue
+            try:
+                stamp = _stamp(path)
+                digest = files.fingerprint(path)
+                if old is not None and old.digest == digest and not old.problem:
+                    group = kept(name)
+                else:
+                    state.read += 1
+                    group = reader.passages(path, name)
+            except (UnreadableError, RetrievalkitError, OSError) as error:
+                problem = _reason(error, path)
+            settled = bool(stamp) and max(stamp[1:]) < time.time_ns() - _UNSETTLED
+            state.files[name] = File(stamp if settled else (), digest, len(group), problem)
+            yield from group
+
+    write_corpus(output, passages())
+    return state
+
+
+def _files(folder: Path, others: dict[str, list[str]]) -> Iterator[tuple[str, Path]]:
+    """The path below a folder, and the place, of each file that may be read; others are listed by the reason."""
+
+    def refuse(error: OSError) -> None:
+        msg = f"cannot list the folder '{error.filename}': {error.strerror}. Nothing was changed. Make it readable."
+        raise DataError(msg) from error
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        inside = Path(parent).relative_to(folder)
+        visible = sorted(name for name in folders if not name.startswith(_HIDDEN))
+        links = {name for name in visible if os.path.islink(os.path.join(parent, name))}
+        ours = {name for name in visible if kind_of(os.path.join(parent, name)) is not None}
+        for reason, some in (("links to folders", links), ("folders that rkit wrote", ours - links)):
+            for name in sorted(some):
+                others.setdefault(reason, []).append((inside / name).as_posix())
+        folders[:] = [name for name in visible if name not in links | ours]
+        for name in sorted(name for name in names if not name.startswith(_HIDDEN)):
+            path, ending = Path(parent, name), os.path.splitext(name)[1].lower()
+            if ending not in READERS and ending not in TABLES:
+                others.setdefault(ending or "no ending", []).append((inside / name).as_posix())
+            elif not path.is_file():
+                others.setdefault("no regular files", []).append((inside / name).as_posix())
+            else:
+                yield (inside / name).as_posix(), path
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """The reason why a file is not read, without its name, so that files with the same reason are listed together."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    line = getattr(error, "line", None)
+    text = str(error).removeprefix(f"{path}:").removeprefix(f"{line}:").strip().replace(f"'{path}'", "the file")
+    return text if line is None else f"line {line}: {text}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The documents that differ between two readings of a folder.
+
+    Attributes:
+        added: Paths that are new.
+        changed: Paths with another content.
+        removed: Paths that are gone.
+        renamed: The old and the new path of documents of the same content.
+        unchanged: How many are the same.
+    """
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    renamed: list[tuple[str, str]]
+    unchanged: int
+
+    @classmethod
+    def of(cls, before: Mapping[str, str], after: Mapping[str, str]) -> Difference:
+        """The difference of two mappings of paths to fingerprints."""
+        gone: dict[tuple[str, str], list[str]] = {}
+        for name in before.keys() - after.keys():
+            gone.setdefault((before[name], Path(name).suffix), []).append(name)
+        added, renamed = [], []
+        for name in sorted(after.keys() - before.keys()):
+            same = gone.get((after[name], Path(name).suffix))
+            if same:
+                renamed.append((same.pop(), name))
+            else:
+                added.append(name)
+        both = before.keys() & after.keys()
+        changed = sorted(name for name in both if before[name] != after[name])
+        removed = sorted(name for names in gone.values() for name in names)
+        return cls(added, changed, removed, renamed, len(both) - len(changed))
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed or self.renamed)

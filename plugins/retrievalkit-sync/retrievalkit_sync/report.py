@@ -1,0 +1,98 @@
+"""The report of a sync: what was read, and what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retrievalkit.contracts.commands import counted
+from retrievalkit.errors import shortlist
+from retrievalkit_sync.folder import Difference
+
+_SHOWN = 20
+
+
+@dataclass
+class Synced:
+    """The changes of one collection.
+
+    Attributes:
+        index: The collection, or the index.
+        folder: The folder that it follows.
+        documents: The documents that differ from those of the last sync.
+        read: How many files were read.
+        skipped: Paths of files that are not in the indexes, by the reason.
+        total: How many passages the indexes hold.
+        added: How many passages are new.
+        changed: How many passages have another text.
+        removed: How many passages are gone.
+        unchanged: How many passages are the same.
+        encoded: How many texts were encoded.
+        seconds: How long it took.
+    """
+
+    index: str
+    folder: str
+    documents: Difference
+    read: int
+    skipped: Mapping[str, Sequence[str]]
+    total: int | None = None
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    encoded: int = 0
+    seconds: float = 0.0
+
+    def count(self, added: int, changed: int, removed: int, unchanged: int, encoded: int) -> None:
+        """Count the changes of an index; of several, those of the first that has any."""
+        self.encoded += encoded
+        if not (self.added or self.changed or self.removed):
+            self.added, self.changed, self.removed, self.unchanged = added, changed, removed, unchanged
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing was to be changed."""
+        return self.total is None
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        documents, passages = vars(self.documents), ("added", "changed", "removed", "unchanged")
+        counts = {} if self.is_dry else {"passages": {name: getattr(self, name) for name in passages}}
+        encoded = {} if self.is_dry else {"encoded": self.encoded}
+        return {
+            "index": self.index,
+            "folder": self.folder,
+            "read": self.read,
+            "documents": documents,
+            **counts,
+            **encoded,
+            "skipped": {reason: list(paths) for reason, paths in self.skipped.items()},
+            "seconds": round(self.seconds, 3),
+        }
+
+    @property
+    def summary(self) -> str:
+        """The report as a table; before a sync, the documents by name."""
+        known = self.documents
+        moved = [f"{old} -> {new}" for old, new in known.renamed]
+        listed = {"added": known.added, "changed": known.changed, "removed": known.removed, "renamed": moved}
+        counts = [f"{len(some):,} {name}" for name, some in listed.items() if some]
+        rows = {"files": f"{self.read:,} read", "documents": ", ".join([*counts, f"{known.unchanged:,} unchanged"])}
+        if self.is_dry:
+            rows |= {name: shortlist(some, _SHOWN) for name, some in listed.items() if some}
+        else:
+            names = ("added", "changed", "removed", "unchanged")
+            kinds = [f"{value:,} {name}" for name in names if (value := getattr(self, name))]
+            rows["passages"] = ", ".join(kinds) or f"{self.total:,} unchanged"
+            rows["encoded"] = counted(self.encoded, "texts")
+        rows["seconds"] = f"{self.seconds:.1f}"
+        title = f"{self.folder} -> {self.index}{' (dry run: nothing was changed)' if self.is_dry else ''}"
+        lines = [title, *(f"  {name:<11}{value}" for name, value in rows.items())]
+        reasons = sorted(self.skipped.items(), key=lambda one: -len(one[1]))
+        if reasons:
+            lines.append(f"  {'skipped':<11}{counted(sum(len(paths) for _, paths in reasons), 'files')}")
+        lines += [f"    {len(paths):>7,}  {reason}: {shortlist(paths, 3)}" for reason, paths in reasons[:_SHOWN]]
+        rest = sum(len(paths) for _, paths in reasons[_SHOWN:])
+        return "\n".join([*lines, *([f"    {rest:>7,}  for other reasons (--json lists them)"] if rest else [])])

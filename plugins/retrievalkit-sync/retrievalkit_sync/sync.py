@@ -1,0 +1,108 @@
+"""`rkit sync`: indexes that hold what a folder of documents holds.
+
+rkit sync FOLDER INDEX... [--passages N] [--stride N] [--model M] [--dry-run] [--watch]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from retrievalkit.contracts.commands import CommandOptions, say
+from retrievalkit.contracts.declarations import Argument, Flag, Place, command
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit_sync.collection import Collection, CollectionOptions
+from retrievalkit_sync.report import Synced
+
+_EVERY = 10_000
+"""Milliseconds after which a folder is looked at although no change was reported, as by network file systems."""
+
+
+@dataclass(frozen=True)
+class SyncOptions(CollectionOptions, CommandOptions):
+    """Options of `sync`.
+
+    Args:
+        folder: The folder of documents: .txt, .md, .html, .pdf, .docx, .csv and .jsonl, with all folders in it.
+        indexes: Collections, which are created with a dense index and a bm25 index, or existing indexes.
+        dry_run: List what would be added, changed, removed and renamed; change nothing.
+        watch: Keep following the folder until interrupted.
+    """
+
+    folder: Annotated[Place, Argument()]
+    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX...")]
+    _: KW_ONLY
+    dry_run: bool = False
+    watch: bool = False
+
+
+class Syncs(list[Synced]):
+    """The reports of a sync, one for each collection."""
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The reports as JSON values."""
+        return [one.as_json() for one in self]
+
+    @property
+    def summary(self) -> str:
+        """The reports as tables."""
+        return "\n".join(one.summary for one in self)
+
+
+@command("sync", SyncOptions)
+def sync(options: SyncOptions) -> Syncs:
+    """Make each INDEX hold what FOLDER holds: read, cut and encode what is new or changed, delete what is gone.
+
+    \b
+    rkit sync docs/ my-index                  # a collection: dense and bm25
+    rkit search my-index --query "refunds"
+    rkit sync docs/ my-index --watch
+    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    if options.watch and options.dry_run:
+        msg = "watch follows the folder, and dry_run changes nothing. Give one of them."
+        raise OptionError(msg)
+    collections = [Collection(place) for place in options.indexes]
+    syncs = Syncs(one.follow(options.folder, options, dry_run=options.dry_run) for one in collections)
+    if not options.watch:
+        return syncs
+    say(f"{syncs.summary}\nFollowing {options.folder}; Ctrl-C ends.", err=True)
+    for _ in _changes(Path(options.folder), [one.path for one in collections]):
+        for number, one in enumerate(collections):
+            try:
+                synced = one.follow(options.folder, CollectionOptions(), retry=False)
+            except InputError as error:
+                say(f"Error: {error} The folder is still followed.", err=True)
+                continue
+            if synced.documents:
+                syncs[number] = synced
+                say(synced.summary, err=True)
+    return syncs
+
+
+def _changes(folder: Path, indexes: list[Path]) -> Iterator[None]:
+    """Yield whenever something in the folder has changed and then rested for a moment, until interrupted."""
+    import watchfiles
+
+    ours = [place.resolve() for place in indexes]
+
+    def concerns(_: watchfiles.Change, path: str) -> bool:
+        place = Path(path)
+        inside = place.relative_to(folder.resolve()) if place.is_relative_to(folder.resolve()) else place
+        return not any(part.startswith(".") for part in inside.parts) and not any(map(place.is_relative_to, ours))
+
+    while True:
+        try:
+            watched = watchfiles.watch(
+                folder.resolve(),
+                watch_filter=concerns,
+                rust_timeout=_EVERY,
+                yield_on_timeout=True,
+                raise_interrupt=False,
+            )
+            for _ in watched:
+                yield
+            return
+        except FileNotFoundError:
+            return

@@ -1,0 +1,151 @@
+"""Fields of passages: metadata such as a year, a source or tags, by which searches are filtered.
+
+    fields.parquet     a row for each text: its id in `_id`, and a column for each field
+
+A value is a text, a number, true or false, or a list of texts. Dates become ISO texts; other values are left out. A
+column of whole numbers and fractions holds numbers, of texts and lists lists, and of any other mixture texts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import date
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.data.records import HALF_CHARACTER
+from retrievalkit.errors import ArtifactError
+
+Value = str | int | float | bool | list[str]
+FIELDS = "fields.parquet"
+_ID, _METADATA = "_id", "metadata"
+_ROWS = 65_536
+
+
+def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Value]:
+    """The fields among the values of a record: all but those `known` for something else, and BEIR's `metadata`."""
+    fields: dict[str, Value] = {}
+    for name, value in values.items():
+        if name == _METADATA and isinstance(value, Mapping):
+            fields |= fields_of(value)
+        elif name not in known and name != _ID and isinstance(name, str) and (kept := _value(value)) is not None:
+            fields[name] = kept
+    return fields
+
+
+def _value(value: object) -> Value | None:
+    if isinstance(value, str):
+        return HALF_CHARACTER.sub("\ufffd", value) or None
+    if isinstance(value, int):  # bool too
+        return value if abs(value) < 1 << 63 else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, date):  # datetime too
+        return value.isoformat()
+    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
+        return [HALF_CHARACTER.sub("\ufffd", one) for one in value]
+    return None
+
+
+def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) -> bool:
+    """Write the ids and fields of texts, unless none has a field; returns whether the file was written."""
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds: dict[str, set[type]] = {}
+    # The type of a column is known at the end.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as spilled:
+        for identifier, fields in rows:
+            for name, value in fields.items():
+                kinds.setdefault(name, set()).add(type(value))
+            spilled.write(json.dumps([identifier, dict(fields)]) + "\n")
+        if not kinds:
+            return False
+        spilled.seek(0)
+        columns = {name: _column_kind(kinds[name]) for name in sorted(kinds)}
+        of_arrow = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+        of_arrow[list] = pyarrow.list_(pyarrow.string())
+        types = [(_ID, of_arrow[str]), *((name, of_arrow[kind]) for name, kind in columns.items())]
+        with parquet.ParquetWriter(path, pyarrow.schema(types), compression="zstd") as writer:
+            while batch := [json.loads(line) for line in islice(spilled, _ROWS)]:
+                table: dict[str, list[Any]] = {_ID: [identifier for identifier, _ in batch]}
+                for name, kind in columns.items():
+                    table[name] = [_as(kind, fields.get(name)) for _, fields in batch]
+                writer.write_table(pyarrow.table(table, schema=writer.schema))
+    return True
+
+
+def _column_kind(kinds: set[type]) -> type:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return float if kinds == {int, float} else list if kinds == {str, list} else str
+
+
+def _as(kind: type, value: Value | None) -> Value | None:
+    if value is None or isinstance(value, kind):
+        return value
+    if kind is list:
+        return [str(value)]
+    if kind is float:
+        return float(value)  # type: ignore[arg-type]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class FieldTable:
+    """The fields of the texts of a folder; columns are read when they are used.
+
+    Attributes:
+        names: The names of the fields.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            self._file = parquet.ParquetFile(path, memory_map=True)
+        except (OSError, ArrowException) as error:
+            msg = f"'{path}' cannot be read ({error}): it is damaged. Index again."
+            raise ArtifactError(msg) from error
+        self.names: list[str] = [name for name in self._file.schema_arrow.names if name != _ID]
+        self._columns: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids of the texts."""
+        found: list[str] = self._file.read([_ID]).column(_ID).to_pylist()
+        return found
+
+    def column(self, name: str) -> Any:
+        """(texts,) a pyarrow array of the values of a field, null where a text lacks it."""
+        if name not in self._columns:
+            self._columns[name] = self._file.read([name]).column(name).combine_chunks()
+        return self._columns[name]
+
+    def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
+        """The id and the fields of each text."""
+        for batch in self._file.iter_batches(_ROWS):
+            for row in batch.to_pylist():
+                yield row.pop(_ID), {name: value for name, value in row.items() if value is not None}
+
+    def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
+        """The values of each field that has 2 to `most`, with their numbers of texts, the most frequent first."""
+        found: dict[str, list[tuple[Any, int]]] = {}
+        for name in self.names:
+            column = self.column(name)
+            column = column.flatten() if str(column.type).startswith("list") else column
+            counts = column.drop_null().value_counts()
+            if 2 <= len(counts) <= most:
+                pairs = [(one["values"], one["counts"]) for one in counts.to_pylist()]
+                found[name] = sorted(pairs, key=lambda pair: (-pair[1], str(pair[0])))
+        return found

@@ -1,0 +1,69 @@
+"""`rkit tune`: searches learning rate, temperature and epochs in a limited time, and writes the best checkpoint.
+
+    rkit tune --model bert-base-uncased --corpus CORPUS --examples TRAIN --budget 20m --output DIR
+
+All other options are those of `rkit train`, and the same in each trial. `--resume` continues a search that was cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
+
+from retrievalkit.contracts.declarations import Flag, command
+from retrievalkit.errors import OptionError
+from retrievalkit.registry.modules import large_imports
+from retrievalkit.storage import Folder
+from retrievalkit.training.train import TrainOptions
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_Values = Annotated[Sequence[float] | None, Flag(metavar="NUMBER,...")]
+
+
+@dataclass(frozen=True)
+class TuneOptions(TrainOptions):
+    """Options of `tune`.
+
+    Args:
+        budget: Time to search, such as 90s, 20m or 2h; no trial starts after it, and one under way ends when it is next
+            measured.
+        learning_rate: Learning rates to try, or the only one; by default half to five times that of rkit train.
+        temperature: Temperatures of the loss to try; by default around that of rkit train, unless --set fixes it.
+        epochs: Numbers of epochs to try, or the only one; by default half to twice that of rkit train.
+    """
+
+    _: KW_ONLY
+    budget: Annotated[str, Flag(metavar="TIME")] = "20m"
+    learning_rate: _Values = None  # type: ignore[assignment]
+    temperature: _Values = None
+    epochs: _Values = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[smh]", self.budget):
+            msg = f"--budget is '{self.budget}', and should be a number with s, m or h, such as 90s, 20m or 2h."
+            raise OptionError(msg)
+        for name in ("learning_rate", "temperature", "epochs"):
+            if wrong := [value for value in getattr(self, name) or () if value <= 0]:
+                msg = f"{name} has the value {wrong[0]:g}, and each has to be greater than 0."
+                raise OptionError(msg)
+
+    @property
+    def seconds(self) -> float:
+        """The budget in seconds."""
+        return float(self.budget[:-1]) * _SECONDS[self.budget[-1]]
+
+
+@command("tune", TuneOptions)
+def tune(options: TuneOptions) -> Folder:
+    """Search learning rate, temperature and epochs in a limited time, and write the best training's checkpoint.
+
+    Prints the trials, the untrained model first, and the rkit train command of the best one.
+    """
+    with large_imports():
+        from retrievalkit.training.trials import search
+
+    manifest = search(options)
+    return Folder(options.output, manifest, manifest["tuning"]["summary"])

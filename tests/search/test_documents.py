@@ -90,6 +90,18 @@ def test_passages_are_fused_before_documents_are_made(indexes, query, k, score, 
     assert [value for _, value in hits] == pytest.approx([value for _, value, _ in documents])
 
 
+def test_only_passages_that_pass_a_filter_make_documents(folder):
+    array, parities = vectors(1), {name: len(name) % 2 for name in IDS}
+    rows = [{"id": name, "text": name, "parity": parity} for name, parity in parities.items()]
+    index = rk.Index.build(rows, vectors=array, output=folder / "parities")
+    query = np.array([2, -1, 1, 0], dtype=np.float32)
+    ranked = [hit for hit in index.search(query[None], k=len(IDS))["0"] if parities[hit[0]]]
+    for score in ("best", "sum"):
+        hits = index.search(query, k=4, filter="parity = 1", document_score=score)
+        assert [(hit.id, hit.score) for hit in hits] == [(one, value) for one, value, _ in grouped(ranked, score)[:4]]
+        assert all(parities[passage.id] for hit in hits for passage in hit.passages)
+
+
 def test_a_query_is_searched_as_deep_as_it_needs(folder):
     """A document of 2,000 passages fills the first places; a sum is over 1,000 passages, or more if they are needed."""
     ids = [*(f"long#{part}" for part in range(1, 2001)), "a#1", "a#2", "b"]
@@ -210,7 +222,9 @@ def test_the_command_prints_documents_and_writes_runs_of_passages(written, folde
     hits = index.search("the capital of Peru", k=3)
     for hit in hits:
         assert f"{hit.id}  {hit.score:.4f}" in shown
-        assert all(f"#{passage.id.rpartition('#')[2]}  {passage.snippet[:20]}" in shown for passage in hit.passages[:3])
+        assert all(
+            f"passage {passage.id.rpartition('#')[2]}  {passage.snippet[:20]}" in shown for passage in hit.passages[:3]
+        )
     assert f"and {len(hits[0].passages) - 3} passages more" in shown
     assert [hit["id"] for hit in json.loads(command(*query, "--json", "--by", "passage"))["hits"]] == [
         hit.id for hit in index.search("the capital of Peru", k=3, by="passage")

@@ -82,15 +82,17 @@ def test_windows(words, size, data):
     assert bool(cut) == bool(words)
 
 
-@given(gaps=st.lists(st.text(" \n\t", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
-def test_windows_put_together_are_the_text(gaps, size, data):
-    """With its white space where they overlap, which repeated words do not confuse if each window is another."""
+@given(data=st.data(), words=st.lists(st.text("ab,", min_size=1), min_size=1, max_size=30), size=st.integers(1, 9))
+def test_windows_put_together_are_the_text(data, words, size):
+    """With its white space where they overlap; by the words alone, if each of them is another."""
     stride = data.draw(st.integers(1, size))
-    text = "".join(f"w{number % 7}.{number // 7}{gap}" for number, gap in enumerate(gaps)) + "end"
-    cut = windows(text, size, stride)
-    whole, starts = joined(cut)
-    assert whole == text if stride < size else whole.split() == text.split()
-    assert [whole[start : start + len(part)] for start, part in zip(starts, cut, strict=True)] == cut
+    gaps = data.draw(st.lists(st.text(" \n\t", min_size=1), min_size=len(words) - 1, max_size=len(words) - 1))
+    for shared, own in ((size - stride, words), (None, [f"{word}{number}" for number, word in enumerate(words)])):
+        text = "".join(map("".join, zip(own, [*gaps, ""], strict=True)))
+        cut = windows(text, size, stride)
+        whole, starts = joined(cut, shared)
+        assert whole == text if stride < size else whole.split() == own
+        assert [whole[start : start + len(part)] for start, part in zip(starts, cut, strict=True)] == cut
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def test_a_run_of_documents_is_that_of_merged_parts(indexes, folder):
 
 TEXT = {
     "notes/long.txt": " ".join(f"word{number}" for number in range(95)) + "\n\nthe capital of Peru\n is  Lima",
+    "notes/same.txt": "again and " * 30 + "again",
     "notes/sub/short.txt": "the river of Rome is the Tiber",
     "notes/b#1.txt": "a name with a number",
 }
@@ -164,7 +165,7 @@ def written(folder, tiny_model):
 def test_a_hit_is_a_document_with_the_passages_that_match(written):
     index, _ = written
     hits = index.search("the capital of Peru", k=5)
-    assert {hit.id for hit in hits} == {"long.txt", "sub/short.txt", "b#1.txt"}
+    assert {hit.id for hit in hits} == {"long.txt", "same.txt", "sub/short.txt", "b#1.txt"}
     ranked = index.search("the capital of Peru", k=100, by="passage")
     for hit in hits:
         best = hit.passages[0]
@@ -178,7 +179,7 @@ def test_a_hit_is_a_document_with_the_passages_that_match(written):
     assert not any(hit.passages for hit in ranked)
 
 
-def test_a_hit_opens_its_document(written):
+def test_a_hit_opens_its_document(written, folder):
     """Whole, with the places of its passages, and its file."""
     index, notes = written
     for hit in index.search("the capital of Peru"):
@@ -189,6 +190,8 @@ def test_a_hit_opens_its_document(written):
         for passage in hit.passages:
             start, end = document.passages[passage.id]
             assert document.text[start:end] == passage.text
+    of_a_file = rk.Index.open(index.folder, corpus=folder / "corpus" / "corpus.jsonl")
+    assert of_a_file.document("long.txt") == index.document("long.txt")
     part = index.document("long.txt#2")
     assert (part.text, part.passages, part.file) == (
         " ".join(f"word{n}" for n in range(5, 15)),
@@ -232,7 +235,7 @@ def test_the_command_prints_documents_and_writes_runs_of_passages(written, folde
     command(*query, "--output", folder / "one.trec")
     assert all("#" in hit for hit, _ in Run.load(folder / "one.trec")["query"])
     command(*query, "--output", folder / "one.html")
-    assert (folder / "one.html").read_text().count('class="snippet"') == 5
+    assert (folder / "one.html").read_text().count('class="snippet"') == sum(len(hit.passages[:3]) for hit in hits)
     (folder / "queries.tsv").write_text("7\tthe capital of Peru\n")
     many = ("--queries", folder / "queries.tsv", "--k", 2)
     assert len(command(*many).splitlines()) == 2
@@ -240,6 +243,7 @@ def test_the_command_prints_documents_and_writes_runs_of_passages(written, folde
         line.split()[2] for line in command("--queries", folder / "queries.tsv", "--by", "document").splitlines()
     } == {
         "long.txt",
+        "same.txt",
         "sub/short.txt",
         "b#1.txt",
     }

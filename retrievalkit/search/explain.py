@@ -159,25 +159,23 @@ def _by_sentences(searcher: Searcher, index: OpenIndex, asked: Representation, t
 
     with searcher.encoders.using(index) as retriever:
         parts = [found if len(found := _sentences(retriever, text)) > 1 else [] for text in texts]
-        if not any(parts):
+        # Passages that overlap share sentences.
+        sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
+        if not sentences:
             return [Found("")] * len(texts)
-        sentences = [("", sentence) for part in parts for sentence in part]
-        encoded = viewed(searcher.encoders.encode(index, sentences, "document"), index.indexer.view)
-    values = iter(scores(asked, encoded)[0].tolist())
-    reasons = []
-    for part in parts:
-        scored = [(next(values), sentence) for sentence in part]
-        score, nearest = max(scored, key=lambda pair: pair[0], default=(None, None))
-        reasons.append(Found("", sentence=nearest, sentence_score=score))
-    return reasons
+        encoded = searcher.encoders.encode(index, [("", sentence) for sentence in sentences], "document")
+    values = scores(asked, viewed(encoded, index.indexer.view))[0].tolist()
+    score_of = dict(zip(sentences, values, strict=True))
+    nearest = [max(part, key=score_of.__getitem__, default=None) for part in parts]
+    return [Found("") if one is None else Found("", sentence=one, sentence_score=score_of[one]) for one in nearest]
 
 
 def _sentences(retriever: Retriever, text: Text) -> list[str]:
-    """The sentences of a text that the model reads: those after its maximum length are not in the text's vector."""
+    """The sentences of a text, without its title, that the model reads: its vector has nothing of later ones."""
     title, body = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
-    sentences = [one for one in whole if any(map(str.isalnum, one)) and one != title]  # a heading says nothing new
+    sentences = [one for one in whole if any(map(str.isalnum, one)) and one != title]
     if len(sentences) < 2:
         return sentences
     texts = [("", ""), (title, body), *(("", sentence) for sentence in sentences)]

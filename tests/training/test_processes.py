@@ -337,7 +337,7 @@ RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "poole
 MOMENTS = {
     "in a step": (1, lambda: kill_at_call(loop.Loop, "compute_step", 4)),
     "before its random state is written": (1, lambda: kill_at_call(torch, "save", 2)),
-    "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 2)),
+    "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 3)),
     "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),
 }
 

@@ -61,7 +61,7 @@ ALWAYS = {
 MOMENTS = {
     "train": ALWAYS
     | {
-        "between the end of an epoch and dev selection": lambda: kill_at_call(DevSet, "measure", 3),
+        "between the end of an epoch and dev selection": lambda: kill_at_call(DevSet, "measure", 4),
         "between the best state and its value": lambda: kill_at_call(selection, "save_weights", 1, after=True),
         "while the checkpoint is written": lambda: kill_at_call(Retriever, "save", 1),
     },

@@ -211,6 +211,7 @@ def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
     """With gradient caching, and the questions themselves as dev questions, whose loss falls."""
     words = ("--loss", name, "--pooler", pooler, "--query-length", 16, "--micro-batch-size", 4)
     words += ("--learning-rate", 1e-2, "--set", "loss.temperature=0.5", "--dev", tmp_path / "train.jsonl")
+    words += ("--rank-from", 30)
     result = train(tmp_path, tiny_model, tiny_collection, taught, *words)
     assert result.exit_code == 0, result.output
     log = log_of(tmp_path / "model")

@@ -187,10 +187,11 @@ def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[i
             words that the one before ends with. A space parts passages that do not overlap.
     """
     sizes = [_overlap(before, after, shared) for before, after in pairwise(texts)]
-    separator = "" if all(sizes) else " "
-    rests = [text[size:] for text, size in zip(texts[1:], sizes, strict=True)] if all(sizes) else list(texts[1:])
-    ends = list(accumulate((len(separator) + len(rest) for rest in rests), initial=len(texts[0])))
-    return separator.join([texts[0], *rests]), [end - len(text) for end, text in zip(ends, texts, strict=True)]
+    if shared is None and not all(sizes):
+        sizes = [0] * len(sizes)
+    rests = [text[size:] if size else f" {text}" for text, size in zip(texts[1:], sizes, strict=True)]
+    ends = accumulate(map(len, rests), initial=len(texts[0]))
+    return texts[0] + "".join(rests), [end - len(text) for end, text in zip(ends, texts, strict=True)]
 
 
 def _overlap(before: str, after: str, shared: int | None) -> int:

@@ -99,6 +99,7 @@ def search(options: SearchOptions) -> None:
     rkit search dense --queries test.jsonl --output dense.trec
     rkit search dense bm25 --query "eigenvalues of a symmetric matrix"
     rkit search dense bm25 --query "how to cancel" --filter "year >= 2020 and source = faq"
+    rkit search dense --queries test.jsonl --by document --output documents.trec
     rkit search dense bm25 --fusion linear --tune dev.tsv --tune-queries dev.jsonl --output weights.json
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec

@@ -249,7 +249,7 @@ def _add_and_delete(
     gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
     if mirror:
         gone |= held.keys() - set(given)
-        if vectors is None:
+        if vectors is None and add is not None:
             index.mirrored = open_corpus(add)
             index.mirrored.counts_empty = False  # reported already
     replaced = {name for name in coming if name in held and name not in gone}
@@ -462,8 +462,8 @@ def _write_vectors(index: _Index, folder: Path, shards: Iterable[_Shard]) -> Non
     shutil.rmtree(folder, ignore_errors=True)
     with storage.write_folder(folder) as staging:
         writer = VectorWriter(staging)
-        for number, (ids, vectors, counts, weights) in enumerate(shards):
-            writer.write_shard(number, ids, vectors, counts=counts, weights=weights)
+        for number, (ids, vectors, of_each, weights) in enumerate(shards):
+            writer.write_shard(number, ids, vectors, counts=of_each, weights=weights)
         counts = writer.finish()
         extra = {name: index.manifest[name] for name in ("checkpoint",) if name in index.manifest}
         listed = writer.checksums()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
     from retrievalkit.cli.run import run as run
     from retrievalkit.data.convert import convert as convert
     from retrievalkit.data.example_table import Examples as Examples
+    from retrievalkit.data.passage_parts import Document as Document
     from retrievalkit.evaluation.compare.compare import compare as compare
     from retrievalkit.evaluation.compare.comparison import Comparison as Comparison
     from retrievalkit.evaluation.evaluation import Evaluation as Evaluation

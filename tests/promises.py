@@ -28,7 +28,7 @@ PROMISED = {
     "retrievalkit.data.inputs": ["judgements", "model", "passages", "place", "queries"],
     "retrievalkit.data.masking": None,
     "retrievalkit.data.tokenized_text": None,
-    "retrievalkit.data.passage_parts": ["parts_of"],
+    "retrievalkit.data.passage_parts": ["Document", "DocumentHit", "by_document", "open_document", "parts_of"],
     "retrievalkit.data.qrels": ["read_qrels"],
     "retrievalkit.data.queries": ["Query", "check_queries", "read_queries"],
     "retrievalkit.data.records": ["HALF_CHARACTER", "Record"],

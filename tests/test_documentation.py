@@ -225,6 +225,11 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
         }.items():
             for name in names.split():
                 shutil.copy(source, f"{name}.jsonl")
+        described = (
+            {**json.loads(line), "year": 2020 + number % 2, "source": "faq", "tags": ["done"]}
+            for number, line in enumerate(tiny_collection.corpus.read_text().splitlines())
+        )
+        Path("corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in described))
         for name in ("test", "dev", "qrels"):
             shutil.copy(tiny_collection.qrels, f"{name}.tsv")
         Path("gone.txt").write_text("c1\nc2\n")

@@ -29,6 +29,7 @@ from retrievalkit.errors import DataError
 from retrievalkit.reporting import notices
 
 _WORD = re.compile(r"\S+")
+_PARENTS = 4  # of COLLECTION/dense/segments/corpus-0001.jsonl
 PART = re.compile(r"(.+)#([1-9][0-9]*)", re.DOTALL)
 """The id of a part: that of its passage, and its number."""
 
@@ -147,7 +148,7 @@ class Document:
         title: The title of its passages.
         text: The texts of its passages in order; what overlapping passages share appears once.
         passages: The id of each passage -> where it starts and ends in the text.
-        file: The document's file, if the corpus is a folder of documents, or was converted from one into a folder.
+        file: The document's file, if the corpus is a folder of documents, or in a folder that was made of one.
     """
 
     id: str
@@ -168,38 +169,51 @@ def open_document(corpus: Corpus, document: str) -> Document | None:
         first, count = first + count, 2 * count if found else 0
     if not passages:
         return None
-    text, starts = joined([passage.text for passage in passages])
+    root, shared = _origin(corpus.source)
+    text, starts = joined([passage.text for passage in passages], shared)
     spans = {one.id: (start, start + len(one.text)) for one, start in zip(passages, starts, strict=True)}
-    return Document(document, passages[0].title, text, spans, _file_of(corpus.source, document))
+    # A row of a table is named by the table and its own id.
+    files = [] if root is None else [root / document, (root / document).parent]
+    file = next((file for file in files if file.is_file()), None)
+    return Document(document, passages[0].title, text, spans, file)
 
 
-def joined(texts: Sequence[str]) -> tuple[str, list[int]]:
+def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[int]]:
     """The text of passages that follow one another, and where each of them starts in it.
 
-    Passages overlap where each begins with whole words that the one before ends with; otherwise a space parts them.
+    Args:
+        texts: The passages.
+        shared: The number of words that each shares with the next; None = passages overlap where all begin with whole
+            words that the one before ends with. A space parts passages that do not overlap.
     """
-    shared = [_overlap(before, after) for before, after in pairwise(texts)]
-    separator = "" if all(shared) else " "
-    rests = [text[size:] for text, size in zip(texts[1:], shared, strict=True)] if all(shared) else list(texts[1:])
-    ends = list(accumulate((len(separator) + len(rest) for rest in rests), initial=len(texts[0])))
-    return separator.join([texts[0], *rests]), [end - len(text) for end, text in zip(ends, texts, strict=True)]
+    sizes = [_overlap(before, after, shared) for before, after in pairwise(texts)]
+    if shared is None and not all(sizes):
+        sizes = [0] * len(sizes)
+    rests = [text[size:] if size else f" {text}" for text, size in zip(texts[1:], sizes, strict=True)]
+    ends = accumulate(map(len, rests), initial=len(texts[0]))
+    return texts[0] + "".join(rests), [end - len(text) for end, text in zip(ends, texts, strict=True)]
 
 
-def _overlap(before: str, after: str) -> int:
+def _overlap(before: str, after: str, shared: int | None) -> int:
     """The number of characters that the end of a passage shares with the beginning of the next."""
-    starts = (word.start() for word in _WORD.finditer(before) if word.start())
-    sizes = (len(before) - start for start in starts if after.startswith(before[start:]))
+    starts = [word.start() for word in _WORD.finditer(before)]
+    tried = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
+    sizes = (len(before) - start for start in tried if after.startswith(before[start:]))
     return next((size for size in sizes if not after[size : size + 1].strip()), 0)
 
 
-def _file_of(source: object, document: str) -> Path | None:
-    """The file of a document, if its corpus is a folder of documents, or was converted from one into a folder."""
+def _origin(source: object) -> tuple[Path | None, int | None]:
+    """The folder of documents that a corpus was made of, and the number of words that its passages share, if known."""
     if not isinstance(source, str):  # passages in memory
-        return None
-    root: str | Path | None = None
+        return None, None
     if source.startswith("documents:"):
-        root = Documents(source.removeprefix("documents:")).root
-    elif storage.kind_of(source) == "collection":
-        root = storage.read_manifest(source, "collection")["options"].get("root")
-    file = None if root is None else Path(root) / document
-    return file if file is not None and file.is_file() else None
+        return Documents(source.removeprefix("documents:")).root, None
+    folders = [Path(source), *Path(source).parents][:_PARENTS]
+    made = next((folder for folder in folders if storage.kind_of(folder) == "collection"), None)
+    if made is None:
+        return None, None
+    manifest = storage.read_manifest(made)
+    options = manifest.get("options", {})
+    root = options.get("root") or manifest.get("inputs", {}).get("folder", {}).get("path")
+    by_words = "passages" in options and options.get("by", "words") == "words"
+    return None if root is None else Path(root), options["passages"] - options["stride"] if by_words else None

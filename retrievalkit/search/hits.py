@@ -177,7 +177,7 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         for text in hit.passages[:SHOWN_PASSAGES] or [hit]:
             shown, last = Text(), 0
             if hit.passages:
-                shown.append(f"{printable(text.id.removeprefix(hit.id))}  ", style="cyan")
+                shown.append(f"{printable(text.id.removeprefix(hit.id).replace('#', 'passage '))}  ", style="cyan")
             for start, end in text.matches:
                 shown.append(printable(text.snippet[last:start]))
                 shown.append(printable(text.snippet[start:end]), style="bold yellow")

@@ -99,6 +99,7 @@ def search(options: SearchOptions) -> None:
     rkit search dense --queries test.jsonl --output dense.trec
     rkit search dense bm25 --query "eigenvalues of a symmetric matrix"
     rkit search dense bm25 --query "how to cancel" --filter "year >= 2020 and source = faq"
+    rkit search dense --queries test.jsonl --by document --output documents.trec
     rkit search dense bm25 --fusion linear --tune dev.tsv --tune-queries dev.jsonl --output weights.json
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
@@ -231,7 +232,8 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     check_effect({"split": options.split}, options.queries is not None, "queries")
     check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")
     check_effect({"output": options.output}, not options.interactive, "queries, query or tune")
-    check_effect({"filter": options.filter}, bool(given) or options.runs_alone, "queries, query or interactive")
+    searched = {"filter": options.filter, "by": options.by, "document_score": options.document_score}
+    check_effect(searched, bool(given) or options.runs_alone, "queries, query or interactive")
     check_effect({"tune": options.tune}, not options.shows_hits, "queries, or stands alone")
     tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
     check_effect(tuned_by, options.tune is not None, "tune")

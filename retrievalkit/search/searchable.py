@@ -212,20 +212,17 @@ class Searching:
         """
         known = list(hits)
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in known]
-        passages = {
-            hit.id: [(one.id, one.score) for one in hit.passages]
-            for hit in known
-            if isinstance(hit, Hit) and hit.passages
-        }
+        documents = [hit for hit in known if isinstance(hit, Hit) and hit.passages]
+        passages = {hit.id: [(passage.id, passage.score) for passage in hit.passages] for hit in documents}
         asked, (searcher, texts) = _query(query), self._opened_texts()
-        candidates, fusion = None, self.fusion
-        if fusion is None and passages:
-            fusion = Fusion("sum", missing="minimum")  # of one index: its own scores
+        # Passages have their ranks in a single index, too.
+        fusion = self.fusion or (Fusion("sum", missing="minimum") if passages else None)
+        candidates = None
         if fusion is not None and pairs:
-            count = PASSAGES * len(pairs) if passages else len(pairs)
+            count = len(pairs) * (PASSAGES if passages else 1)
             candidates = searcher.candidates(searcher.ask([asked]), count, fusion, self.depth)[0]
-            texts_of = [text for name, _ in pairs for text, _ in passages.get(name, [(name, 0.0)])]
-            if unknown := [name for name in texts_of if name not in set(candidates.ids)]:
+            names = [name for hit in pairs for name, _ in passages.get(hit[0], [hit])]
+            if unknown := [name for name in names if name not in set(candidates.ids)]:
                 msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
                 raise InputError(msg)
         return self._described(searcher, texts, asked, (pairs, candidates, passages), explain)
@@ -315,8 +312,8 @@ class Searching:
     def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, found: Found, why: bool) -> Hits:
         hits, candidates, passages = found
         with self._reading:
-            readable = described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why)
-        return Hits(query.text, map(Hit.of, readable))
+            whole = described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why)
+        return Hits(query.text, map(Hit.of, whole))
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
         """The searcher, and the texts of its hits."""

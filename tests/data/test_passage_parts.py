@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.data.passage_parts import equal_parts, windows
+from retrievalkit.data.passage_parts import equal_parts, joined, windows
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
@@ -80,6 +80,34 @@ def test_windows(words, size, data):
     assert not words or cut[-1][-1] == words[-1]
     assert len(cut) < 2 or stride * (len(cut) - 2) + size < len(words)
     assert bool(cut) == bool(words)
+
+
+@given(data=st.data(), words=st.lists(st.text("ab,", min_size=1), min_size=1, max_size=30), size=st.integers(1, 9))
+def test_windows_put_together_are_the_text(data, words, size):
+    """With its white space where they overlap; by the words alone, if each of them is another."""
+    stride = data.draw(st.integers(1, size))
+    gaps = data.draw(st.lists(st.text(" \n\t", min_size=1), min_size=len(words) - 1, max_size=len(words) - 1))
+    for shared, own in ((size - stride, words), (None, [f"{word}{number}" for number, word in enumerate(words)])):
+        text = "".join(map("".join, zip(own, [*gaps, ""], strict=True)))
+        cut = windows(text, size, stride)
+        whole, starts = joined(cut, shared)
+        assert whole == text if stride < size else whole.split() == own
+        assert [whole[start : start + len(part)] for start, part in zip(starts, cut, strict=True)] == cut
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        (["the sea. The sky", "sky. The end"], "the sea. The sky sky. The end"),
+        (["a b c", "c d e", "f g h"], "a b c c d e f g h"),
+        (["a b a b", "a b c"], "a b a b c"),
+        (["", "a"], " a"),
+        (["one."], "one."),
+    ],
+)
+def test_parts_without_an_overlap_are_kept_whole(parts, whole):
+    """An overlap is of whole words, and between all parts or none."""
+    assert joined(parts)[0] == whole
 
 
 def test_judgements_follow_passages_of_words(tmp_path, folder):

@@ -27,7 +27,7 @@ async def used(client):
     why = (await client.call_tool("explain", {"query": QUERY, "ids": [identifier]})).structured_content
     assert why["hits"][0]["rank"] == 1
     # Some models write numbers and lists as text.
-    asked = {"query": QUERY, "k": "1", "indexes": '["dense"]'}
+    asked = {"query": QUERY, "k": "1", "indexes": '["dense"]', "by": "passage"}
     assert len((await client.call_tool("search", asked)).structured_content["hits"]) == 1
     kept = (await client.call_tool("search", {"query": QUERY, "filter": "number < 4"})).structured_content
     assert sorted(hit["fields"]["number"] for hit in kept["hits"]) == [0, 1, 2, 3]

@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 from retrievalkit_serve.collection import corpus_name
+from services import service
 
 import retrievalkit as rk
 from retrievalkit.errors import RetrievalkitError
@@ -90,6 +91,45 @@ def test_a_document_is_read_with_marks(client):
     assert client.get("/document", params={"id": "c33", "qurey": "Lima"}).status_code == 422
     assert answer["title"] == "Peru"
     assert [answer["text"][start:end] for start, end in answer["spans"]] == ["Lima"]
+
+
+def test_passages_of_a_document_are_one_hit(tmp_path, tiny_model, reranker):
+    """As in Python; re-ranked by the best passage, explained, and opened whole with the places of the passages."""
+    words = [f"word{number}" for number in range(40)] + ["the", "capital", "of", "Peru", "is", "Lima"]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "peru.md").write_text(" ".join(words))
+    (tmp_path / "notes" / "rome.md").write_text("the Tiber flows through Rome")
+    rk.convert(tmp_path / "notes", tmp_path / "corpus", passages=10, stride=5)
+    index = rk.Index.build(tmp_path / "corpus", tiny_model, tmp_path / "cut", pooler="colbert")
+    with service(tmp_path / "cut", "--reranker", reranker, "--rerank", "0") as process, process.client() as client:
+        for score in ("best", "sum"):
+            body = {"query": QUERY, "document_score": score}
+            hits, expected = client.post("/search", json=body).json()["hits"], index.search(QUERY, document_score=score)
+            assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+            for hit, other in zip(hits, expected, strict=True):
+                assert math.isclose(hit["score"], other.score, rel_tol=1e-5)
+                assert [one["id"] for one in hit["passages"]] == [passage.id for passage in other.passages]
+                assert [one["rank"] for one in hit["passages"][0]["found"]] == [other.passages[0].found[0].rank]
+        passages = client.get("/search", params={"query": QUERY, "by": "passage", "k": "20"}).json()["hits"]
+        assert [hit["id"] for hit in passages] == [hit.id for hit in index.search(QUERY, 20, by="passage")]
+        read = client.post("/search", json={"query": QUERY, "rerank": 5}).json()["hits"]
+        assert {hit["id"]: hit["retrieved"]["rank"] for hit in read} == {"peru.md": 1, "rome.md": 2}
+        why = client.post("/explain", json={"query": QUERY, "ids": ["rome.md", "peru.md", "peru.md#2"]}).json()["hits"]
+        ranks = {hit["id"]: hit["rank"] for hit in passages} | {"peru.md": 1, "rome.md": 2}
+        assert {hit["id"]: hit["rank"] for hit in why} == {
+            one: ranks[one] for one in ("rome.md", "peru.md", "peru.md#2")
+        }
+        assert len(why[0]["passages"]) == 9
+        whole = client.get("/document", params={"id": "peru.md", "query": "Lima"}).json()
+        assert whole["text"] == " ".join(words)
+        assert whole["file"] == str(tmp_path / "notes" / "peru.md")
+        assert [whole["text"][start:end] for start, end in whole["spans"]] == ["Lima"]
+        by_id = {hit["id"]: hit["snippet"] for hit in passages}
+        assert {
+            one["id"]: whole["text"][one["start"] : one["end"]] for one in whole["passages"]
+        }.items() <= by_id.items()
+        part = client.get("/document", params={"id": "peru.md#2"}).json()
+        assert (part["text"], part["file"]) == (by_id["peru.md#2"], None)
 
 
 def test_openai_s_client_gets_the_embeddings_of_the_model(served, client, tiny_model):

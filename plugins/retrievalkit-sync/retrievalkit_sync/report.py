@@ -79,7 +79,8 @@ class Synced:
         moved = [f"{old} -> {new}" for old, new in known.renamed]
         listed = {"added": known.added, "changed": known.changed, "removed": known.removed, "renamed": moved}
         counts = [f"{len(some):,} {name}" for name, some in listed.items() if some]
-        rows = {"files": f"{self.read:,} read", "documents": ", ".join([*counts, f"{known.unchanged:,} unchanged"])}
+        counts += [f"{known.unchanged:,} unchanged"] if known.unchanged else []
+        rows = {"files": f"{self.read:,} read", "documents": ", ".join(counts)}
         if self.is_dry:
             rows |= {name: shortlist(some, _SHOWN) for name, some in listed.items() if some}
         else:

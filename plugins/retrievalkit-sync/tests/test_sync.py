@@ -100,6 +100,8 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
     (docs / "numbers.csv").write_text("x,y\n1,2\n")
     (docs / "image.png").write_bytes(b"png")
     (docs / ".hidden.txt").write_text("hidden")
+    (docs / "new\nline.txt").write_text("a text")
+    (docs / os.fsdecode(b"caf\xe9.txt")).write_text("a text")
     skipped = sync()["skipped"]
     reason = next(name for name in skipped if "field" in name)
     assert "The fields are x, y" in reason
@@ -108,7 +110,9 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
         "without text": ["empty.txt"],
         "binary": ["binary.txt"],
         ".png": ["image.png"],
+        "with a name that cannot be an id": ["caf\udce9.txt", "new\nline.txt"],
     }
+    assert "new\\x0aline.txt" in rkit("sync", docs, docs.parent / "index")
     write(docs / "a.docx", "whole again")
     assert sync()["documents"]["added"] == ["a.docx"]
 

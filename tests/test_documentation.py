@@ -203,6 +203,7 @@ SMALL = {
     r"--pooler dense_sparse": "--pooler dense_sparse --set pooler.top_k=32",
     r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
     r"(--epochs|--steps|--shards) \d+": r"\1 1",
+    r"--budget 20m": "--budget 10s",
     r"(length[= ]|--batch-size |--dimensions )\d+": r"\g<1>16",
 }
 # Lines that wait for requests, need a cluster, a store, a server, a hub, files of others' making or a checkpoint of
@@ -224,6 +225,11 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
         }.items():
             for name in names.split():
                 shutil.copy(source, f"{name}.jsonl")
+        described = (
+            {**json.loads(line), "year": 2020 + number % 2, "source": "faq", "tags": ["done"]}
+            for number, line in enumerate(tiny_collection.corpus.read_text().splitlines())
+        )
+        Path("corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in described))
         for name in ("test", "dev", "qrels"):
             shutil.copy(tiny_collection.qrels, f"{name}.tsv")
         Path("gone.txt").write_text("c1\nc2\n")

@@ -164,8 +164,11 @@ class Indexer(ABC):
         while wanted < len(allowed):
             ids, scores = self.search(queries, wanted)
             hits, enough = kept_hits(ids, scores, allowed.__contains__, k, wanted)
-            if enough:
+            # An approximate index may have no more hits, though there are more texts.
+            if enough and (self._compares_terms(queries) or all(len(names) == k for names in hits[0])):
                 return hits
+            if enough:
+                break
             wanted *= 4
         return self.rank(queries, k, allowed)
 
@@ -184,13 +187,16 @@ class Indexer(ABC):
             found = self.search(queries, allowed.texts)
             return kept_hits(*found, allowed.__contains__, k, allowed.texts)[0]
         # A text that shares no term with the query is not a hit where only terms are compared.
-        terms_alone = self.view == "weights" or getattr(queries, "vectors", None) is None
+        least = 0 if self._compares_terms(queries) else -np.inf
         for values in every:
-            rows = np.flatnonzero(values > (0 if terms_alone else -np.inf))
+            rows = np.flatnonzero(values > least)
             rows = rows[np.argsort(-values[rows], kind="stable")[:k]]
             ids.append([allowed.ids[row] for row in rows.tolist()])
             scores.append(values[rows])
         return ids, scores
+
+    def _compares_terms(self, queries: Any) -> bool:
+        return self.view == "weights" or getattr(queries, "vectors", None) is None
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
         """The scores of given texts, on the scale of `search`; fusion needs those of texts that another index found.

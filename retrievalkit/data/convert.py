@@ -5,7 +5,7 @@
     rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
-    rkit convert notes/ corpus.jsonl --passages 100     a folder of .txt, .md, .html and .pdf, in passages of 100 words
+    rkit convert notes/ corpus.jsonl --passages 100     a folder of .txt, .md, .html ..., in passages of 100 words
     rkit convert data parts --parts sentences           passages and judgements of sentences (`data.passage_parts`)
     rkit convert parts.trec passages.trec --merge-parts     a run: a passage scores as its best part
     rkit convert faq.csv faq/ --text-field answer       a table of one's own
@@ -170,7 +170,7 @@ class Converted(dict[str, int]):
 
 @command("convert", ConvertOptions)
 def convert(options: ConvertOptions) -> Converted:
-    """Read a source in any known format, or a folder of .txt, .md, .html and .pdf, and write it in ours."""
+    """Read a source in any known format, or a folder of .txt, .md, .html, .pdf and .docx, and write it in ours."""
     source, path, kind, form = options.source, Path(options.output), options.kind, options.form
     if kind in (None, "corpus") or options.root is not None:
         source = as_documents(source, None if options.root is None else Path(options.root))

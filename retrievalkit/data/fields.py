@@ -16,10 +16,13 @@ from datetime import date
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Value = str | int | float | bool | list[str]
 FIELDS = "fields.parquet"
@@ -107,45 +110,56 @@ class FieldTable:
     """
 
     def __init__(self, path: Path) -> None:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException
 
+        self._path = path
         try:
-            self._file = parquet.ParquetFile(path, memory_map=True)
-        except (OSError, ArrowException) as error:
+            file = self._opened()
+            file.schema_arrow.field(_ID)
+        except (OSError, KeyError, ArrowException) as error:
             msg = f"'{path}' cannot be read ({error}): it is damaged. Index again."
             raise ArtifactError(msg) from error
-        self.names: list[str] = [name for name in self._file.schema_arrow.names if name != _ID]
-        self._columns: dict[str, Any] = {}
+        self.names: list[str] = [name for name in file.schema_arrow.names if name != _ID]
+        self._texts = int(file.metadata.num_rows)
+        self._columns: dict[str, tuple[np.ndarray, Any]] = {}
+
+    def _opened(self) -> Any:
+        """The file for one reader: several threads may search at once."""
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(self._path, memory_map=True)
 
     def __len__(self) -> int:
-        return int(self._file.metadata.num_rows)
+        return self._texts
 
     @cached_property
     def ids(self) -> list[str]:
         """The ids of the texts."""
-        found: list[str] = self._file.read([_ID]).column(_ID).to_pylist()
+        found: list[str] = self._opened().read([_ID]).column(_ID).to_pylist()
         return found
 
-    def column(self, name: str) -> Any:
-        """(texts,) a pyarrow array of the values of a field, null where a text lacks it."""
+    def values(self, name: str) -> tuple[np.ndarray, Any]:
+        """The values of a field, those of a list each by itself, and the row of the text of each."""
         if name not in self._columns:
-            self._columns[name] = self._file.read([name]).column(name).combine_chunks()
+            import numpy as np
+            import pyarrow.compute as pc
+
+            column, rows = self._opened().read([name]).column(name).combine_chunks(), np.arange(len(self))
+            if str(column.type).startswith("list"):
+                column, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
+            there = np.asarray(column.is_valid())
+            self._columns[name] = rows[there], column.drop_null()
         return self._columns[name]
 
     def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
         """The id and the fields of each text."""
-        for batch in self._file.iter_batches(_ROWS):
+        for batch in self._opened().iter_batches(_ROWS):
             for row in batch.to_pylist():
                 yield row.pop(_ID), {name: value for name, value in row.items() if value is not None}
 
     def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
         """The values of each field that has 2 to `most`, with their numbers of texts, the most frequent first."""
-        found: dict[str, list[tuple[Any, int]]] = {}
-        for name in self.names:
-            column = self.column(name)
-            column = column.flatten() if str(column.type).startswith("list") else column
-            counts = column.drop_null().value_counts()
-            if 2 <= len(counts) <= most:
-                pairs = [(one["values"], one["counts"]) for one in counts.to_pylist()]
-                found[name] = sorted(pairs, key=lambda pair: (-pair[1], str(pair[0])))
-        return found
+        counts = {name: self.values(name)[1].value_counts() for name in self.names}
+        few = {name: one.to_pylist() for name, one in counts.items() if 2 <= len(one) <= most}
+        pairs = {name: [(one["values"], one["counts"]) for one in some] for name, some in few.items()}
+        return {name: sorted(some, key=lambda pair: (-pair[1], str(pair[0]))) for name, some in pairs.items()}

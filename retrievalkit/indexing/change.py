@@ -156,6 +156,8 @@ class _Index:
         self.opened.lease.release()  # nobody else changes it, and this change removes what it leaves
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
+        # Texts that stay, with other fields.
+        self.relabelled: dict[str, Mapping[str, Value]] = {}
         self.mirrored: Corpus | None = None  # the texts that it is to hold
 
     @cached_property
@@ -176,11 +178,11 @@ class _Index:
         """The texts, if they are where the index says."""
         return _recorded_corpus(self.manifest.get("corpus"), self.folder)
 
-    def rows(self) -> Iterator[tuple[str, Mapping[str, Value]]]:
-        """The id and the fields of each text."""
-        if self.opened.fields is not None:
-            return self.opened.fields.rows()
-        return ((name, {}) for name in self.digests)
+    def left(self, leaving: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
+        """The id and the fields of each text that stays."""
+        table = self.opened.fields
+        rows = ((name, dict[str, Value]()) for name in self.digests) if table is None else table.rows()
+        return ((name, self.relabelled.get(name, fields)) for name, fields in rows if name not in leaving)
 
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
@@ -211,8 +213,6 @@ def _add_and_delete(
     index.manifest["deletion"] = deletion
     given: list[str] = []
     coming: list[str] = []
-    # Texts that the index holds with other fields.
-    relabelled: dict[str, Mapping[str, Value]] = {}
     labels = {} if index.corpus is None else {one.id: _label(one.fields) for one in index.corpus if one.fields}
     vectors, texts = None, None
     if add is not None and storage.kind_of(add) == "vectors":
@@ -235,7 +235,7 @@ def _add_and_delete(
                     coming.append(passage.id)
                     yield passage
                 elif labels.get(passage.id, _label({})) != _label(passage.fields):
-                    relabelled[passage.id] = passage.fields
+                    index.relabelled[passage.id] = passage.fields
 
         write_corpus(work / "texts.jsonl", differing())
         if coming:
@@ -249,16 +249,16 @@ def _add_and_delete(
     gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
     if mirror:
         gone |= held.keys() - set(given)
-        if vectors is None:
+        if vectors is None and add is not None:
             index.mirrored = open_corpus(add)
             index.mirrored.counts_empty = False  # reported already
     replaced = {name for name in coming if name in held and name not in gone}
-    relabelled = {name: own for name, own in relabelled.items() if name not in gone}
-    outcome.deleted, outcome.changed = len(gone), len(replaced) + len(relabelled)
-    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming) - len(relabelled)
+    relabelled = len(index.relabelled)
+    outcome.deleted, outcome.changed = len(gone), len(replaced) + relabelled
+    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming) - relabelled
     if not gone and not coming:
         if relabelled:
-            _commit(index, index.segments, None, relabelled=relabelled)
+            _commit(index, index.segments, None)
         return
     leaving = frozenset(gone | replaced)
     if len(held) - len(leaving) + len(coming) == 0:
@@ -273,7 +273,7 @@ def _add_and_delete(
             )
             raise InputError(msg)
     if not index.opened.needs_encoding:
-        _change_texts(index, work, leaving, coming, texts, relabelled, compact=False)
+        _change_texts(index, work, leaving, coming, texts, compact=False)
         return
     if coming and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
@@ -292,7 +292,7 @@ def _add_and_delete(
         if len(deleted | here) < len(own):
             kept.append((segment, deleted | here))
     built = None if vectors is None else _built(index, vectors.folder, work)
-    _commit(index, kept, built, leaving, coming, texts, relabelled)
+    _commit(index, kept, built, leaving, coming, texts)
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
@@ -422,14 +422,7 @@ def _built(index: _Index, vectors: Path, work: Path) -> Path:
 
 
 def _change_texts(
-    index: _Index,
-    work: Path,
-    leaving: frozenset[str],
-    coming: Sequence[str],
-    texts: Corpus | None,
-    relabelled: Mapping[str, Mapping[str, Value]],
-    *,
-    compact: bool,
+    index: _Index, work: Path, leaving: frozenset[str], coming: Sequence[str], texts: Corpus | None, *, compact: bool
 ) -> None:
     """Let an indexer of texts write what the index becomes."""
     target = work / "segment"
@@ -444,7 +437,7 @@ def _change_texts(
     described = {name: index.manifest[name] for name in ("options", "inputs", "indexer")}
     listed = storage.describe_files(target)
     storage.write_manifest(target, "index", command="index", counts=counts, files=listed, **described)
-    _commit(index, [], target, leaving, coming, texts, relabelled)
+    _commit(index, [], target, leaving, coming, texts)
 
 
 def _compact(index: _Index, work: Path) -> int:
@@ -452,7 +445,7 @@ def _compact(index: _Index, work: Path) -> int:
     if not index.opened.needs_encoding:
         if index.segments == [(Segment(""), frozenset())]:
             return 0
-        _change_texts(index, work, frozenset(), [], None, {}, compact=True)
+        _change_texts(index, work, frozenset(), [], None, compact=True)
         return len(index.segments)
     if len(index.segments) == 1 and not index.segments[0][1]:
         return 0
@@ -469,8 +462,8 @@ def _write_vectors(index: _Index, folder: Path, shards: Iterable[_Shard]) -> Non
     shutil.rmtree(folder, ignore_errors=True)
     with storage.write_folder(folder) as staging:
         writer = VectorWriter(staging)
-        for number, (ids, vectors, counts, weights) in enumerate(shards):
-            writer.write_shard(number, ids, vectors, counts=counts, weights=weights)
+        for number, (ids, vectors, of_each, weights) in enumerate(shards):
+            writer.write_shard(number, ids, vectors, counts=of_each, weights=weights)
         counts = writer.finish()
         extra = {name: index.manifest[name] for name in ("checkpoint",) if name in index.manifest}
         listed = writer.checksums()
@@ -510,7 +503,6 @@ def _commit(
     leaving: frozenset[str] = frozenset(),
     coming: Sequence[str] = (),
     texts: Corpus | None = None,
-    relabelled: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> None:
     """Replace the segments of an index, and fields: new files get their names, then the manifest is replaced."""
     folder, manifest = index.folder, index.manifest
@@ -546,7 +538,8 @@ def _commit(
     holds = storage.fingerprint_value(listed)
     after = {name: one for name, one in manifest.items() if name not in ("check", "corpus", "fields")}
     fields = f"{FOLDER}/fields-{number:04d}.parquet"
-    if write_fields(folder / fields, _fields(index, leaving, coming, new_fields, relabelled or {})):
+    of_new = ((name, new_fields.get(name, {})) for name in coming)
+    if write_fields(folder / fields, itertools.chain(index.left(leaving), of_new)):
         after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
     # The files and folders of the index as it was built go once it consists of others.
     gone: set[str] = set()
@@ -564,9 +557,7 @@ def _commit(
     if held is None and index.corpus is not None and (texts is not None or not coming):
         ids = set(coming)
         left = (passage for passage in index.corpus if passage.id not in leaving)
-        if relabelled:
-            own = relabelled
-            left = (replace(one, fields=own[one.id]) if one.id in own else one for one in left)
+        left = (replace(one, fields=index.relabelled.get(one.id, one.fields)) for one in left)
         new = (passage for passage in (texts or ()) if passage.id in ids)
         held = itertools.chain(left, new)
     if held is not None:
@@ -578,21 +569,6 @@ def _commit(
         if "corpus" in after["inputs"]:
             after["inputs"]["corpus"]["fingerprint"] = fingerprint
     storage.write_json(folder / storage.MANIFEST, after)
-
-
-def _fields(
-    index: _Index,
-    leaving: frozenset[str],
-    coming: Sequence[str],
-    new_fields: Mapping[str, Mapping[str, Value]],
-    relabelled: Mapping[str, Mapping[str, Value]],
-) -> Iterator[tuple[str, Mapping[str, Value]]]:
-    """The id and the fields of each text that a changed index holds."""
-    for name, fields in index.rows():
-        if name not in leaving:
-            yield name, relabelled.get(name, fields)
-    for name in coming:
-        yield name, new_fields.get(name, {})
 
 
 def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:

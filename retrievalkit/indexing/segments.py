@@ -169,7 +169,10 @@ class Segmented(Indexer):
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
         """The best allowed texts of all segments; a text that was changed is allowed where it is not deleted."""
-        found = [part.search_among(queries, k, allowed.without(deleted)) for part, deleted in self._parts]
+        found: list[Hits] = [([[] for _ in range(len(queries))], [[] for _ in range(len(queries))])]
+        for part, deleted in self._parts:
+            if some := allowed.without(deleted):
+                found.append(part.search_among(queries, k, some))
         return merged(found, k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from retrievalkit.recipes.settings import flatten, parse_set
 from retrievalkit.recipes.step import Step
 from retrievalkit.registry.trust import recipe_step
 
-_NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve")
+_NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve", "sync")
 
 
 class StepError(RetrievalkitError):

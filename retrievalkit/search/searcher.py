@@ -40,8 +40,6 @@ BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
-_FILTERS = 8
-"""So many filters are kept evaluated."""
 PASSAGES = 10
 """Passages that are searched for each document, and the factor by which this grows until there are enough documents."""
 
@@ -111,7 +109,6 @@ class Searcher:
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
-        self._filtered: dict[tuple[str, str], Allowed] = {}
         # Whether a search found passages ID#N: the next search for documents looks deep at once.
         self._in_parts = False
         known = [index for index in self.indexes if "corpus" in index.manifest]
@@ -273,19 +270,9 @@ class Searcher:
                 msg = f"'{source.label}' has no fields to filter by: its passages had none when they were indexed. "
                 msg += "Index passages with metadata, or leave the filter out."
                 raise InputError(msg)
-            found.append(self._passing(index, filter))
-        return found
-
-    def _passing(self, index: OpenIndex, filter: str) -> Allowed:
-        """The texts of an index that pass; those of the last filters are kept."""
-        key = index.label, filter
-        if (kept := self._filtered.pop(key, None)) is None:
             assert index.fields is not None
-            kept = allowed_texts(index.fields, filter)
-        self._filtered[key] = kept
-        for old in list(self._filtered)[:-_FILTERS]:
-            self._filtered.pop(old, None)
-        return kept
+            found.append(allowed_texts(index.fields, filter))
+        return found
 
     def _fill_in(
         self, number: int, queries: QueryBatch, candidates: Sequence[Candidates], missing: Missing | None

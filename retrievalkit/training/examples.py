@@ -9,6 +9,7 @@ the rows before) are held in memory, as are examples made from queries and judge
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,8 +134,8 @@ def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Exam
 
 
 def hash_of(query: str) -> int:
-    """A hash of 32 bits, the same in this process only."""
-    return hash(query) & 0xFFFFFFFF
+    """A hash of 32 bits, the same in every process."""
+    return zlib.crc32(query.encode(errors="surrogatepass"))
 
 
 def hashes_of(rows: Sequence[Example]) -> Numbers:
@@ -144,7 +145,7 @@ def hashes_of(rows: Sequence[Example]) -> Numbers:
     return np.fromiter((hash_of(row.query) for row in rows), np.uint32, len(rows))
 
 
-def chosen(rows: Sequence[Example], positions: Sequence[int]) -> Sequence[Example]:
+def chosen(rows: Sequence[Example], positions: Sequence[int] | Numbers) -> Sequence[Example]:
     """Some of the examples."""
     if isinstance(rows, Rows):
         return rows.at(np.asarray(positions, np.int64))

@@ -223,26 +223,30 @@ def _digest(text: Text) -> bytes:
 
 
 def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence[Example], Sequence[Example]]:
-    """The rows to train on, and those of the questions that are held out, drawn with the seed; none if rows are few."""
+    """The rows to train on, and all rows of the questions that are held out; none of these if the rows are few.
+
+    Seed and text decide about a question, so that it is held out again when its negatives were mined anew.
+    """
     total = min(len(rows), options.limit or len(rows))
     if not options.held_out or total < FEWEST_TO_HOLD_OUT:
         return rows, ()
     hashes = hashes_of(rows)
-    order = np.argsort(hashes, kind="stable")
-    held: set[int] = set()
-    questions, (least, most) = 0, HELD_OUT
-    for position in random.Random(f"held out {options.seed}").sample(range(len(rows)), min(len(rows), 20 * most)):
-        enough = questions >= least and len(held) >= round(options.held_out * total)
-        if enough or questions == most or len(held) >= total // 2:
-            break
-        if position in held:
-            continue
-        # All rows of a question: a hash alone may be that of another one.
-        first, last = (hashes[order].searchsorted(hashes[position], side=side) for side in ("left", "right"))
-        query = rows[position].query
-        held.update(one for one in order[first:last].tolist() if rows[one].query == query)
-        questions += 1
-    return chosen(rows, [one for one in range(len(rows)) if one not in held]), chosen(rows, sorted(held))
+    questions, sizes = np.unique(hashes, return_counts=True)
+    order = np.argsort(_mixed(questions, options.seed), kind="stable")
+    held = sizes[order].cumsum()  # rows of the first question, of the first two, ...
+    least, most = HELD_OUT
+    wanted = max(least, int(held.searchsorted(round(options.held_out * total))) + 1)
+    count = min(wanted, most, int(held.searchsorted(total // 2, side="right")))
+    is_held = np.isin(hashes, questions[order[:count]])
+    return chosen(rows, np.flatnonzero(~is_held)), chosen(rows, np.flatnonzero(is_held))
+
+
+def _mixed(hashes: np.ndarray, seed: int) -> np.ndarray:
+    """Other hashes for each seed, by the finaliser of MurmurHash3."""
+    mixed = hashes.astype(np.uint32) ^ np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ (mixed >> np.uint32(shift))) * np.uint32(factor)
+    return mixed ^ (mixed >> np.uint32(16))
 
 
 def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:

@@ -212,16 +212,16 @@ class DevSet:
         known: dict[str, dict[Text, None]] = {}
         for row in self.examples:
             own = known.setdefault(row.query, {})
-            own.update(dict.fromkeys(self._texts(row.positives[: LISTED - len(own)])))
+            own |= dict.fromkeys(self._texts(row.positives[: LISTED - len(own)]))
         golds = {text: None for own in known.values() for text in own}
-        ranked = (
-            row.negatives[place] for place in range(LISTED) for row in self.examples if place < len(row.negatives)
-        )
+        positives = {one for row in self.examples for one in row.positives}
+        negatives = (row.negatives[place : place + 1] for place in range(LISTED) for row in self.examples)
         others: dict[Text, None] = {}
-        for text in chain(map(self._text, ranked), self._drawn()):
+        for passage in chain(map(self.passage, chain.from_iterable(negatives)), self._drawn()):
             if len(golds) + len(others) >= self.pool_size:
                 break
-            if text not in golds:
+            text = passage.title, passage.text
+            if text not in golds and passage.id not in positives:
                 others[text] = None
         texts = [*others, *golds]
         places = {text: place for place, text in enumerate(texts)}
@@ -281,22 +281,17 @@ class DevSet:
             before += at_least(retriever.encode(texts, "document", precision=precision))
         return float(before.double().mean())
 
-    def _drawn(self) -> Iterator[Text]:
+    def _drawn(self) -> Iterator[Passage]:
         """Passages of the corpus in a random order."""
         first = list(islice(() if self.corpus is None else self.corpus, _DRAWN_FROM))
-        for passage in random.Random(f"pool {self.seed}").sample(first, len(first)):
-            yield passage.title, passage.text
+        yield from random.Random(f"pool {self.seed}").sample(first, len(first))
 
     @cached_property
     def _assembler(self) -> StepAssembler:
         return StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
 
-    def _text(self, identifier: str) -> Text:
-        passage = self.passage(identifier)
-        return passage.title, passage.text
-
     def _texts(self, ids: Sequence[str]) -> list[Text]:
-        return [self._text(one) for one in ids]
+        return [(passage.title, passage.text) for passage in map(self.passage, ids)]
 
 
 def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:

@@ -167,7 +167,7 @@ def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, f
         missing = rkit("plugins", name, "peak")
         assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
         assert "pip install retrievalkit-testing" in missing.stderr
-    for name in ("export", "serve"):
+    for name in ("export", "serve", "sync"):
         with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{name}"):
             getattr(rk, name)("index")
     with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):

@@ -132,6 +132,22 @@ def test_a_filtered_search_equals_filtering_all_scores(indexers, name, chosen, k
         np.testing.assert_allclose(scores[row], every[expected], rtol=1e-5, atol=1e-5)
 
 
+def test_an_index_that_has_few_hits_ranks_all_allowed_texts(indexers):
+    """As an inverted file does, which looks into some of its lists."""
+    indexer, queries, truth = indexers["flat"]
+
+    class Cut(Plain):
+        def search(self, queries, k):
+            return self.indexer.search(queries, min(k, 5))
+
+    chosen = range(1, TEXTS, 2)
+    ids, _ = Cut(indexer).search_among(queries, 3, Allowed([f"t{row}" for row in chosen], TEXTS))
+    for row, every in enumerate(truth):
+        best = sorted(chosen, key=lambda text: -every[text])[:3]
+        assert len(ids[row]) == 3
+        assert set(ids[row]) & {f"t{text}" for text in best}
+
+
 def test_a_deleted_copy_of_a_changed_text_is_not_found(indexers):
     """Its new copy is allowed, in a later segment."""
     _, queries, _ = indexers["faiss"]

@@ -49,6 +49,8 @@ def test_no_question_is_on_both_sides(queries, share, seed, limit):
     assert sorted([*kept, *held], key=lambda row: int(row.query_id)) == rows
     assert {row.query for row in kept}.isdisjoint(row.query for row in held)
     assert (kept, held) == hold_out(rows, options)
+    again = hold_out(rows[::-1], options)[1]
+    assert {row.query for row in held} == {row.query for row in again}, "the order decides"
     if share == 0 or min(len(rows), limit or len(rows)) < 100:
         assert not held
     else:
@@ -135,3 +137,26 @@ def test_a_resumed_training_has_the_same_bytes(programs, many, tmp_path, monkeyp
         programs["train"](tmp_path / "cut", **options)
     programs["train"](tmp_path / "cut", **options, resume=True)
     assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "cut")
+
+
+# --- settings that are known to fail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [
+        ({}, ""),
+        ({"batch_size": 4}, ""),
+        ({"batch_size": 4, "negatives": 0}, "Without hard negatives, a batch of 4"),
+        ({"loss_options": {"temperature": 1}}, ""),
+        ({"loss_options": {"temperature": 1}, "pooler_options": {"normalize": True}}, "The temperature is 1"),
+        ({"pooler_options": {"normalize": True}}, ""),
+        ({"limit": 49}, "Training on 49 examples"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_known_to_fail_are_noted(programs, many, tmp_path, capsys, options, noted):
+    programs["train"](tmp_path / "out", **({"examples": many, "limit": None, "epochs": 0, "held_out": 0} | options))
+    notes = re.findall("^Note: .*", capsys.readouterr().err, re.MULTILINE)
+    assert len(notes) == bool(noted)
+    assert all(noted in note for note in notes)

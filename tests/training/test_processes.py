@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -384,7 +385,9 @@ def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, ti
 
     ended = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == f"{tmp_path / 'two'}: trained on 16 examples in 4 steps\n"
+    assert re.fullmatch(
+        rf"{tmp_path}/two: trained on 16 examples in 4 steps; nDCG@10 on 16 dev questions .*\n", ended.stdout
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "two"]
     manifests = [storage.read_manifest(tmp_path / name) for name in ("alone", "two")]
     assert manifests[0]["options"] == manifests[1]["options"]

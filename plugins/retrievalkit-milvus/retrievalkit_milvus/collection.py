@@ -108,7 +108,9 @@ class Collection:
         """The largest number of rows of any text."""
         return self.layout.most_vectors
 
-    def nearest(self, field: str, queries: Sequence[Any], limit: int, *, but: Sequence[int] = ()) -> Iterator[Hits]:
+    def nearest(
+        self, field: str, queries: Sequence[Any], limit: int, *, but: Sequence[int] = (), only: Sequence[int] = ()
+    ) -> Iterator[Hits]:
         """For each query, the rows with the largest inner products; rows that share no term with it are omitted.
 
         Args:
@@ -116,7 +118,9 @@ class Collection:
             queries: Vectors, or terms with their weights.
             limit: Maximum number of rows per query.
             but: Texts whose rows to exclude.
+            only: Texts whose rows to search; () = all.
         """
+        conditions = [f"{TEXT} not in {list(but)}"] * bool(but) + [f"{TEXT} in {list(only)}"] * bool(only)
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // limit))
         for start in range(0, len(queries), size):
             with self._errors("search"):
@@ -125,7 +129,7 @@ class Collection:
                     data=list(queries[start : start + size]),
                     anns_field=field,
                     limit=limit,
-                    filter=f"{TEXT} not in {list(but)}" if but else "",
+                    filter=" and ".join(conditions),
                     output_fields=[ROW],
                     search_params=self.index.search_options(field, limit),
                     **self.serving.options,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, is_single, scores_of, viewed
@@ -28,6 +28,9 @@ from retrievalkit_milvus.layout import FOLDER, MOST_PARTITIONS, VECTOR, WEIGHTS,
 from retrievalkit_milvus.ranking import Found, Fusion, best_texts
 from retrievalkit_milvus.server import Connection, check_uri, connect, embedded, embedded_view
 from retrievalkit_milvus.writing import Words, analyzer_json, write
+
+MOST_FILTERED = 1 << 16
+"""Texts that an expression lists, at most; where more are allowed, searching for more hits finds enough."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -188,6 +191,22 @@ class Milvus(Indexer):
             found = best_texts(opened, fields[0], _asked(queries)[fields[0]], k)
         else:
             found = best_of_candidates(queries, opened, self._candidates(queries, max(k, self.candidates)), k)
+        return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def search_among(
+        self, queries: Representation | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """As `search`; where one field with a row for each text or query is compared, Milvus filters."""
+        opened, asked = self._collection(), viewed(queries, self.view).float().to("cpu")
+        field, *more = opened.layout.fields
+        single = not more and self.fusion is None and (field == WEIGHTS or is_single(asked))
+        if not single or len(allowed) > MOST_FILTERED:
+            return super().search_among(queries, k, allowed)
+        check_k(k)
+        _check_comparable(asked, opened.layout)
+        if not (only := np.flatnonzero(allowed.mask(self._ids)).tolist()):
+            return [[] for _ in range(len(asked))], [np.empty(0, np.float32) for _ in range(len(asked))]
+        found = best_texts(opened, field, _asked(asked)[field], min(k, len(only)), only)
         return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:

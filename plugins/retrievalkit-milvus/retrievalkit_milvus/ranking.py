@@ -24,7 +24,9 @@ Found = tuple[np.ndarray, np.ndarray]
 """Numbers of texts and their float32 scores, best first; ties in index order."""
 
 
-def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int) -> list[Found]:
+def best_texts(
+    collection: Collection, field: str, asked: Sequence[Any], k: int, only: Sequence[int] = ()
+) -> list[Found]:
     """The best texts of each query by one field; a query without terms has no hits.
 
     Args:
@@ -32,6 +34,7 @@ def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int)
         field: Field to compare.
         asked: For each query, a vector, or its terms with their weights.
         k: Maximum number of texts per query.
+        only: Texts that may be found; () = all.
     """
     layout = collection.layout
     most = min(milvus.MOST_HITS, layout.rows)
@@ -39,7 +42,7 @@ def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int)
     found: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in asked]
     unsure = [query for query, one in enumerate(asked) if len(one)]
     while unsure:
-        all_hits = collection.nearest(field, [asked[query] for query in unsure], limit)
+        all_hits = collection.nearest(field, [asked[query] for query in unsure], limit, only=only)
         again = []
         for query, hits in zip(unsure, all_hits, strict=True):
             found[query] = _texts(collection, hits, k)
@@ -53,7 +56,7 @@ def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int)
         # Past Milvus's maximum number of hits.
         known = np.sort(found[query][0])
         while True:
-            (hits,) = collection.nearest(field, [asked[query]], most, but=known.tolist())
+            (hits,) = collection.nearest(field, [asked[query]], most, but=known.tolist(), only=only)
             more = _texts(collection, hits, most)
             known = np.union1d(known, more[0])
             texts, scores = (np.concatenate(pair) for pair in zip(found[query], more, strict=True))

@@ -23,6 +23,7 @@ from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnsupportedError
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.changing import write_changed
+from retrievalkit_pyserini.filtering import with_ids
 from retrievalkit_pyserini.index_folder import (
     INDEX,
     index_expected,
@@ -251,18 +252,26 @@ class BM25(Indexer):
         if len(queries) == 1 and k <= FEW:
             found = searcher.few(queries[0], min(k, len(self._ids)))
             return [[name for name, _ in found]], [np.array([score for _, score in found], dtype=np.float32)]
+        return self._search(queries, min(k, len(self._ids)))
+
+    @alone
+    def search_among(
+        self, queries: Sequence[str] | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """As `search`, with a filter that leaves scores as they are; with rm3, by searching for more hits."""
+        if self.rm3 is not None:
+            return super().search_among(queries, k, allowed)
+        return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
+
+    def _search(self, queries: Sequence[str], k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
+        searcher = opened(self._searcher)
         ids: list[list[str]] = []
         scores: list[np.ndarray] = []
-        step = max(1, HITS_IN_A_CALL // min(k, len(self._ids)))
+        step = max(1, HITS_IN_A_CALL // max(k, 1))
         for start in range(0, len(queries), step):
-            for some, values in self._hits(searcher, queries[start : start + step], min(k, len(self._ids))):
+            for some, values in self._hits(searcher, queries[start : start + step], k, only):
                 ids.append(some)
                 scores.append(values)
-        return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
-
-    def rank(self, queries: Sequence[str] | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts; equal scores are ordered by id and lowered as in `search`."""
-        ids, scores = super().rank(queries, k, Allowed(sorted(allowed.ids), allowed.texts))
         return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
 
     @alone
@@ -313,12 +322,14 @@ class BM25(Indexer):
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers
 
-    def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[tuple[list[str], np.ndarray]]:
+    def _hits(
+        self, searcher: Searcher, queries: Sequence[str], k: int, only: Any
+    ) -> Iterator[tuple[list[str], np.ndarray]]:
         if self.rm3 is not None:
             for hits in searcher.ids_and_scores(queries, k, threads=self.threads):
                 yield [name for name, _ in hits], np.array([score for _, score in hits], dtype=np.float32)
             return
-        for numbers, scores in searcher.numbers_and_scores(queries, k, threads=self.threads):
+        for numbers, scores in searcher.numbers_and_scores(queries, k, threads=self.threads, only=only):
             ids = [self._ids[number] for number in numbers.tolist()]
             if (scores[1:] == scores[:-1]).any():
                 order = sorted(range(len(ids)), key=list(zip((-scores).tolist(), ids, strict=True)).__getitem__)

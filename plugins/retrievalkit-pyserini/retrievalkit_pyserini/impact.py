@@ -21,12 +21,13 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.scoring import check_k, viewed
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL, lines, strings
 from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
+from retrievalkit_pyserini.filtering import among, with_ids
 from retrievalkit_pyserini.handles import bind, constructor, method, returning, then
 from retrievalkit_pyserini.index_folder import (
     INDEX,
@@ -165,13 +166,23 @@ class Impact(Indexer):
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the best texts, with ties in index order; exact with respect to impacts."""
         check_k(k)
+        return self._search(queries, min(k, len(self._opened()[1])))
+
+    @alone
+    def search_among(
+        self, queries: Representation | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """As `search`, with a filter."""
+        check_k(k)
+        return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
+
+    def _search(self, queries: Representation, k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
         searcher, ids = self._opened()
         weights = self._weights_of(queries)
-        k = min(k, len(ids))
         step = max(1, HITS_IN_A_CALL // k)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for start in range(0, weights.shape[0], step):
-            found += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads)
+            found += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads, only=only)
         return [ids.take(rows) for rows, _ in found], [scores for _, scores in found]
 
     @alone
@@ -239,9 +250,11 @@ class ImpactSearcher(DocumentSearcher):
         _use_impacts(self._searcher)
         allow_long_queries()
 
-    def rows_and_scores(self, queries: Any, k: int, *, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each row of a CSR of query weights, the rows and scores of its best texts, at most k."""
-        found = self.hits(_queries(queries), queries.shape[0], k, threads=threads)
+    def rows_and_scores(
+        self, queries: Any, k: int, *, threads: int, only: Any = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each row of a CSR of query weights, the rows and scores of its best texts, at most k; see `among`."""
+        found = self.hits(among(_queries(queries), only), queries.shape[0], k, threads=threads)
         return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in found]
 
     def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:

@@ -20,6 +20,7 @@ import numpy as np
 from retrievalkit.errors import ArtifactError, RetrievalkitError
 from retrievalkit_pyserini.bulk import best, joining, lucene_errors, run, strings
 from retrievalkit_pyserini.documents import IndexWriting, write_buffer
+from retrievalkit_pyserini.filtering import among
 from retrievalkit_pyserini.handles import as_interface, bind, gather, method, then
 from retrievalkit_pyserini.java import java_class, java_path, java_text
 from retrievalkit_pyserini.rescoring import TOP, given_scores
@@ -132,9 +133,11 @@ class Searcher:
         return found
 
     def numbers_and_scores(
-        self, queries: Sequence[str], k: int, *, threads: int
+        self, queries: Sequence[str], k: int, *, threads: int, only: Any = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each query, Lucene's document numbers and the float32 scores of its best texts, at most k.
+
+        `only` is a Lucene query for the texts that may be found; None = all.
 
         Best first, and of equal scores in any order; where not all that equal the last are among the k, those with the
         first ids are.
@@ -143,15 +146,16 @@ class Searcher:
         # Lucene breaks ties by number in three quarters of the time that it takes with ids, which it has to read.
         search = method(_SEARCHER, "search", TOP, _QUERY, int)
         search = bind(bind(search, 0, self._anserini.searcher), 1, most)
-        hits = self._best(search, queries, threads)
+        hits = self._best(search, queries, threads, only)
         unsure = [
             row for row, (_, scores) in enumerate(hits) if k < most == len(scores) and scores[k - 1] == scores[-1]
         ]
-        for row, one in zip(unsure, self._by_id([queries[row] for row in unsure], k, threads=threads), strict=True):
+        by_id = self._by_id([queries[row] for row in unsure], k, threads, only)
+        for row, one in zip(unsure, by_id, strict=True):
             hits[row] = one
         return hits
 
-    def _by_id(self, queries: Sequence[str], k: int, *, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _by_id(self, queries: Sequence[str], k: int, threads: int, only: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """The same, for queries for which Lucene has to look at ids."""
         if not queries:
             return []
@@ -159,10 +163,12 @@ class Searcher:
         search = method(_SEARCHER, "search", "org.apache.lucene.search.TopFieldDocs", *types)
         # True: give each hit its score besides the values that it was sorted by.
         search = bind(bind(search, 0, self._anserini.searcher), 1, k, self._anserini.BREAK_SCORE_TIES_BY_DOCID, True)
-        return self._best(search, queries, threads)
+        return self._best(search, queries, threads, only)
 
-    def _best(self, search: Any, queries: Sequence[str], threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = best(then(self._queries(queries), search), len(queries), threads)
+    def _best(
+        self, search: Any, queries: Sequence[str], threads: int, only: Any
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = best(then(among(self._queries(queries), only), search), len(queries), threads)
         return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in found]
 
     def few(self, query: str, k: int) -> list[tuple[str, float]]:

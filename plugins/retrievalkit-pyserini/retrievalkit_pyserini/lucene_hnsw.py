@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL, vectors
 from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
+from retrievalkit_pyserini.filtering import with_ids
 from retrievalkit_pyserini.handles import bind, constructor, then
 from retrievalkit_pyserini.index_folder import INDEX, no_index, opened, undone_on_failure
 from retrievalkit_pyserini.java import alone, java_class, java_megabytes, processors
@@ -98,14 +99,24 @@ class LuceneHnsw(Indexer):
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query the best texts that the graph leads to; equal scores in the order of the index."""
         check_k(k)
+        return self._search(queries, min(k, len(self._opened()[0])))
+
+    @alone
+    def search_among(
+        self, queries: Representation | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """As `search`, with a filter: where few texts pass, Lucene compares all of them."""
+        check_k(k)
+        return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
+
+    def _search(self, queries: Representation, k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
         store, _ = self._opened()
         vectors = vectors_alone(queries, store.dim)
         found: list[tuple[np.ndarray, np.ndarray]] = []
-        k = min(k, len(store))
         step = max(1, HITS_IN_A_CALL // (self._wanted(k) * vectors.shape[1]))
         for start in range(0, len(queries), step):
             part = queries.rows(slice(start, start + step))
-            found += best_of_candidates(part, store, self._candidates(part, k), k)
+            found += best_of_candidates(part, store, self._candidates(part, k, only), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     @alone
@@ -121,7 +132,7 @@ class LuceneHnsw(Indexer):
         rows = int(store.rows)
         return min(rows, max(self.ef_search, k) * -(-rows // len(store)))
 
-    def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
+    def _candidates(self, queries: Representation, k: int, only: Any) -> list[np.ndarray]:
         """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k, if they exist."""
         store, searcher = self._opened()
         vectors = vectors_alone(queries, store.dim).cpu()
@@ -130,7 +141,7 @@ class LuceneHnsw(Indexer):
         unsure, wanted = np.arange(len(queries)), self._wanted(k)
         while len(unsure):
             asked = mask[unsure]
-            rows = searcher.rows(vectors[unsure][asked].float().numpy(), wanted, threads=self.threads)
+            rows = searcher.rows(vectors[unsure][asked].float().numpy(), wanted, threads=self.threads, only=only)
             for query, some in zip(unsure, _by_query(rows, asked.sum(dim=1).tolist()), strict=True):
                 texts[query] = np.unique(store.texts_of(some))
             unsure = np.array([one for one in unsure if len(texts[one]) < k and wanted < store.rows], dtype=np.int64)
@@ -193,9 +204,14 @@ class GraphWriter(DocumentWriter):
 class GraphSearcher(DocumentSearcher):
     """Searches an index of vectors, many queries at a time."""
 
-    def rows(self, queries: np.ndarray, wanted: int, *, threads: int) -> list[np.ndarray]:
-        """For each query vector (queries, dim) the rows of its nearest vectors, about so many, best first."""
-        make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", "java.lang.String", "[F", int)
+    def rows(self, queries: np.ndarray, wanted: int, *, threads: int, only: Any = None) -> list[np.ndarray]:
+        """For each query vector (queries, dim) the rows of its nearest vectors, about so many, best first.
+
+        `only` is a Lucene query for the vectors that may be found; None = all.
+        """
+        types = ("java.lang.String", "[F", int, *(() if only is None else ("org.apache.lucene.search.Query",)))
+        make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", *types)
+        make = make if only is None else bind(make, 3, only)
         query = then(vectors(queries), bind(bind(make, 2, wanted), 0, FIELD))
         found = self.hits(query, len(queries), wanted, threads=threads)
         return [hits[:, 0].astype(np.int64) for hits in found]

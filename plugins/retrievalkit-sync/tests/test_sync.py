@@ -8,10 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from document_folders import CITIES, rkit, write
+from retrievalkit_testing import tiny_model
 
 import retrievalkit as rk
 from retrievalkit.data.corpus import open_corpus
@@ -30,6 +30,7 @@ def test_a_new_name_becomes_a_collection_that_is_searched(sync, tmp_path):
     assert (report["read"], report["encoded"], report["skipped"]) == (5, 5, {})
     assert passages(tmp_path / "index" / "dense")["london.docx#1"] == CITIES["london"]
     assert passages(tmp_path / "index" / "dense") == passages(tmp_path / "index" / "bm25")
+    assert {one.id for one in open_corpus(tmp_path / "index")} == set(passages(tmp_path / "index" / "dense"))
     hits = json.loads(rkit("search", tmp_path / "index", "--query", "Vltava Prague", "--json"))["hits"]
     assert "prague.html#1" in [hit["id"] for hit in hits]
     assert rk.Collection(tmp_path / "index").open().search("Vltava Prague")[0].id in [hit["id"] for hit in hits]
@@ -145,6 +146,12 @@ def test_an_index_that_was_built_before_is_synced(docs, tiny_model, tmp_path):
     assert len(hits) == 4
 
 
+def test_another_model_is_refused(sync, docs, tmp_path):
+    sync()
+    other = tiny_model(tmp_path / "other", seed=1)
+    assert "is another model than" in rkit("sync", docs, tmp_path / "index", "--model", other, code=2)
+
+
 def test_a_collection_inside_its_folder_is_no_part_of_it(docs, tiny_model, monkeypatch):
     monkeypatch.chdir(docs)
     for _ in range(2):
@@ -160,13 +167,27 @@ def test_other_folders_are_no_collections(docs, tiny_model, tmp_path):
     assert "is a vectors folder" in rkit("sync", docs, tmp_path / "vectors", code=2)
 
 
-def test_many_changes_are_compacted(sync, docs, tmp_path):
+def test_many_changes_are_compacted(sync, docs, tmp_path, monkeypatch):
+    monkeypatch.setattr("retrievalkit_sync.collection._MOST_SEGMENTS", 3)
     sync()
-    for number in range(18):
+    for number in range(4):
         write(docs / "rome.txt", f"Rome number {number}.")
         sync()
-    assert len(read_manifest(tmp_path / "index" / "dense", "index")["segments"]) < 16
-    assert passages(tmp_path / "index" / "dense")["rome.txt#1"] == "Rome number 17."
+    assert len(read_manifest(tmp_path / "index" / "dense", "index")["segments"]) < 4
+    assert passages(tmp_path / "index" / "dense")["rome.txt#1"] == "Rome number 3."
+
+
+def test_fields_of_documents_reach_the_index_and_cost_no_encoding(sync, docs):
+    """Front matter of Markdown, and columns of tables."""
+    (docs / "paris.md").write_text("---\nyear: 2020\n---\nParis lies on the Seine.")
+    (docs / "faq.csv").write_text("id,text,source\nr1,How to pay,faq\n")
+    sync()
+    (docs / "paris.md").write_text("---\nyear: 2021\n---\nParis lies on the Seine.")
+    report = sync()
+    assert (report["encoded"], report["passages"]["changed"]) == (0, 1)
+    for condition, name in (("year=2021", "paris.md#1"), ("source=faq", "faq.csv/r1#1")):
+        words = ("search", docs.parent / "index", "--query", "Paris", "--filter", condition, "--json")
+        assert [hit["id"] for hit in json.loads(rkit(*words))["hits"]] == [name]
 
 
 @pytest.mark.slow
@@ -178,9 +199,9 @@ def test_watching_follows_the_folder_until_interrupted(sync, docs, tmp_path):
         if "Following" in line:
             break
     write(docs / "new.txt", "A new text.")
-    end = time.monotonic() + 60
-    while "new.txt#1" not in passages(tmp_path / "index" / "dense") and time.monotonic() < end:
-        time.sleep(0.2)
+    for line in process.stderr:
+        if "encoded" in line:
+            break
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors

@@ -1,4 +1,4 @@
-"""Documents on this machine: `documents:FOLDER`, every .txt, .md, .html and .pdf below a folder, or one such file.
+"""Documents on this machine: `documents:FOLDER`, .txt, .md, .html, .pdf and .docx files below a folder, or one.
 
 Each is a passage: its path inside the folder is the id, so that ids stay when other documents come and go. Of
 `documents:FOLDER/./PATH`, as rsync has it, ids are relative to FOLDER: they are those of the whole folder.
@@ -26,7 +26,7 @@ _OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
 
 
 class Documents(Source):
-    """Text, Markdown, HTML and PDF files as passages: `documents:FOLDER`, `documents:FILE` or `documents:ROOT/./PATH`.
+    """Text, Markdown, HTML, PDF and Word files as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
 
     Hidden files and folders are skipped. A note counts and names all other files that are left out: documents that
     cannot be read as text, files of other kinds, and links to folders, which are not followed.

@@ -1,9 +1,10 @@
-"""`documents:FOLDER` and `rkit convert FOLDER`: text, Markdown, HTML and PDF files as passages."""
+"""`documents:FOLDER` and `rkit convert FOLDER`: text, Markdown, HTML, PDF and Word files as passages."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import zipfile
 
 import pytest
 from click.testing import CliRunner
@@ -151,14 +152,14 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path):
 
 def test_what_is_no_document_is_counted_and_named_too(tmp_path):
     """In all folders, with links that lead nowhere or to folders, which are not followed; hidden files are not."""
-    docs = folder(tmp_path / "docs", a_txt="text", B_TXT="text", a__b_docx="x", a__faq_csv="x", t_csv="x", _git__x="x")
+    docs = folder(tmp_path / "docs", a_txt="text", B_TXT="text", a__b_odt="x", a__faq_csv="x", t_csv="x", _git__x="x")
     (docs / "gone.txt").symlink_to(tmp_path / "gone.txt")
     (docs / "more").symlink_to(folder(tmp_path / "more", x_txt="x"))
     (docs / "noending").write_text("x")
     done = run(docs, tmp_path / "out.jsonl")
     assert done.stdout == f"{tmp_path}/out.jsonl: 2 passages\n"
     assert "6 of the 8 files of" in done.stderr
-    for told in (".csv (2): ", "a/faq.csv", "t.csv", ".docx (1): a/b.docx", "gone.txt", "more", "noending"):
+    for told in (".csv (2): ", "a/faq.csv", "t.csv", ".odt (1): a/b.odt", "gone.txt", "more", "noending"):
         assert told in done.stderr
     assert done.stderr.count("\n") == 1
     assert run(docs, tmp_path / "out.jsonl", "--strict").exit_code == 2
@@ -225,6 +226,32 @@ def test_a_pdf_that_takes_too_long_is_left_out(tmp_path, monkeypatch):
     done = run(docs, tmp_path / "out.jsonl")
     assert (done.exit_code, "takes longer than 1 s (1): a.pdf" in done.stderr) == (0, True)
     assert run(docs, tmp_path / "out.jsonl", "--strict").exit_code == 2
+
+
+def test_word_documents(tmp_path):
+    """All paragraphs, in tables too; the title of the properties, or the first heading."""
+    docx = pytest.importorskip("docx")
+    docs = folder(tmp_path / "docs", c_docx=b"PK broken")
+    for name, title in (("a", "Of water"), ("b", "")):
+        document = docx.Document()
+        document.add_heading("Rivers", 1)
+        document.add_paragraph("The Tiber").add_run(" is old.").bold = True
+        document.add_table(1, 2).cell(0, 1).text = "a cell"
+        document.core_properties.title = title
+        document.save(docs / f"{name}.docx")
+    done = run(docs, tmp_path / "out.jsonl")
+    assert "damaged (1): c.docx" in done.stderr
+    first, second = open_corpus(tmp_path / "out.jsonl")
+    assert [line for line in first.text.split("\n") if line] == ["Rivers", "The Tiber is old.", "a cell"]
+    assert (first.title, second.title) == ("Of water", "Rivers")
+
+
+def test_a_small_word_document_of_much_text_is_left_out(tmp_path):
+    pytest.importorskip("docx")
+    folder(tmp_path / "docs", a_txt="text")
+    with zipfile.ZipFile(tmp_path / "docs" / "b.docx", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("word/document.xml", b" " * (65 << 20))
+    assert "of too much text (1): b.docx" in run(tmp_path / "docs", tmp_path / "out.jsonl").stderr
 
 
 def test_pdf_without_its_package(tmp_path, monkeypatch):

@@ -1,0 +1,120 @@
+"""After any changes of a folder, and after kills, indexes find what new ones of it find, with the same scores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pathlib
+import shutil
+import signal
+
+import pytest
+from document_folders import write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from retrievalkit_sync import collection as collection_module
+
+import retrievalkit as rk
+from killed_processes import in_another_process, kill_at_call
+from retrievalkit import storage
+
+NAMES = ("a.txt", "b.txt", "c.md", "sub/d.md", "sub/e.html", "f.docx", "g.csv", "sub/h.jsonl")
+WORDS = ("tiber", "rome", "seine", "old", "castle")
+NAME, TEXT = st.sampled_from(NAMES), st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
+CHANGE = st.one_of(
+    st.tuples(st.just("write"), NAME, TEXT),
+    st.tuples(st.just("delete"), NAME, st.just("")),
+    st.tuples(st.just("rename"), NAME, NAME),
+    st.tuples(st.just("touch"), NAME, st.just("")),
+)
+STEPS = st.lists(st.lists(CHANGE, min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+def change(folder, what, name, other):
+    path = folder / name
+    if what == "write":
+        write(path, other)
+    elif path.exists() and what == "delete":
+        path.unlink()
+    elif path.exists() and what == "rename" and path.suffix == pathlib.Path(other).suffix:
+        (folder / other).parent.mkdir(exist_ok=True)
+        path.rename(folder / other)
+    elif path.exists() and what == "touch":
+        os.utime(path)
+
+
+def hits(place):
+    """The id -> the score of each text, for each word."""
+    index = rk.Index.open(place)
+    return [{hit.id: hit.score for hit in index.search(word, k=100)} for word in (*WORDS, "old castle")]
+
+
+def assert_as_new(collection, folder, model, anew, names=("dense", "bm25")):
+    rk.sync(folder, anew, model=model, passages=2, stride=1)
+    for name in names:
+        ours, wanted = hits(collection / name), hits(anew / name)
+        assert [one.keys() for one in ours] == [one.keys() for one in wanted], name
+        for one, other in zip(ours, wanted, strict=True):
+            assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+@settings(max_examples=4)
+@given(steps=STEPS)
+def test_any_changes_of_a_folder(tmp_path_factory, tiny_model, steps):
+    """Edits, deletions, renames and touches of five kinds of files, of which two stay."""
+    place = tmp_path_factory.mktemp("sync")
+    for name, text in (("stays.txt", "old rome"), ("stays.md", "seine castle old")):
+        write(place / "docs" / name, text)
+    rk.sync(place / "docs", place / "index", model=tiny_model, passages=2, stride=1)
+    for step in steps:
+        for one in step:
+            change(place / "docs", *one)
+        rk.sync(place / "docs", place / "index")
+    assert_as_new(place / "index", place / "docs", tiny_model, place / "anew")
+    shutil.rmtree(place)
+
+
+def kill_syncs(docs, model, place, moments):
+    """Kill the first sync of a folder, or a later one, when a file gets its name; change the folder, and sync again.
+
+    In a process of its own: forks cannot use the Java machine of Lucene, which other tests start.
+    """
+    collection_module.names = lambda kind: ()
+    killed = 0
+    owners = {"os": os, "pathlib": pathlib.Path, "retrievalkit.storage": storage}
+    for number, (owner, name, count) in enumerate(moments):
+        index, folder = place / f"index{number}", place / f"docs{number}"
+        shutil.copytree(docs, folder)
+
+        def sync(owner=owner, name=name, count=count, index=index, folder=folder):
+            kill_at_call(owners[owner], name, count)
+            rk.sync(folder, index, model=model, passages=2, stride=1)
+            write(folder / "rome.txt", "old castle")
+            (folder / "prague.html").rename(folder / "renamed.html")
+            rk.sync(folder, index)
+
+        killed += in_another_process(sync) == -signal.SIGKILL
+        write(folder / "rome.txt", "seine old rome")
+        rk.sync(folder, index, model=model, passages=2, stride=1)
+        assert_as_new(index, folder, model, place / f"anew{number}", names=("dense",))
+        left = {one.name for one in index.iterdir() if not one.name.startswith((".passages", ".files"))}
+        assert left == {"manifest.json", "corpus.jsonl", "dense"}
+    assert killed
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [("os", "replace", count) for count in (2, 9, 14, 21)] + [("pathlib", "rename", 3)],
+        pytest.param([("os", "replace", count) for count in range(1, 40)], marks=pytest.mark.slow),
+        pytest.param([("retrievalkit.storage", "describe_file", one) for one in range(1, 16)], marks=pytest.mark.slow),
+    ],
+    ids=["some", "every file", "every description"],
+)
+def test_a_sync_that_is_killed_is_done_by_the_next(docs, tiny_model, tmp_path, moments):
+    process = multiprocessing.get_context("spawn").Process(
+        target=kill_syncs, args=(docs, tiny_model, tmp_path, moments)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0

@@ -209,10 +209,10 @@ def _origin(source: object) -> tuple[Path | None, int | None]:
     if source.startswith("documents:"):
         return Documents(source.removeprefix("documents:")).root, None
     folders = [Path(source), *Path(source).parents][:_PARENTS]
-    made = next((folder for folder in folders if storage.kind_of(folder) == "collection"), None)
-    if made is None:
+    collection = next((folder for folder in folders if storage.kind_of(folder) == "collection"), None)
+    if collection is None:
         return None, None
-    manifest = storage.read_manifest(made)
+    manifest = storage.read_manifest(collection)
     options = manifest.get("options", {})
     root = options.get("root") or manifest.get("inputs", {}).get("folder", {}).get("path")
     by_words = "passages" in options and options.get("by", "words") == "words"

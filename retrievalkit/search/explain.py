@@ -56,12 +56,12 @@ def described(
         *explain(searcher, query, rest, corpus=corpus, candidates=candidates, why=False),
     ]
     by_id = {hit.id: hit for hit in describe_hits([*shown, *rest], query.text, corpus, reasons)}
-    whole = []
+    documents = []
     for rank, (document, score) in enumerate(hits, 1):
-        own = tuple(replace(by_id[text], rank=place) for place, (text, _) in enumerate(texts[document], 1))
-        parts = own if document in passages else ()
-        whole.append(replace(own[0], rank=rank, score=score, id=document, passages=parts))
-    return whole
+        parts = tuple(replace(by_id[text], rank=place) for place, (text, _) in enumerate(texts[document], 1))
+        kept = parts if document in passages else ()
+        documents.append(replace(parts[0], rank=rank, score=score, id=document, passages=kept))
+    return documents
 
 
 def explain(

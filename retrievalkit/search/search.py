@@ -75,13 +75,6 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
         return self.query is not None or self.interactive
 
     @property
-    def writes_run(self) -> bool:
-        """Whether the output is a run, rather than a page or JSON."""
-        from retrievalkit.reporting.page import PAGES
-
-        return self.output is not None and Path(self.output).suffix not in (".json", *PAGES)
-
-    @property
     def runs_alone(self) -> bool:
         """Whether all that is searched is files."""
         return all(Path(place).is_file() for place in self.indexes)
@@ -108,6 +101,7 @@ def search(options: SearchOptions) -> None:
 
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
+    from retrievalkit.reporting.page import PAGES
     from retrievalkit.search.hits import DescribedHit, render, write_hits
     from retrievalkit.search.interactive import converse
     from retrievalkit.search.searchable import Searching
@@ -119,7 +113,8 @@ def search(options: SearchOptions) -> None:
     fused = replace(options, fusion="linear") if tunes_linear else options
     fused.fused(count)
     _check(options, places)
-    documents = options.scored("document" if options.shows_hits and not options.writes_run else "passage")
+    readable = options.output is None or Path(options.output).suffix in (".json", *PAGES)
+    documents = options.scored("document" if options.shows_hits and readable else "passage")
     queries = None if options.queries is None else read_queries(options.queries, options.split)
     qrels = dev = None
     if options.tune is not None:

@@ -21,7 +21,7 @@ from retrievalkit.search.explain import described
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.hits import DescribedHit, reasons_of
 from retrievalkit.search.options import By, DocumentOptions
-from retrievalkit.search.searcher import HITS, HITS_TO_READ, PASSAGES, Found, Searcher, find, hit_count, open_texts
+from retrievalkit.search.searcher import HITS, HITS_TO_READ, PASSAGES, Answer, Searcher, find, hit_count, open_texts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -309,11 +309,11 @@ class Searching:
         found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, asked, found.of(0), explain)
 
-    def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, found: Found, why: bool) -> Hits:
-        hits, candidates, passages = found
+    def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, answer: Answer, why: bool) -> Hits:
+        hits, candidates, passages = answer
         with self._reading:
-            whole = described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why)
-        return Hits(query.text, map(Hit.of, whole))
+            readable = described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why)
+        return Hits(query.text, map(Hit.of, readable))
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
         """The searcher, and the texts of its hits."""

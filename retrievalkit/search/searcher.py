@@ -44,7 +44,7 @@ PASSAGES = 10
 """Passages that are searched for each document, and the factor by which this grows until there are enough documents."""
 
 Note = Callable[[str], None]
-Found = tuple[Hits, Candidates | None, Mapping[str, Hits]]
+Answer = tuple[Hits, Candidates | None, Mapping[str, Hits]]
 """The hits of a query, the hits of each source if several were fused, and the passages of documents."""
 
 
@@ -58,8 +58,8 @@ class Findings(NamedTuple):
     candidates: Sequence[Candidates] | None = None
     passages: Sequence[Mapping[str, Hits]] | None = None
 
-    def of(self, row: int) -> Found:
-        """What was found for a query."""
+    def of(self, row: int) -> Answer:
+        """The answer to a query."""
         candidates = None if self.candidates is None else self.candidates[row]
         return as_hits(*self.rankings[row]), candidates, {} if self.passages is None else self.passages[row]
 
@@ -213,7 +213,7 @@ class Searcher:
         waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
         while waiting:
             rows, batch, wanted = waiting.pop()
-            found, lacking = self.search(batch, wanted, fusion, depth, filter), list[int]()
+            found, incomplete = self.search(batch, wanted, fusion, depth, filter), list[int]()
             self._in_parts |= any(PART.fullmatch(passage) for ids, _ in found.rankings for passage in ids)
             # The ranks of passages are those among all passages, of a single source too.
             candidates = found.candidates or [
@@ -222,17 +222,14 @@ class Searcher:
             for number, ranking in enumerate(found.rankings):
                 best = by_document(as_hits(*ranking), score)[:k]
                 if len(ranking[0]) == wanted and (len(best) < k or (self._in_parts and wanted < deep)):
-                    lacking.append(number)
+                    incomplete.append(number)
                     continue
                 passages = {one.id: one.passages for one in best if one.passages != [(one.id, one.score)]}
-                answers[rows[number]] = (
-                    ([one.id for one in best], [one.score for one in best]),
-                    candidates[number],
-                    passages,
-                )
+                documents = [one.id for one in best], [one.score for one in best]
+                answers[rows[number]] = documents, candidates[number], passages
             deeper = max(deep, wanted * PASSAGES)
-            for start in range(0, len(lacking), size := queries_at_once(deeper, depth)):
-                some = lacking[start : start + size]
+            for start in range(0, len(incomplete), size := queries_at_once(deeper, depth)):
+                some = incomplete[start : start + size]
                 waiting.append(([rows[number] for number in some], batch.take(some), deeper))
         ordered = [answers[row] for row in range(len(queries))]
         return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])

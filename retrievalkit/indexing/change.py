@@ -353,16 +353,17 @@ def _vectors_of(
     index: _Index, texts: Corpus, work: Path, model: str | Path | None, precision: Any, outcome: Outcome
 ) -> VectorStore:
     """The vectors of texts, in their order; texts that the index holds under other ids are not encoded again."""
-    held = joined_vectors(index.folder, index.manifest)
-    ids_of = {} if held is None else {digest: name for name, digest in index.digests.items()}
+    held, digests = joined_vectors(index.folder, index.manifest), index.digests
+    rows_held = [] if held is None else held.ids.rows(list(digests)).tolist()
+    row_of = {digest: row for digest, row in zip(digests.values(), rows_held, strict=False) if row >= 0}
     names: list[str] = []
-    known: list[str | None] = []
+    known: list[int] = []
 
     def unknown() -> Iterator[Passage]:
         for passage in texts:
             names.append(passage.id)
-            known.append(ids_of.get(_digest(passage)))
-            if known[-1] is None:
+            known.append(row_of.get(_digest(passage), -1))
+            if known[-1] < 0:
                 yield passage
 
     outcome.encoded = write_corpus(work / "unknown.jsonl", unknown())
@@ -371,10 +372,8 @@ def _vectors_of(
         stores.append(VectorStore(_encoded(index, work / "unknown.jsonl", work / "vectors", model, precision)))
     if stores[0] is not held:
         return stores[0]
-    lacking = np.array([name is None for name in known])
-    rows = held.ids.rows([name or "" for name in known])
-    rows[lacking] = len(held) + np.arange(outcome.encoded)
-    folder = work / "known-and-encoded"
+    rows, folder = np.array(known), work / "known-and-encoded"
+    rows[rows < 0] = len(held) + np.arange(outcome.encoded)
     _write_vectors(index, folder, _shards(index, JoinedStore(stores, [()] * len(stores)), rows, names))
     return VectorStore(folder)
 

@@ -123,3 +123,13 @@ def test_texts_added_to_an_index_of_cut_vectors_are_cut(model, passages, queries
     model.encode_documents([{"id": "new", "text": "new"}], output=tmp_path / "uncut")
     with pytest.raises(ArtifactError, match="not comparable"):
         index.add(tmp_path / "uncut")
+
+
+def test_a_text_without_a_vector_lends_none(tiny_model, tmp_path):
+    """Vectors that were made elsewhere may be of some of the passages only."""
+    texts = {name: f"the text of {name}" for name in "abc"}
+    vectors = np.zeros((2, 32), dtype=np.float32)
+    index = rk.Index.build(texts, tiny_model, tmp_path / "index", vectors=vectors, ids=["a", "b"], pooler="mean")
+    assert index.add({"d": texts["c"], "e": texts["a"]})["encoded"] == 1
+    scores = {hit.id: hit.score for hit in index.search("text", k=5)}
+    assert scores["d"] != 0 == scores["e"] == scores["a"]

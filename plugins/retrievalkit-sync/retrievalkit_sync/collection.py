@@ -31,7 +31,6 @@ import retrievalkit as rk
 from retrievalkit.contracts.commands import (
     describe_input,
     describe_retriever,
-    fingerprint_value,
     held,
     indexes_of,
     kind_of,
@@ -39,7 +38,6 @@ from retrievalkit.contracts.commands import (
     open_retriever,
     read_manifest,
     refuse_if_strict,
-    write_json,
     write_manifest,
 )
 from retrievalkit.contracts.declarations import Place, Reads
@@ -99,6 +97,9 @@ class Collection:
     """
 
     def __init__(self, place: Place) -> None:
+        if "://" in os.fspath(place):
+            msg = f"'{place}' is in a store, where indexes are not changed. Sync a collection here, and copy it there."
+            raise ArtifactError(msg)
         self.path = Path(place)
         if (kind := kind_of(self.path)) is None and self.path.exists() and any(self._visible()):
             msg = f"'{place}' is not a collection or an index. Give one, or a name that is not taken."
@@ -264,9 +265,10 @@ class Collection:
                 self._make(place, passages, content, model, synced)
             holds[name] = _held_by(place, content)
         listing = {name: list(asdict(one).values()) for name, one in after.files.items()}
-        listed = self._home / f".files-{fingerprint_value(listing)[:16]}.json"
-        write_json(self._home / _WORK / "files.json", listing, indent=None)
-        os.replace(self._home / _WORK / "files.json", listed)
+        written = self._home / _WORK / "files.json"
+        written.write_text(json.dumps(listing), encoding="ascii")  # names of files may be no Unicode
+        listed = self._home / f".files-{fingerprint(written)[:16]}.json"
+        os.replace(written, listed)
         _link(passages, self._home / _WORK / "corpus.jsonl")
         os.replace(self._home / _WORK / "corpus.jsonl", self._home / "corpus.jsonl")
         counts = {"documents": len(after.documents), "passages": sum(one.passages for one in after.files.values())}
@@ -284,6 +286,8 @@ class Collection:
         )
         self._sweep(passages, listed)
         synced.total = counts["passages"]
+        if not (synced.added or synced.changed or synced.removed):
+            synced.unchanged = counts["passages"]
 
     def _names(self, manifest: Mapping[str, Any]) -> list[str]:
         """The names of the indexes, those that are yet to be built included; "" for an index by itself."""

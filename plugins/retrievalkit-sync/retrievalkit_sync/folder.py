@@ -111,10 +111,14 @@ class Reader:
         """The passages of a file; ids begin with its name.
 
         Raises:
-            UnreadableError: It has none.
-            DataError: It cannot be read, or the name cannot be an id.
+            UnreadableError: It has none, or the name cannot be an id.
+            DataError: It cannot be read.
         """
-        Record(str(path), 1, {"path": name}).identifier("path")
+        try:
+            Record(str(path), 1, {"path": name}).identifier("path")
+        except DataError:
+            msg = "with a name that cannot be an id"
+            raise UnreadableError(msg) from None
         if path.suffix.lower() in TABLES:
             whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
         else:

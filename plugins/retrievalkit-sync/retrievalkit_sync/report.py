@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retrievalkit.contracts.commands import counted
+from retrievalkit.contracts.commands import counted, printable
 from retrievalkit.errors import shortlist
 from retrievalkit_sync.folder import Difference
 
@@ -79,13 +79,14 @@ class Synced:
         moved = [f"{old} -> {new}" for old, new in known.renamed]
         listed = {"added": known.added, "changed": known.changed, "removed": known.removed, "renamed": moved}
         counts = [f"{len(some):,} {name}" for name, some in listed.items() if some]
-        rows = {"files": f"{self.read:,} read", "documents": ", ".join([*counts, f"{known.unchanged:,} unchanged"])}
+        counts += [f"{known.unchanged:,} unchanged"] if known.unchanged else []
+        rows = {"files": f"{self.read:,} read", "documents": ", ".join(counts)}
         if self.is_dry:
-            rows |= {name: shortlist(some, _SHOWN) for name, some in listed.items() if some}
+            rows |= {name: _named(some, _SHOWN) for name, some in listed.items() if some}
         else:
             names = ("added", "changed", "removed", "unchanged")
             kinds = [f"{value:,} {name}" for name in names if (value := getattr(self, name))]
-            rows["passages"] = ", ".join(kinds) or f"{self.total:,} unchanged"
+            rows["passages"] = ", ".join(kinds)
             rows["encoded"] = counted(self.encoded, "texts")
         rows["seconds"] = f"{self.seconds:.1f}"
         title = f"{self.folder} -> {self.index}{' (dry run: nothing was changed)' if self.is_dry else ''}"
@@ -93,6 +94,13 @@ class Synced:
         reasons = sorted(self.skipped.items(), key=lambda one: -len(one[1]))
         if reasons:
             lines.append(f"  {'skipped':<11}{counted(sum(len(paths) for _, paths in reasons), 'files')}")
-        lines += [f"    {len(paths):>7,}  {reason}: {shortlist(paths, 3)}" for reason, paths in reasons[:_SHOWN]]
+        lines += [
+            f"    {len(paths):>7,}  {printable(reason)}: {_named(paths, 3)}" for reason, paths in reasons[:_SHOWN]
+        ]
         rest = sum(len(paths) for _, paths in reasons[_SHOWN:])
         return "\n".join([*lines, *([f"    {rest:>7,}  for other reasons (--json lists them)"] if rest else [])])
+
+
+def _named(paths: Sequence[str], most: int) -> str:
+    """The first of some paths, each in one line."""
+    return shortlist(map(printable, paths), most)

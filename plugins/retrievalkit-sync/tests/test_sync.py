@@ -32,7 +32,7 @@ def test_a_new_name_becomes_a_collection_that_is_searched(sync, tmp_path):
     assert passages(tmp_path / "index" / "dense") == passages(tmp_path / "index" / "bm25")
     assert {one.id for one in open_corpus(tmp_path / "index")} == set(passages(tmp_path / "index" / "dense"))
     hits = json.loads(rkit("search", tmp_path / "index", "--query", "Vltava Prague", "--json"))["hits"]
-    assert "prague.html#1" in [hit["id"] for hit in hits]
+    assert "prague.html" in [hit["id"] for hit in hits]
     assert rk.Collection(tmp_path / "index").open().search("Vltava Prague")[0].id in [hit["id"] for hit in hits]
     assert {one.name for one in rk.Hybrid(tmp_path / "index").parts} == {"dense", "bm25"}
     with pytest.raises(InputError, match=r"rk.Hybrid\('.*index'\)"):
@@ -100,6 +100,8 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
     (docs / "numbers.csv").write_text("x,y\n1,2\n")
     (docs / "image.png").write_bytes(b"png")
     (docs / ".hidden.txt").write_text("hidden")
+    (docs / "new\nline.txt").write_text("a text")
+    (docs / os.fsdecode(b"caf\xe9.txt")).write_text("a text")
     skipped = sync()["skipped"]
     reason = next(name for name in skipped if "field" in name)
     assert "The fields are x, y" in reason
@@ -108,7 +110,9 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
         "without text": ["empty.txt"],
         "binary": ["binary.txt"],
         ".png": ["image.png"],
+        "with a name that cannot be an id": ["caf\udce9.txt", "new\nline.txt"],
     }
+    assert "new\\x0aline.txt" in rkit("sync", docs, docs.parent / "index")
     write(docs / "a.docx", "whole again")
     assert sync()["documents"]["added"] == ["a.docx"]
 
@@ -185,7 +189,7 @@ def test_fields_of_documents_reach_the_index_and_cost_no_encoding(sync, docs):
     (docs / "paris.md").write_text("---\nyear: 2021\n---\nParis lies on the Seine.")
     report = sync()
     assert (report["encoded"], report["passages"]["changed"]) == (0, 1)
-    for condition, name in (("year=2021", "paris.md#1"), ("source=faq", "faq.csv/r1#1")):
+    for condition, name in (("year=2021", "paris.md"), ("source=faq", "faq.csv/r1")):
         words = ("search", docs.parent / "index", "--query", "Paris", "--filter", condition, "--json")
         assert [hit["id"] for hit in json.loads(rkit(*words))["hits"]] == [name]
 

@@ -104,6 +104,15 @@ def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
     return replace(examples, rows=rows)
 
 
+def in_passages(examples: Examples, corpus: Corpus) -> Examples:
+    """The examples, with the passages ID#1, ID#2 ... in place of each document that the corpus has in passages."""
+    unknown = corpus.missing({one for _, one in examples.documents()} - examples.passages.keys())
+    parts = {one: found for one in unknown if (found := passages_of(corpus, one))}
+    if not parts:
+        return examples
+    return replace(examples_of_parts(examples, lambda one: parts.get(one) or [Passage(one, "", "")]), reread=None)
+
+
 class DocumentHit(NamedTuple):
     """A document with its score, and its passages among the hits, best first."""
 
@@ -158,15 +167,21 @@ class Document:
     file: Path | None = None
 
 
-def open_document(corpus: Corpus, document: str) -> Document | None:
-    """The document with an id, or the single passage that has it; None if the corpus has neither."""
-    passages = list(corpus.find([document]).values())
-    first, count = 1, 0 if passages else 16
+def passages_of(corpus: Corpus, document: str) -> list[Passage]:
+    """The passages ID#1, ID#2 ... of a document in a corpus, in order."""
+    passages: list[Passage] = []
+    first, count = 1, 16
     while count:
         names = [f"{document}#{number}" for number in range(first, first + count)]
         found = corpus.find(names)
         passages += [found[name] for name in names if name in found]
         first, count = first + count, 2 * count if found else 0
+    return passages
+
+
+def open_document(corpus: Corpus, document: str) -> Document | None:
+    """The document with an id, or the single passage that has it; None if the corpus has neither."""
+    passages = list(corpus.find([document]).values()) or passages_of(corpus, document)
     if not passages:
         return None
     root, shared = _origin(corpus.source)

@@ -35,6 +35,7 @@ from retrievalkit.data.examples import (
     texts_wanted,
 )
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
+from retrievalkit.data.passage_parts import in_passages, passages_of
 from retrievalkit.data.positions import Places
 from retrievalkit.data.queries import QuestionNamer
 from retrievalkit.data.records import Record, table_of
@@ -129,6 +130,8 @@ def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Exam
         if left := _left_in_files(files, name, partial(opened.records, "examples", split), corpus):
             return left
     examples = read_examples(source, split=split)
+    if corpus is not None:
+        examples = in_passages(examples, corpus)
     check_examples(examples, corpus)
     return examples
 
@@ -208,7 +211,10 @@ class Passages(Mapping[str, Passage]):
 def _left_in_files(
     files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]], corpus: Corpus | None
 ) -> Examples | None:
-    """Read files of examples once, and keep where the examples are; None if an id seems to have two meanings."""
+    """Read files of examples once, and keep where the examples are.
+
+    None if an id seems to have two meanings, or names a document that the corpus has in passages.
+    """
     starts, sizes, queries, ids = array("q"), array("I"), array("I"), array("q")
     passage_ids, passage_texts, first = array("q"), array("q"), array("I")
     empty: dict[str, dict[str, None]] = {"queries": {}, "passages": {}}
@@ -272,7 +278,11 @@ def _left_in_files(
         notices.empty(kind, source, count, len(empty[kind]), list(empty[kind])[:_SHOWN])
     lacking = {one: place for one, place in unknown.items() if one not in held}
     for one, (file, line) in lacking.items():
-        raise texts_wanted(len(lacking), source) if corpus is None else corpus.unknown(one, file=file, line=line)
+        if corpus is None:
+            raise texts_wanted(len(lacking), source)
+        if not passages_of(corpus, one):
+            raise corpus.unknown(one, file=file, line=line)
+        return None
     return Examples(
         rows, held, source, dropped, reread=lambda: ((record.line, example) for record, example, _ in read())
     )

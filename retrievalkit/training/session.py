@@ -125,7 +125,7 @@ def model_card(
         names = ("epochs", "batch_size", "learning_rate")
         facts["epochs, batch size, learning rate"] = ", ".join(str(training[name]) for name in names)
     if measured := dev_summary(manifest):
-        facts["does training help"] = measured
+        facts["what training changed"] = measured
     rows = [f"| {name} | {value} |" for name, value in facts.items()]
     about = f"{about} Trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}."
     head = ["---", ModelCardData(base_model=options["model"], **metadata).to_yaml(), "---", f"# {title}", "", about, ""]

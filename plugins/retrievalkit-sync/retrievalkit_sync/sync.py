@@ -6,6 +6,7 @@ rkit sync FOLDER INDEX... [--passages N] [--stride N] [--model M] [--dry-run] [-
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,17 +69,27 @@ def sync(options: SyncOptions) -> Syncs:
     if not options.watch:
         return syncs
     say(f"{syncs.summary}\nFollowing {options.folder}; Ctrl-C ends.", err=True)
-    for _ in _changes(Path(options.folder), [one.path for one in collections]):
+    with suppress(KeyboardInterrupt):  # what a sync leaves then, the next one completes
+        _follow(collections, options.folder, syncs)
+    return syncs
+
+
+def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
+    """Sync again after each change of the folder; an error is reported once, as long as it lasts."""
+    problems: dict[Collection, str] = {}
+    for _ in _changes(Path(folder), [one.path for one in collections]):
         for number, one in enumerate(collections):
             try:
-                synced = one.follow(options.folder, CollectionOptions(), retry=False)
+                synced = one.follow(folder, CollectionOptions(), retry=False)
             except InputError as error:
-                say(f"Error: {error} The folder is still followed.", err=True)
+                if str(error) != problems.get(one):
+                    problems[one] = str(error)
+                    say(f"Error: {error} The folder is still followed.", err=True)
                 continue
+            problems.pop(one, None)
             if synced.documents:
                 syncs[number] = synced
                 say(synced.summary, err=True)
-    return syncs
 
 
 def _changes(folder: Path, indexes: list[Path]) -> Iterator[None]:
@@ -92,17 +103,5 @@ def _changes(folder: Path, indexes: list[Path]) -> Iterator[None]:
         inside = place.relative_to(folder.resolve()) if place.is_relative_to(folder.resolve()) else place
         return not any(part.startswith(".") for part in inside.parts) and not any(map(place.is_relative_to, ours))
 
-    while True:
-        try:
-            watched = watchfiles.watch(
-                folder.resolve(),
-                watch_filter=concerns,
-                rust_timeout=_EVERY,
-                yield_on_timeout=True,
-                raise_interrupt=False,
-            )
-            for _ in watched:
-                yield
-            return
-        except FileNotFoundError:
-            return
+    for _ in watchfiles.watch(folder.resolve(), watch_filter=concerns, rust_timeout=_EVERY, yield_on_timeout=True):
+        yield

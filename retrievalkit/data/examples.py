@@ -390,14 +390,7 @@ def _judged(source: str | Path, split: str) -> Examples:
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus.
-
-    A document that the corpus has in passages ID#1, ID#2 ... stands for these (`passage_parts.in_passages`). A passage
-    with another unknown id is found by its text, if that is known.
-    """
-    from retrievalkit.data.passage_parts import in_passages
-
-    examples = in_passages(examples, corpus)
+    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if that is known."""
     check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()

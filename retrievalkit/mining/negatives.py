@@ -12,6 +12,7 @@ from typing import Any
 from retrievalkit import storage
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
+from retrievalkit.data.passage_parts import in_passages
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, OptionError
@@ -43,8 +44,11 @@ def mine(options: MineOptions) -> dict[str, Any]:
         msg = f"precision {precision} is for a checkpoint, an index or a re-ranker, but there is none. Leave it out."
         raise OptionError(msg)
     corpus = open_corpus(options.corpus)
-    examples = against_corpus(_read(options), corpus)
-    other = None if options.merge_with is None else against_corpus(read_examples(options.merge_with), corpus)
+    examples, other = (
+        None if read is None else against_corpus(in_passages(read, corpus), corpus)
+        for read in (_read(options), None if options.merge_with is None else read_examples(options.merge_with))
+    )
+    assert examples is not None
     scores, scored_by = None, ""
     if options.reranker is not None:
         from retrievalkit.mining.reranker import open_scores

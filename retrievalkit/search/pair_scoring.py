@@ -25,6 +25,7 @@ from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.example_table import Examples
 from retrievalkit.data.examples import against_corpus, note_dropped, read_examples, write_examples
+from retrievalkit.data.passage_parts import in_passages
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Hits, open_run, write_run
 from retrievalkit.data.sources import InMemory, fingerprint
@@ -98,7 +99,7 @@ def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
     output = Path(options.output or "")
     _check_output(output, options.examples)
     corpus = open_corpus(options.corpus)
-    read = against_corpus(read_examples(options.examples), corpus)
+    read = against_corpus(in_passages(read_examples(options.examples), corpus), corpus)
     note_dropped(read)
     without = sum(not row.negatives for row in read.rows)
     if without == len(read):

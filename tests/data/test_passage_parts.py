@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.data.passage_parts import equal_parts, joined, windows
+from retrievalkit.data.passage_parts import equal_parts, in_passages, joined, windows
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.storage import read_manifest
+from retrievalkit.training.examples import open_examples
 
 PASSAGES = [
     {"_id": "a", "title": "Rome", "text": "Rome is old. Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903."},
@@ -233,3 +234,21 @@ def test_wrong_usage(tmp_path, folder, words, message):
     with pytest.raises(OptionError, match=message):
         run(folder, tmp_path / "out", *words)
     assert not (tmp_path / "out").exists()
+
+
+def test_examples_may_name_documents_of_a_corpus_of_passages(tmp_path):
+    passages = [{"_id": f"a#{number}", "text": text} for number, text in enumerate(["of Rome", "of the Tiber"], 1)]
+    corpus = write(tmp_path / "corpus.jsonl", [*passages, {"_id": "b", "text": "of Paris"}])
+    rows = [
+        {"query": "which river", "positives": ["a"], "negatives": ["b"], "answers": ["Tiber"]},
+        {"query": "which town", "positives": ["b"], "negatives": ["a"]},
+    ]
+    examples = write(tmp_path / "examples.jsonl", rows)
+    for read in (
+        in_passages(read_examples(examples), open_corpus(corpus)),
+        open_examples(examples, open_corpus(corpus), "train"),
+    ):
+        assert [(row.positives, row.negatives) for row in read.rows] == [(("a#2",), ("b",)), (("b",), ("a#1", "a#2"))]
+    write(examples, [{"query": "which river", "positives": ["c"], "negatives": []}])
+    with pytest.raises(DataError, match="unknown document id 'c'"):
+        open_examples(examples, open_corpus(corpus), "train")

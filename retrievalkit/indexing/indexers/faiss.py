@@ -183,6 +183,34 @@ class Faiss(Indexer):
                 found += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
+    def search_among(
+        self, queries: Representation | Any, k: int, allowed: Allowed
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        """By faiss's own selection of vectors, where the index has one and many texts are allowed."""
+        store, asked = self._store, viewed(queries, self.view)
+        check_k(k)
+        texts = allowed.mask(store.ids)
+        if self.on_gpu or not is_single(asked) or texts.sum() ** 2 <= 2 * k * len(store):
+            return super().search_among(queries, k, allowed)
+        mask = texts[store.texts_of(np.arange(store.rows))]
+        selected = [self._selecting(index, mask[first : first + index.ntotal]) for first, index in self._shards]
+        if None in selected:
+            return super().search_among(queries, k, allowed)
+        vectors = vectors_alone(asked, store.dim).float().cpu().contiguous()
+        found = self._search_single(vectors[:, 0].numpy(), k, selected)
+        if any(len(rows) < min(k, texts.sum()) for rows, _ in found):  # a graph does not reach every allowed text
+            return self.rank(queries, k, allowed)
+        return [store.ids.take(rows) for rows, _ in found], [scores for _, scores in found]
+
+    def _selecting(self, index: Any, mask: np.ndarray) -> Any:
+        """The search parameters that select some vectors of an index; None if there are none for its kind."""
+        faiss, selector = self._faiss, self._faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+        if isinstance(index, faiss.IndexIVF):
+            return faiss.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
+        if isinstance(index, faiss.IndexHNSW):
+            return faiss.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
+        return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
+
     def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best of a few allowed texts, by the vectors as they are."""
         store, asked = self._store, viewed(queries, self.view).to("cpu")
@@ -195,17 +223,22 @@ class Faiss(Indexer):
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
-    def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows and scores of the best texts of each query; shards are searched one after the other and merged."""
+    def _search_single(
+        self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows and scores of the best texts of each query; shards are searched one after the other and merged.
+
+        `selected` has the search parameters of each shard; None = those that it has.
+        """
         store, best = self._store, [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
-        for first, index in self._shards:
+        for (first, index), parameters in zip(self._shards, selected or [None] * len(self._shards), strict=True):
             most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
             # One hit more than needed shows whether a tie was cut off.
             wanted = min(most, k * -(-store.rows // len(store)) + 1)
             found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
             open_queries = np.arange(len(vectors))
             while len(open_queries):
-                all_scores, all_rows = index.search(vectors[open_queries], wanted)
+                all_scores, all_rows = index.search(vectors[open_queries], wanted, params=parameters)
                 unsure = []
                 for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
                     m, rows_of_all = store.vectors_per_text or 1, np.where(rows < 0, -1, rows + first)

@@ -204,12 +204,13 @@ SMALL = {
     r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
     r"(--epochs|--steps|--shards) \d+": r"\1 1",
     r"--budget 20m": "--budget 10s",
+    r"(?<=sync docs/ )my-index|my-index(?= --query)": "collection",
     r"(length[= ]|--batch-size |--dimensions )\d+": r"\g<1>16",
 }
 # Lines that wait for requests, need a cluster, a store, a server, a hub, files of others' making or a checkpoint of
 # another kind, or are recipes, whose plans are made above.
 ELSEWHERE = re.compile(
-    r"^(serve|run) |--ray|s3://|--interactive|uri=|milvus\.|castorini|/shared/|hard-negatives|impact"
+    r"^(serve|run) |--ray|s3://|--interactive|--watch|uri=|milvus\.|castorini|/shared/|hard-negatives|impact"
     r"|--to (sparse|pylate|onnx)"
 )
 
@@ -240,6 +241,7 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
         Path("faq.csv").write_text("question,answer\nWhere is Lima?,In Peru.\n")
         Path("notes").mkdir()
         Path("notes", "a.md").write_text("# Lima\n\nIt is the capital of Peru.\n")
+        shutil.copytree("notes", "docs")
         texts = ["Lima is in Peru. Quito is not.", "Rome is in Italy."]
         pandas.DataFrame({"id": ["a", "b"], "title": ["", ""], "text": texts}).to_parquet("articles.parquet")
         for line in (
@@ -256,6 +258,7 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
             "index corpus.jsonl --indexer bm25 --output bm25",
             "search dense --queries test.jsonl --output dense.trec",
             "search bm25 --queries test.jsonl --output bm25.trec",
+            "search sentences-index --queries test.jsonl --output passages.trec",
             "search dense bm25 --fusion rrf --queries test.jsonl --output hybrid.trec",
         ):
             result = CliRunner().invoke(main, line.split())
@@ -264,6 +267,7 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
             "more.jsonl": "train.jsonl",
             "scored.jsonl": "train.jsonl",
             "run.trec": "dense.trec",
+            "all-passages.jsonl": "new-passages.jsonl",
         }.items():
             shutil.copy(original, copy)
         for copy in ("index", "my-index"):

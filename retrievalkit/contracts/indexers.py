@@ -50,9 +50,10 @@ class Allowed(Collection[str]):
 
     def without(self, ids: frozenset[str]) -> Allowed:
         """The same texts but these."""
+        if not ids:
+            return self
         if ids not in self._without:
-            kept = [name for name in self.ids if name not in ids] if ids else self.ids
-            self._without[ids] = Allowed(kept, self.texts) if ids else self
+            self._without[ids] = Allowed([name for name in self.ids if name not in ids], self.texts)
         return self._without[ids]
 
 

@@ -14,7 +14,7 @@ _BYTES, _BUILDER = "org.apache.lucene.util.BytesRef", f"{_LUCENE}.BooleanQuery$B
 
 def with_ids(ids: Sequence[str]) -> Any:
     """Lucene's query for the documents with some ids."""
-    texts = java_class("java.lang.String")("".join(f"{one}\n" for one in ids).encode(), "UTF-8").lines()
+    texts = java_class("java.lang.String")("".join(f"{document}\n" for document in ids).encode(), "UTF-8").lines()
     as_bytes = as_interface("java.util.function.Function", constructor(_BYTES, "java.lang.CharSequence"))
     return java_class(f"{_LUCENE}.TermInSetQuery")("id", texts.map(as_bytes).toList())
 

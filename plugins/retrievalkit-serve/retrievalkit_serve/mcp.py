@@ -77,9 +77,9 @@ class AgentServer:
             "read_document": (ReadDocument, self._read_document),
             "explain": (Explain, lambda given: service.explain(forms.ExplainForm(**given.model_dump()))),
         }
-        described = service.collection.described()
-        names = ", ".join(one["name"] for one in described)
-        fields = ", ".join(dict.fromkeys(name for one in described for name in one["fields"]))
+        indexes = service.collection.described()
+        names = ", ".join(index["name"] for index in indexes)
+        fields = ", ".join(dict.fromkeys(field for index in indexes for field in index["fields"]))
         self._server: Server[Any] = Server(
             "retrievalkit",
             version=rk.__version__,

@@ -39,7 +39,7 @@ class StepsOptions(CommandOptions):
 
     Args:
         force: Run every step again, also those whose inputs have not changed.
-        set: Values of the recipe by name, and options of its steps: corpus=data, train.batch_size=16.
+        set: Values of the recipe by name, and options of its steps: corpus=data, stage1.batch_size=16.
     """
 
     # The folder of a run is held from within: it may be all that can be written.

@@ -28,6 +28,7 @@ from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:
     from retrievalkit.indexing.open_indexes import OpenRun
+    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
     from retrievalkit.search.fusion import Fusion
     from retrievalkit.search.searcher import Searcher
@@ -52,6 +53,7 @@ class Sources:
         precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
             compared, and the corpus in auto.
         cluster: The Ray cluster whose workers encode the corpus and search; None = this process.
+        backend: The library that computes the layers of checkpoints.
     """
 
     names: Sequence[str]
@@ -60,6 +62,7 @@ class Sources:
     fusion: FusionOptions = field(default_factory=FusionOptions)
     precision: Precision | None = None
     cluster: ClusterOptions | None = None
+    backend: Backend = "auto"
 
     @property
     def kinds(self) -> list[str]:
@@ -132,7 +135,9 @@ class Sources:
 
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [self._built(name, kind, corpus, work) for name, kind in named.items()]
-        searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=notices.note)
+        searcher = Searcher(
+            places, model=self.model, precision=self.precision or "fp32", backend=self.backend, note=notices.note
+        )
         check_queries([question.query for question in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
@@ -183,7 +188,7 @@ class Sources:
             return index
         vectors = work / f"vectors-{place}"
         if not _is_whole(vectors):
-            options = EncodingOptions(precision=self.precision or "auto")
+            options = EncodingOptions(precision=self.precision or "auto", backend=self.backend)
             encode(name, corpus.source, side="document", output=vectors, options=options, cluster=self.cluster)
         build_index(str(vectors), indexer="flat", output=index)
         return index

@@ -34,6 +34,7 @@ from retrievalkit.search.options import Missing, OpenOptions
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.cluster import ClusterOptions
+    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
 
 BATCH_QUERIES = 1024
@@ -73,6 +74,7 @@ class Searcher:
         options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
             the name of an indexer or of an index folder for that one only.
         query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
+        backend: The library that computes the layers of the models that encode queries.
         note: Called with messages for the user, one sentence at a time.
         cluster: The Ray cluster whose workers search the indexes; None = this process.
     """
@@ -85,6 +87,7 @@ class Searcher:
         options: Options | None = None,
         precision: Precision = "fp32",
         query_length: int | None = None,
+        backend: Backend = "auto",
         note: Note = lambda _: None,
         cluster: ClusterOptions | None = None,
     ) -> None:
@@ -93,7 +96,7 @@ class Searcher:
             raise InputError(msg)
         sources = open_sources([Path(place) for place in places], options or {}, cluster)
         indexes = [source for source in sources if isinstance(source, OpenIndex)]
-        self._begin(sources, Encoders(model, indexes, precision, query_length), note)
+        self._begin(sources, Encoders(model, indexes, precision, query_length, backend), note)
 
     @classmethod
     def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:
@@ -320,6 +323,7 @@ def opened(
         options={name: values for name, values in settings.items() if values},
         precision=options.precision or "fp32",
         query_length=length,
+        backend=options.backend,
         note=note,
         cluster=options.cluster,
     )

@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
@@ -144,8 +145,8 @@ class Graph:
             package = "nncf"
             raise MissingDependencyError(package, "precision int8", "'retrievalkit[openvino]'")
         with _silenced():
+            openvino = _openvino()
             import nncf
-            import openvino
 
             inputs = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
             self._quantised = nncf.quantize(
@@ -202,8 +203,7 @@ class _OpenVinoProgram:
     """A graph compiled by OpenVINO, with a request for each thread that calls it."""
 
     def __init__(self, model: Any, precision: Precision = "fp32", *, parallel: bool = False) -> None:
-        import openvino
-
+        openvino = _openvino()
         options = {
             "PERFORMANCE_HINT": "THROUGHPUT" if parallel else "LATENCY",
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
@@ -239,8 +239,7 @@ class _OnnxProgram:
 
 
 def _export_openvino(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
-    import openvino
-
+    openvino = _openvino()
     traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
     model = openvino.convert_model(traced, example_input=tuple(example.values()))
     for port, name in zip(model.inputs, example, strict=True):
@@ -260,6 +259,14 @@ def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -
         external_data=False,
         verbose=False,
     )
+
+
+def _openvino() -> Any:
+    """The package openvino, which sends a report of each import unless its telemetry is missing."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
 
 
 @contextmanager

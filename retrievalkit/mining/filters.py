@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import registry
 from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
 from retrievalkit.data.corpus import Passage
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import OptionError
 from retrievalkit.mining.options import Mined, MiningOptions, document_pattern
 from retrievalkit.mining.shingles import likeness, repeats, shingles_of
 from retrievalkit.registry.component_options import read_call
@@ -270,9 +270,7 @@ class Reranked(Filter):
         return f"the re-ranker gives it {score:.4g}, and the limit is {limit:.4g}"
 
 
-def make_filters(
-    options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
-) -> list[Filter]:
+def make_filters(options: MiningOptions, passages: Passages, scores: PairScores | None = None) -> list[Filter]:
     """The filters that the options select, in order.
 
     Args:
@@ -284,7 +282,7 @@ def make_filters(
         UnknownNameError: A filter that nobody registered.
         OptionError: A filter is given twice, or with wrong options.
     """
-    inputs = _Inputs(passages or _no_passages, scores)
+    inputs = _Inputs(passages, scores)
     filters: list[Filter] = []
     for name, given in _selected(options):
         step: Filter = registry.create("filter", name, inputs, **given)
@@ -294,11 +292,6 @@ def make_filters(
             raise OptionError(msg)
         filters.append(step)
     return filters
-
-
-def _no_passages(identifier: str) -> Passage:
-    msg = f"there is no corpus to find passage '{identifier}' in. Give one."
-    raise InputError(msg)
 
 
 def _selected(options: MiningOptions) -> Iterator[tuple[str, dict[str, Any]]]:

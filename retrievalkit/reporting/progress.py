@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from retrievalkit.reporting.terminal import printable
@@ -91,15 +90,12 @@ class ProgressBar:
             self._last_line = now
 
     def _with_time_left(self, now: float) -> str:
-        left = self._left(now)
-        return self._counted() + ("" if left is None else f", {duration(left)} left")
-
-    def _left(self, now: float) -> float | None:
-        """Seconds to go, from the speed of this command alone."""
+        """The counts, and the time to go at the speed of this command alone."""
         fresh = self.done - self._before
         if not self.total or fresh <= 0:
-            return None
-        return (now - self._started) / fresh * max(0, self.total - self.done)
+            return self._counted()
+        left = (now - self._started) / fresh * max(0, self.total - self.done)
+        return f"{self._counted()}, {duration(left)} left"
 
     def _counted(self) -> str:
         return " ".join(filter(None, [self.label, self._counts()]))
@@ -125,9 +121,7 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

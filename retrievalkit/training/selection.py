@@ -233,6 +233,7 @@ class DevSet:
         If the loss needs a teacher, the first negative that the teacher scored is used. The loss is computed as at the
         start of training, so that values stay comparable if its temperature falls over time.
         """
+        assembler = StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
         was_training = loss.training
         loss.eval()
         total = 0.0
@@ -242,7 +243,7 @@ class DevSet:
             for row in rows:
                 known = row.teacher if loss.needs_teacher and row.teacher else row.negatives
                 draws.append(Draw(row, row.positives[0], tuple(one for one in row.negatives if one in known)[:1]))
-            step = self._assembler.assemble(draws)
+            step = assembler.assemble(draws)
             queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
                 positives, ignore, teacher = (
@@ -285,10 +286,6 @@ class DevSet:
         """Passages of the corpus in a random order."""
         first = list(islice(() if self.corpus is None else self.corpus, _DRAWN_FROM))
         yield from random.Random(f"pool {self.seed}").sample(first, len(first))
-
-    @cached_property
-    def _assembler(self) -> StepAssembler:
-        return StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
 
     def _texts(self, ids: Sequence[str]) -> list[Text]:
         return [(passage.title, passage.text) for passage in map(self.passage, ids)]

@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, PositiveInt
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
@@ -69,10 +70,10 @@ class Faiss(Indexer):
         *,
         factory: str = "Flat",
         parameters: str = "",
-        recall: float = 0.95,
-        train_size: int = 100_000,
-        shard_vectors: int = 1_000_000,
-        candidates: int = 1000,
+        recall: Annotated[float, Field(gt=0, le=1)] = 0.95,
+        train_size: PositiveInt = 100_000,
+        shard_vectors: PositiveInt = 1_000_000,
+        candidates: PositiveInt = 1000,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         view: Literal["all", "vectors"] = "all",
     ) -> None:
@@ -81,13 +82,6 @@ class Faiss(Indexer):
         except ImportError as error:
             raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
         self._faiss: Any = faiss
-        for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
-            if value < 1:
-                msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
-                raise OptionError(msg)
-        if not 0 < recall <= 1:
-            msg = f"option 'recall' of indexer 'faiss' is {recall}, and must be above 0 and at most 1."
-            raise OptionError(msg)
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
             # On these, faiss ends the process or does not end.
             msg = (

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, viewed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,14 +38,11 @@ class Flat(Indexer):
     def __init__(
         self,
         *,
-        block: int = 8192,
+        block: PositiveInt = 8192,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         view: Literal["all", "vectors", "weights"] = "all",
     ) -> None:
-        if block < 1:
-            msg = f"option 'block' of indexer 'flat' is {block}, and must be 1 or more."
-            raise OptionError(msg)
         if device == "cuda" and not torch.cuda.is_available():
             msg = "option 'device' of indexer 'flat' is cuda, and torch finds no GPU here. Use auto or cpu."
             raise UnsupportedError(msg)

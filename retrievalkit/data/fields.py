@@ -104,9 +104,6 @@ class FieldTable:
 
     Attributes:
         names: The names of the fields.
-
-    Raises:
-        ArtifactError: The file is missing or damaged.
     """
 
     def __init__(self, path: Path) -> None:

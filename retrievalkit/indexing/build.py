@@ -42,7 +42,7 @@ def build_index(
     parts: int | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Build an index.
+    """Build an index and return its manifest.
 
     Args:
         source: A vectors folder, or a corpus (a file, a folder, or a source such as `hf:NAME`).
@@ -54,14 +54,6 @@ def build_index(
         parts: In how many shards it is built, one after the other; a killed build goes on with those that lack. None =
             as a whole.
         cluster: The Ray cluster whose workers build the shards; None = this process.
-
-    Returns:
-        The manifest of the folder.
-
-    Raises:
-        InputError: The indexer does not index this kind of source, the source is damaged, or a name or an option is
-            wrong.
-        UnsupportedError: The indexer does not build in shards.
     """
     storage.check_output(output, overwrite=overwrite)
     kind = storage.kind_of(source)

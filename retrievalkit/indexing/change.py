@@ -119,10 +119,6 @@ def change_index(
         compact: Whether to make one segment of all.
         model: Where the checkpoint is that encodes the texts, if it was moved.
         precision: The number format to encode in; None = as before.
-
-    Raises:
-        InputError: The index, what is added or the model is damaged or does not fit, an id to delete is unknown, no
-            text would be left, or what is mirrored has no text of the index.
     """
     folder = Path(index)
     if add is None and not delete and not compact:

@@ -51,7 +51,7 @@ def build(
     number: int,
     cluster: ClusterOptions | None,
 ) -> tuple[Mapping[str, float], dict[str, Any]]:
-    """Build the shards that a folder lacks.
+    """Build the shards that a folder lacks; returns the counts of the index and further entries of its manifest.
 
     Args:
         made: The indexer.
@@ -60,9 +60,6 @@ def build(
         staging: The folder; what an earlier build of the same has left is kept.
         number: How many shards.
         cluster: The Ray cluster whose workers build them; None = this process.
-
-    Returns:
-        The counts of the index, and further entries of its manifest.
     """
     segments = staging / (JOINED if made.indexes == "texts" else FOLDER)
     origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()

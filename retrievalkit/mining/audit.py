@@ -87,13 +87,9 @@ class Audit:
 
     @classmethod
     def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
-        """The audit of a part, before the filters see the next: they remember the reasons of one part only.
+        """The audit of a part of so many questions in all.
 
-        Args:
-            outcomes: Those of the part.
-            filters: The filters, in order.
-            questions: How many questions there are in all parts.
-            seed: Seed of the sample of questions.
+        It is made before the filters see the next part: they remember the reasons of one part only.
         """
         names = [step.name for step in filters]
         audit = cls(dict.fromkeys(_COUNTS, 0), dict.fromkeys(names, 0), {name: [] for name in names}, [], [], [])
@@ -147,10 +143,7 @@ class Audit:
     def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
         """The audit for the file and the page: counts, examples with their texts, and warnings.
 
-        Args:
-            corpus: The corpus, for the texts.
-            without: How many examples lack negatives.
-            examples: How many examples there are.
+        `without` says how many of the examples lack negatives.
         """
         sample = sorted(self.sample, key=lambda row: row.key)
         report = {
@@ -322,12 +315,7 @@ def _line(shown: Mapping[str, Any]) -> str:
 
 
 def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
-    """The page of an audit, as HTML.
-
-    Args:
-        audit: The audit that `rkit mine-negatives` writes.
-        title: The name of the mined file.
-    """
+    """The page of an audit, as HTML."""
     return render(
         "audit.html.j2",
         title=f"Mined negatives: {title}",

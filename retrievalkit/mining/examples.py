@@ -77,9 +77,6 @@ def merge_examples(
         keep: How many negatives to keep per example; None = all.
         merge: "concatenate" keeps all examples separate; "pool" joins those with the same query text: the first set's
             negatives, then the second's, without the positives of either.
-
-    Raises:
-        DataError: The sets use the same query id for different queries.
     """
     texts = {row.query_id: row.query for row in first}
 

@@ -271,17 +271,7 @@ class Reranked(Filter):
 
 
 def make_filters(options: MiningOptions, passages: Passages, scores: PairScores | None = None) -> list[Filter]:
-    """The filters that the options select, in order.
-
-    Args:
-        options: Which hits to drop.
-        passages: Id -> passage, for the filters that need titles or texts.
-        scores: The re-ranker, if the options name one.
-
-    Raises:
-        UnknownNameError: A filter that nobody registered.
-        OptionError: A filter is given twice, or with wrong options.
-    """
+    """The filters that the options select, in order."""
     inputs = _Inputs(passages, scores)
     filters: list[Filter] = []
     for name, given in _selected(options):
@@ -338,13 +328,7 @@ class Filtered:
 
 
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
-    """Filter the hits of the questions of a part, and choose negatives from the remaining ones.
-
-    Args:
-        part: The questions with their hits.
-        options: How many negatives, and which positive.
-        filters: Those of `make_filters`.
-    """
+    """Filter the hits of the questions of a part, and choose negatives from the remaining ones."""
     part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
     left: list[Places] = [list(range(len(found.ids))) for found in part]
     dropped: list[list[Places]] = [[] for _ in part]

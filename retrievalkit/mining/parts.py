@@ -56,9 +56,6 @@ class Mining:
 
         Looking for answers where no question has any is noted, and left out: one recipe serves collections with answers
         and without.
-
-        Raises:
-            InputError: Positives are to be found by their answers, but there is neither an answer nor a positive.
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):
             return self

@@ -28,9 +28,6 @@ def open_scores(
         reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
         passages: Id -> passage.
         precision: The number format to compute in; in fp32 the scores equal those of `rkit rerank apply`.
-
-    Raises:
-        InputError: The re-ranker does not exist, or the folder contains something else.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)

@@ -63,11 +63,7 @@ class Sources:
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each name.
-
-        Raises:
-            InputError: A name is neither "bm25" nor a checkpoint, an index or a run.
-        """
+        """The kind of each name."""
         return [source_kind(name) for name in self.names]
 
     @property
@@ -81,11 +77,7 @@ class Sources:
         return " + ".join(self.names)
 
     def check(self) -> None:
-        """Refuse unknown sources and options without effect.
-
-        Raises:
-            InputError: Names the source or option.
-        """
+        """Refuse unknown sources and options without effect."""
         if not self.names:
             msg = f"there is nothing to mine from. {_KNOWN}"
             raise InputError(msg)
@@ -120,13 +112,7 @@ class Sources:
         return manifest.get("fingerprint") or storage.fingerprint_value(made)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
-        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there.
-
-        Args:
-            corpus: The passages.
-            work: The work folder.
-            questions: All questions that will be searched.
-        """
+        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there."""
         from retrievalkit.indexing.open_indexes import OpenRun
         from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
 
@@ -263,11 +249,7 @@ def _check(folder: Path) -> None:
 
 
 def source_kind(source: str | Path) -> str:
-    """The kind of a name: "bm25", "checkpoint", "index" or "run".
-
-    Raises:
-        InputError: It is none of these.
-    """
+    """The kind of a name: "bm25", "checkpoint", "index" or "run"."""
     path = Path(source)
     if str(source) == "bm25":
         return "bm25"

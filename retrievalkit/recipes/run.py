@@ -77,11 +77,7 @@ def run(
 
 
 def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False) -> Plan:
-    """What `run` would do with the same arguments; nothing is run or written.
-
-    Raises:
-        InputError: As of `run`.
-    """
+    """What `run` would do with the same arguments; nothing is run or written."""
     jobs = plan(recipe, Path(output), cli)
     state = State(Path(output), recipe)
     kept: set[str] = set()
@@ -94,11 +90,7 @@ def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool
 
 
 def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
-    """The command lines of a recipe, checked as far as possible before the first one runs.
-
-    Raises:
-        InputError: A package is missing, or a command line is wrong; names the line of the recipe.
-    """
+    """The command lines of a recipe, checked as far as possible before the first one runs; errors name the line."""
     missing = dict(recipe.requires)
     for name in recipe.requires:
         with suppress(metadata.PackageNotFoundError):

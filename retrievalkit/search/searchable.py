@@ -118,11 +118,7 @@ class Searching:
 
     @property
     def searcher(self) -> Searcher:
-        """The program's searcher.
-
-        Raises:
-            InputError: It was closed.
-        """
+        """The program's searcher."""
         if self._searcher is None:
             msg = f"'{self.name}' was closed. Open it again to search it."
             raise InputError(msg)

@@ -253,11 +253,7 @@ class Searcher:
         return candidates
 
     def allowed(self, filter: str | None) -> list[Allowed | None]:
-        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus.
-
-        Raises:
-            InputError: The filter is wrong, or an index has no fields.
-        """
+        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus."""
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]

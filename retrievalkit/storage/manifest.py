@@ -67,11 +67,7 @@ def add_to_manifest(folder: str | Path, **entries: Any) -> None:
 
 
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`).
-
-    Raises:
-        ArtifactError: The folder does not exist, lacks a manifest, is of another kind, or its manifest is damaged.
-    """
+    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`)."""
     folder = Path(folder)
     wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
@@ -118,11 +114,7 @@ def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
 
 
 def indexes_of(places: Any) -> tuple[Any, ...]:
-    """Places of indexes; a collection, which follows a folder (`rkit sync`), stands for the indexes in it.
-
-    Raises:
-        ArtifactError: A collection has no index yet.
-    """
+    """Places of indexes; a collection, which follows a folder (`rkit sync`), stands for the indexes in it."""
     found: list[Any] = []
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None

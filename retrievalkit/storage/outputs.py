@@ -145,11 +145,7 @@ def _replace_folder(place: Path, new: Path) -> None:
 
 
 def check_output(path: str | Path, *, overwrite: bool = False) -> None:
-    """Refuse an existing output folder, unless it is empty or may be overwritten.
-
-    Raises:
-        ArtifactError: The folder's contents would be lost.
-    """
+    """Refuse an existing output folder, unless it is empty or may be overwritten."""
     place = place_of(path)
     check_parents(place.parent, path)
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
@@ -182,10 +178,6 @@ def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails.
 
     What is written to a pipe or a device, such as /dev/stdout, is copied there when the block ends. A link stays one.
-
-    Raises:
-        ArtifactError: `path` cannot become a file.
-        OSError: The file cannot be written; the error names it.
     """
     check_output_file(path, stream=True)
     if is_stream(path):

@@ -24,11 +24,7 @@ from retrievalkit.training.train import TrainOptions
 
 
 def initialize(options: TrainOptions) -> Retriever:
-    """The retriever to train, on the CPU and in training mode.
-
-    Raises:
-        OptionError: Something contradicts the checkpoint.
-    """
+    """The retriever to train, on the CPU and in training mode."""
     model = str(options.model)
     lengths = {"query_length": options.query_length, "document_length": options.document_length}
     encoder_options = {**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}}

@@ -365,14 +365,7 @@ class _Keys(torch.utils.data.Dataset[Key]):
 
 
 def trackers(names: str) -> tuple[str, ...]:
-    """The trackers to log to: TensorBoard, if it is installed, and those that are named.
-
-    Args:
-        names: Names as accelerate has them, with commas: wandb,mlflow.
-
-    Raises:
-        InputError: A tracker is unknown or not installed.
-    """
+    """The trackers to log to: TensorBoard, if it is installed, and those that are named, such as "wandb,mlflow"."""
     available = [str(one) for one in get_available_trackers()]
     wanted = [name for name in map(str.strip, names.split(",")) if name]
     for name in wanted:

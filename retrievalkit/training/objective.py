@@ -71,10 +71,6 @@ def create_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) 
         name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
         options: As for `options_by_loss`.
         cosine: Whether scores are cosines (`Pooler.cosine`).
-
-    Raises:
-        UnknownNameError: There is no loss of that name.
-        OptionError: An unknown option, an option of a loss that is not named, or parentheses at the wrong place.
     """
     own = options_by_loss(name, options, cosine=cosine)
 

@@ -117,11 +117,7 @@ class DevLists:
 
 
 class RerankerTraining(Training):
-    """Trains a cross-encoder on lists.
-
-    Raises:
-        InputError: The data or the model does not fit, or no example has negatives.
-    """
+    """Trains a cross-encoder on lists."""
 
     kind, command = KIND, "rerank train"
     module: CrossEncoder

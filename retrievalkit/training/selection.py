@@ -322,8 +322,7 @@ def report_held_out(training: Training) -> None:
 def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
     """Measure the state after so many epochs, log the values, and store the state if it is the best so far.
 
-    Returns:
-        The value by which states are compared.
+    Returns the value by which states are compared.
     """
     values = training.measure(max(0, math.ceil(epochs) - 1))
     means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}

@@ -145,11 +145,7 @@ def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
 
 
 class SmallVectors:
-    """What `write_small` wrote.
-
-    Raises:
-        ArtifactError: A file is missing or damaged, or fits other vectors.
-    """
+    """What `write_small` wrote."""
 
     def __init__(self, folder: Path, kind: Kind, store: VectorStore) -> None:
         self.kind, self.dim = kind, store.dim

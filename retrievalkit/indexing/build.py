@@ -42,18 +42,10 @@ def build_index(
     parts: int | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Build an index and return its manifest.
+    """Build an index of a vectors folder or a corpus, and return its manifest; see `IndexOptions`.
 
-    Args:
-        source: A vectors folder, or a corpus (a file, a folder, or a source such as `hf:NAME`).
-        indexer: Registered name; None = "flat" for vectors, "bm25" for a corpus.
-        output: The index folder to write.
-        options: Options of the indexer.
-        overwrite: Replace an output folder that exists already.
-        texts: The passages, if they are to be kept in the folder because they are nowhere else.
-        parts: In how many shards it is built, one after the other; a killed build goes on with those that lack. None =
-            as a whole.
-        cluster: The Ray cluster whose workers build the shards; None = this process.
+    `texts` are passages that are nowhere else, and are kept in the folder. Of its `parts`, the shards, a killed build
+    goes on with those that lack.
     """
     storage.check_output(output, overwrite=overwrite)
     kind = storage.kind_of(source)

@@ -123,13 +123,9 @@ class Mining:
 
 
 class MinedParts:
-    """The mined negatives in a folder of parts, only a few of which are in memory at a time.
+    """The mined negatives in a folder of parts of so many questions, only a few of which are in memory at a time.
 
-    Args:
-        folder: The folder.
-        questions: All questions, in order.
-        audit: An empty audit, to which the parts are added.
-        size: How many questions a part has.
+    The audits of the parts are added to the audit.
     """
 
     def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit, size: int = PART) -> None:

@@ -178,13 +178,7 @@ class Sources:
 class _Worker:
     """Searches for questions in a process of its own, which another machine may run.
 
-    Args:
-        places: The indexes and runs.
-        model: The new path of an index's checkpoint.
-        precision: The number format of questions.
-        identities: The fingerprints of the places where the command runs.
-        fusion: How their hits are fused.
-        depth: Hits of each question.
+    `identities` are the fingerprints of the places where the command runs.
     """
 
     def __init__(

@@ -193,17 +193,10 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
 
 
 def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
-    """Keep what a cut-off training left only if it is the same training and is to be resumed.
+    """Keep what a cut-off training left only if it is the same training and is to be resumed; returns the state.
 
-    Args:
-        output: The folder that is trained to.
-        identity: What makes it the same training.
-        resume: Whether the user wants to resume.
-        again: Whether torchrun has started the processes again. What processes of the same torchrun left is resumed
-            anyway, by another number of them too: a user who gives it a range of machines does not choose it.
-
-    Returns:
-        The state to go on from; None = from the beginning.
+    What processes of the same torchrun left is resumed anyway if it has started them `again`, by another number of them
+    too: a user who gives it a range of machines does not choose it. None = from the beginning.
     """
     partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)

@@ -61,15 +61,9 @@ class Parts:
 
 
 def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward) -> dict[str, Tensor]:
-    """Forward and backward of all parts, each weighed by its share of the whole step.
+    """Forward and backward of this process's parts, each weighed by its share of the whole step.
 
-    Args:
-        parts: This process's share of the step.
-        loss_of: The loss of a part, a mean over its units.
-        backward: Back-propagates.
-
-    Returns:
-        The terms and, last, the loss of the whole step over all processes.
+    Returns the terms and, last, the loss of the whole step over all processes.
     """
     # Units of the whole step: of the loss under "", and of each term that counts its own.
     counts = {"": sum(part.size for part in parts)}

@@ -19,18 +19,16 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 
-from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.contracts import Allowed, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.indexing.indexers.flat import VectorIndexer
 from retrievalkit.scoring import (
     best_of_candidates,
     check_k,
     documents_of_vectors,
     is_single,
-    scores_of,
     top_k,
-    top_k_among,
     vectors_alone,
     viewed,
 )
@@ -47,7 +45,7 @@ _TRIALS, _DEPTH = 200, 10
 _EFFORTS = {"nprobe": (1, 1 << 20), "efSearch": (16, 1 << 10), "k_factor_rf": (1, 1 << 6)}
 
 
-class Faiss(Indexer):
+class Faiss(VectorIndexer):
     """Searches with faiss: exactly with the factory "Flat", approximately and faster with others.
 
     Args:
@@ -62,8 +60,6 @@ class Faiss(Indexer):
         device: "auto" takes the GPU if faiss was built for it and supports the index.
         view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
     """
-
-    indexes = "vectors"
 
     def __init__(
         self,
@@ -106,7 +102,6 @@ class Faiss(Indexer):
         self.view = view
         self.on_gpu = device != "cpu" and gpus > 0
         self.exact = self.factory == "Flat"
-        self._store: VectorStore
         self._shards: list[tuple[int, Any]] = []
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
@@ -204,18 +199,6 @@ class Faiss(Indexer):
         if isinstance(index, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts, by the vectors as they are."""
-        store, asked = self._store, viewed(queries, self.view).to("cpu")
-        vectors_alone(asked, store.dim)
-        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
-        store, queries = self._store, viewed(queries, self.view)
-        vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None

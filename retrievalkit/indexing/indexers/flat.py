@@ -14,7 +14,7 @@ from torch import Tensor
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, viewed
+from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, vectors_alone, viewed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -85,6 +85,25 @@ class Flat(Indexer):
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, in fp32."""
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
+
+
+class VectorIndexer(Indexer):
+    """Base of the indexers that search vectors in a form of their own, and link the vectors as they are beside it."""
+
+    indexes = "vectors"
+    _store: VectorStore
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts, by the vectors as they are."""
+        store, asked = self._store, viewed(queries, self.view).to("cpu")
+        vectors_alone(asked, store.dim)
+        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are."""
+        store, queries = self._store, viewed(queries, self.view)
+        vectors_alone(queries, store.dim)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
 
 def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> tuple[list[list[str]], list[np.ndarray]]:

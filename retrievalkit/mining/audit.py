@@ -87,7 +87,7 @@ class Audit:
 
     @classmethod
     def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
-        """The audit of a part of so many questions in all.
+        """The audit of a part; `questions` is the number of them in all parts, of which a sample is kept.
 
         It is made before the filters see the next part: they remember the reasons of one part only.
         """
@@ -270,8 +270,7 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
     """The distribution of the number of negatives: extremes, quartiles, mean, and how many examples have none.
 
-    Args:
-        counts: Number of negatives -> how many examples have that many.
+    `counts` has the number of examples for each number of negatives.
     """
     values = [number for number in sorted(counts) for _ in range(counts[number])]
     return {
@@ -293,7 +292,10 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     ]
     for entry in audit["filters"]:
         lines.append(f"{entry['dropped']:>11,} dropped: {entry['name']}")
-        lines += [f"{'':13}{_line(shown)}" for shown in entry["examples"][:3]]
+        for shown in entry["examples"][:3]:
+            title, text = shown["title"] or shown["document_id"], shown["text"][:50]
+            line = f"{'':13}{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {text!r}"
+            lines.append(f"{line} ({shown['reason']})" if shown["reason"] else line)
     lines.append(f"{audit['left']:>11,} left")
     lines.append(
         f"{counted(counts['written'], 'examples')} written, {counts['mined']:,} of them mined, with {spread['least']} "
@@ -306,12 +308,6 @@ def audit_table(audit: Mapping[str, Any]) -> str:
 def describe_source(source: Mapping[str, str]) -> str:
     """The source of the hits, with its kind unless that is its name."""
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
-
-
-def _line(shown: Mapping[str, Any]) -> str:
-    title = shown["title"] or shown["document_id"]
-    reason = f" ({shown['reason']})" if shown["reason"] else ""
-    return f"{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {shown['text'][:50]!r}{reason}"
 
 
 def audit_page(audit: Mapping[str, Any], *, title: str) -> str:

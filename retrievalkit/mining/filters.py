@@ -329,7 +329,10 @@ class Filtered:
 
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
     """Filter the hits of the questions of a part, and choose negatives from the remaining ones."""
-    part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
+    if options.positives == "retrieved":
+        # The best hit that contains an answer is the positive.
+        holding = [[one for one, held in zip(found.ids, found.holds or (), strict=False) if held] for found in part]
+        part = [replace(found, positives=frozenset(ids[:1])) for found, ids in zip(part, holding, strict=True)]
     left: list[Places] = [list(range(len(found.ids))) for found in part]
     dropped: list[list[Places]] = [[] for _ in part]
     for step in filters:
@@ -348,9 +351,3 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
         lost = options.positives == "retrieved" and positive is None
         outcomes.append(Filtered(found, dropped_places, kept, Mined(ids, positive, dropped=lost)))
     return outcomes
-
-
-def _with_positive(found: Found) -> Found:
-    """The hits, with the best one that contains an answer as the positive."""
-    holds = found.holds or ()
-    return replace(found, positives=frozenset([document for document, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

@@ -81,7 +81,7 @@ class ProgressBar:
             self._bar.update(self._bar.task_ids[0], completed=self.done, description=self.label, detail=self._counts())
             return
         now = time.monotonic()
-        if _in_notebook():
+        if type(sys.stderr).__module__.startswith("ipykernel."):  # of a notebook
             if now - self._last_line >= _BETWEEN_IN_NOTEBOOK:
                 self._rewrite(self._with_time_left(now))
                 self._last_line = now
@@ -123,11 +123,6 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _in_notebook() -> bool:
-    """Whether what is written to standard error appears below the cell of a notebook."""
-    return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 def _bar(progress: ProgressBar) -> Progress:

@@ -1,7 +1,5 @@
 """The program behind `rkit index`: a vectors/ folder or a corpus in, an index/ folder out.
 
-    rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N]
-
 The folder holds the indexer's files and a manifest that names the indexer, what was indexed, and the checkpoint that
 encodes queries for it. Of shards see `retrievalkit.indexing.shards`.
 """

@@ -1,10 +1,5 @@
 """The program behind `rkit index INDEX --add`, `--delete` and `--compact`: an index follows its collection.
 
-    rkit index INDEX --add PASSAGES|VECTORS        encode and index texts that are new or have changed
-    rkit index INDEX --add PASSAGES --mirror       and delete all others
-    rkit index INDEX --delete ID --delete FILE     remove texts, or documents with their passages
-    rkit index INDEX --compact                     rebuild the index from the texts that it holds
-
 A changed index gives the hits of one that is built of the texts that are left, in their order, and those that were
 added, in theirs; a changed text counts as an added one. See `retrievalkit.indexing.segments` for the files.
 """

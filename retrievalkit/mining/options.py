@@ -85,7 +85,7 @@ class MiningOptions:
         return {name: value for name, value in values.items() if name != "filters" or value}
 
     def check(self, *, merging: bool) -> None:
-        """Refuse combinations that make no sense; `merging` tells whether there is another set to merge with."""
+        """Refuse combinations that make no sense; `merging` says whether there is another set to merge with."""
         if self.skip_top >= self.depth:
             msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise depth, or skip less."
             raise OptionError(msg)

@@ -35,15 +35,7 @@ _DO = "Remove the folder, and mine again."
 
 @dataclass(frozen=True)
 class Mining:
-    """The mining of negatives for questions.
-
-    Attributes:
-        questions: All questions to mine for.
-        corpus: The passages.
-        options: Which hits become negatives.
-        source: Where the hits come from, for error messages.
-        scores: The re-ranker, if the options name one.
-    """
+    """The mining of negatives for questions."""
 
     questions: Sequence[Question]
     corpus: Corpus
@@ -123,9 +115,9 @@ class Mining:
 
 
 class MinedParts:
-    """The mined negatives in a folder of parts of so many questions, only a few of which are in memory at a time.
+    """The mined negatives in a folder of parts, `size` questions each, only a few of which are in memory at a time.
 
-    The audits of the parts are added to the audit.
+    The audits of the parts are added to `audit`.
     """
 
     def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit, size: int = PART) -> None:

@@ -32,12 +32,7 @@ from retrievalkit.reporting.terminal import holds_credentials
 
 
 def run(
-    recipe: Recipe,
-    output: str | Path,
-    *,
-    cli: click.Group,
-    force: bool = False,
-    together: int | None = None,
+    recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False, together: int | None = None
 ) -> Outcome:
     """Run a recipe; `together` says how many steps run side by side, in processes of their own.
 
@@ -90,7 +85,7 @@ def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool
 
 
 def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
-    """The command lines of a recipe, checked as far as possible before the first one runs; errors name the line."""
+    """The command lines of a recipe, checked as far as possible before the first one runs; errors name their lines."""
     missing = dict(recipe.requires)
     for name in recipe.requires:
         with suppress(metadata.PackageNotFoundError):

@@ -235,12 +235,7 @@ class Searcher:
         return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])
 
     def candidates(
-        self,
-        queries: QueryBatch,
-        k: int,
-        fusion: Fusion,
-        depth: int | None = None,
-        filter: str | None = None,
+        self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None, filter: str | None = None
     ) -> list[Candidates]:
         """For each query the hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth

@@ -34,14 +34,8 @@ def write_manifest(
 ) -> dict[str, Any]:
     """Write `manifest.json` into a folder and return what it holds.
 
-    Args:
-        folder: The folder it describes.
-        kind: "checkpoint", "model" (a pretrained one), "vectors" or "index".
-        command: The command that made the folder, such as "encode".
-        options: The command's options, JSON-able.
-        inputs: A name -> {"path": ..., "fingerprint": ...} for each input.
-        counts: How many texts, vectors, examples ... the folder holds.
-        **extra: More entries of this kind of folder.
+    The kind is "checkpoint", "model" (a pretrained one), "vectors" or "index"; each input {"path": ..., "fingerprint":
+    ...}; and `extra` are entries that this kind of folder has besides.
     """
     versions = {}
     for name in _VERSIONED:

@@ -36,10 +36,6 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
         overwrite: Replace an existing folder, if rkit wrote it.
         keep_partial: Keep the staging folder after a failure and start from an earlier one: for commands that resume.
             After wrong input nothing is kept, since the same command would fail again.
-
-    Raises:
-        ArtifactError: `path` exists and may not be replaced, or another process is writing it.
-        OSError: The folder cannot be written; the error names the file.
     """
     check_output(path, overwrite=overwrite)
     with held(path):

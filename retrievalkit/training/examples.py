@@ -51,14 +51,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class ExampleData:
-    """Examples that were read and checked.
-
-    Attributes:
-        train: The training examples.
-        dev: The held-out examples, or None.
-        corpus: The passages that the examples name, or None if they bring their own.
-        inputs: Entries for the manifest.
-    """
+    """Examples that were read and checked."""
 
     train: Examples
     dev: Examples | None

@@ -43,7 +43,7 @@ def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backwa
 def cached_step(
     encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward, idle: int | None = None
 ) -> LossValue:
-    """One step with the graph of one chunk in memory; adds the same gradients as `plain_step`, and returns the loss.
+    """One step with the graph of one chunk in memory; adds the same gradients as `plain_step`, returns the loss.
 
     Args:
         encode: The model, with its autocast context.
@@ -77,12 +77,7 @@ def cached_step(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """The values of a chunk's representation, as leaves of a new graph in which the loss is computed.
-
-    Attributes:
-        dense: The representation without its weights, or None if it only has weights.
-        terms: Its weights, or None.
-    """
+    """The values of a chunk's representation, as leaves of a new graph in which the loss is computed."""
 
     dense: Representation | None
     terms: _Terms | None
@@ -101,7 +96,7 @@ class _Leaf:
     def pass_gradient_to(self, encoded: Representation, *, always: bool = False) -> None:
         """Back-propagate the gradient that the loss left here, through the same representation encoded again.
 
-        Where it left none, zeros are passed if `always`.
+        With `always`, zeros where it left none.
         """
         tensors, gradients = [], []
         for tensor, leaf in self._beside(encoded):

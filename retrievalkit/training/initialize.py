@@ -41,10 +41,7 @@ def initialize(options: TrainOptions) -> Retriever:
         )
     description, _ = read_checkpoint(model)
     inner = Path(model) / ("query" if description["separate_towers"] else "encoder")
-    parts = (
-        ("encoder", options.encoder, encoder_options),
-        ("pooler", options.pooler, options.pooler_options),
-    )
+    parts = (("encoder", options.encoder, encoder_options), ("pooler", options.pooler, options.pooler_options))
     for kind, name, values in parts:
         own = description[kind]
         if name is not None and name != own["name"]:

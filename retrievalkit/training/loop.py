@@ -104,11 +104,7 @@ class Training:
     counts: Mapping[str, int]
 
     def dry_run(self) -> None:
-        """Refuse, before anything is written, what would fail in the first step.
-
-        Raises:
-            InputError: Says what does not fit.
-        """
+        """Refuse, before anything is written, what would fail in the first step."""
         raise NotImplementedError
 
     def open(self, folder: Path) -> None:
@@ -160,16 +156,7 @@ class Training:
 
 @dataclass
 class Loop:
-    """A training under way.
-
-    Attributes:
-        training: What is trained.
-        options: Its options.
-        folder: The folder that it is trained in.
-        state: The state to continue from; None = from the beginning.
-        name: Its name at the trackers.
-        trackers: Those of accelerate to log to.
-    """
+    """A training under way, from its beginning or from a saved state; `trackers` are accelerate's."""
 
     training: Training
     options: LoopOptions

@@ -45,12 +45,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """A process's share of a step.
-
-    Attributes:
-        parts: Its parts.
-        texts: How many texts the whole step has, of all processes.
-    """
+    """A process's share of a step."""
 
     parts: Sequence[Part]
     texts: int
@@ -85,12 +80,7 @@ def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backw
 
 
 def slices(count: int, size: int | None) -> Iterator[list[slice]]:
-    """The parts of each process: slices of a step of `count` samples, in order over all processes.
-
-    Args:
-        count: Samples of the step.
-        size: Most samples of a part; None = no limit.
-    """
+    """The parts of each process: slices of a step of `count` samples, in order over all; `size` is the most of one."""
     several = processes.count()
     bounds = [count * rank // several for rank in range(several + 1)]
     for start, stop in pairwise(bounds):

@@ -83,12 +83,7 @@ class Lists:
 
 @dataclass
 class DevLists:
-    """Dev questions, each with its first known positives and hard negatives, which are ranked.
-
-    Attributes:
-        examples: The questions.
-        passage: Id -> passage.
-    """
+    """Dev questions, each with its first known positives and hard negatives, which are ranked."""
 
     examples: Sequence[Example]
     passage: Callable[[str], Passage]

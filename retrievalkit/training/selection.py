@@ -157,13 +157,10 @@ class DevSet:
 
     Attributes:
         examples: The questions; the first positive is the gold passage.
-        passage: Id -> passage.
         batch_size: Queries of a step of which the loss is taken.
         rank_from: First epoch, counted from 0, that DPR's rule judges by the average rank; None = nDCG@10 in all.
-        mask_false_negatives: Whether the loss masks them.
         corpus: The passages to draw from where the pool of positives and hard negatives is small.
         pool_size: How many texts the pool has at least, if there are as many.
-        seed: Seed of the passages that are drawn.
     """
 
     examples: Sequence[Example]

@@ -14,12 +14,12 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pluggy
 
@@ -161,6 +161,24 @@ class Plugin:
     error: str | None = None
 
 
+@contextlib.contextmanager
+def _staying() -> Iterator[None]:
+    """Turn `os._exit` in the code of a plugin into an error; a process that it forked ends."""
+    end, here = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != here:
+            end(status)
+        msg = f"os._exit({status})"
+        raise SystemExit(msg)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = end
+
+
 class Registry:
     """All plugins, and their components by kind and name."""
 
@@ -175,7 +193,7 @@ class Registry:
         manager.add_hookspecs(hookspecs)
         try:
             # What it prints would begin the output of every command.
-            with contextlib.redirect_stdout(sys.stderr):
+            with contextlib.redirect_stdout(sys.stderr), _staying():
                 module = load()
                 _check_contract(module)
                 manager.register(module)

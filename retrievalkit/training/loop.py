@@ -265,11 +265,7 @@ class Loop:
         return self.done * _JUDGED // self.total > (self.done - 1) * _JUDGED // self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
-        """Forward, backward and update of one step.
-
-        Returns:
-            The norm of the gradient before clipping, and the learning rate.
-        """
+        """Forward, backward and update of one step; returns the norm before clipping and the learning rate."""
         self.module.train()
         self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)

@@ -26,11 +26,7 @@ from retrievalkit.search.options import FusionOptions
 
 
 def hit_sources(several: Any) -> tuple[str, ...]:
-    """The addresses of sources of hits: of places, and of what Python has open or in memory.
-
-    Raises:
-        InputError: One is of an unknown type.
-    """
+    """The addresses of sources of hits: of places, and of what Python has open or in memory."""
     places = [getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several]
     return inputs.runs(storage.indexes_of(places))
 

@@ -26,14 +26,7 @@ from retrievalkit.reporting.page import write_page
 
 
 def mine(options: MineOptions) -> dict[str, Any]:
-    """Mine negatives and write training examples to the output, with the audit beside it.
-
-    Returns:
-        The audit: counts of what was read, dropped and written.
-
-    Raises:
-        InputError: The input is invalid, and nothing was written; or no question has a negative.
-    """
+    """Mine negatives and write training examples to the output; returns the audit, which is written beside it."""
     options.check(merging=options.merge_with is not None)
     output = Path(options.output or "")
     storage.check_output_file(output)

@@ -27,16 +27,9 @@ def open_scores(
     precision: Precision = "fp32",
     backend: Backend = "auto",
 ) -> tuple[PairScores, str]:
-    """A function that scores pairs, and its fingerprint.
+    """A function that scores pairs, by a re-ranker or a run file of its scores, and its fingerprint.
 
-    Args:
-        reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
-        passages: Id -> passage.
-        precision: The number format to compute in; in fp32 the scores equal those of `rkit rerank apply`.
-        backend: The library that computes a cross-encoder's layers.
-
-    Raises:
-        InputError: The re-ranker does not exist, or the folder contains something else.
+    In fp32 the scores equal those of `rkit rerank apply`.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)

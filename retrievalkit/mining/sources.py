@@ -66,11 +66,7 @@ class Sources:
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each name.
-
-        Raises:
-            InputError: A name is neither "bm25" nor a checkpoint, an index or a run.
-        """
+        """The kind of each name."""
         return [source_kind(name) for name in self.names]
 
     @property
@@ -84,11 +80,7 @@ class Sources:
         return " + ".join(self.names)
 
     def check(self) -> None:
-        """Refuse unknown sources and options without effect.
-
-        Raises:
-            InputError: Names the source or option.
-        """
+        """Refuse unknown sources and options without effect."""
         if not self.names:
             msg = f"there is nothing to mine from. {_KNOWN}"
             raise InputError(msg)
@@ -123,13 +115,7 @@ class Sources:
         return manifest.get("fingerprint") or storage.fingerprint_value(made)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
-        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there.
-
-        Args:
-            corpus: The passages.
-            work: The work folder.
-            questions: All questions that will be searched.
-        """
+        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there."""
         from retrievalkit.indexing.open_indexes import OpenRun
         from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
 
@@ -197,13 +183,7 @@ class Sources:
 class _Worker:
     """Searches for questions in a process of its own, which another machine may run.
 
-    Args:
-        places: The indexes and runs.
-        model: The new path of an index's checkpoint.
-        precision: The number format of questions.
-        identities: The fingerprints of the places where the command runs.
-        fusion: How their hits are fused.
-        depth: Hits of each question.
+    `identities` are the fingerprints of the places where the command runs.
     """
 
     def __init__(
@@ -268,11 +248,7 @@ def _check(folder: Path) -> None:
 
 
 def source_kind(source: str | Path) -> str:
-    """The kind of a name: "bm25", "checkpoint", "index" or "run".
-
-    Raises:
-        InputError: It is none of these.
-    """
+    """The kind of a name: "bm25", "checkpoint", "index" or "run"."""
     path = Path(source)
     if str(source) == "bm25":
         return "bm25"

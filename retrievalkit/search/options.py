@@ -62,10 +62,7 @@ class FusionOptions:
     def fused(self, indexes: int, identities: Sequence[str] | None = None) -> Fusion | None:
         """The fusion of a number of indexes; None for a single one.
 
-        Args:
-            indexes: How many.
-            identities: Fingerprints of the indexes, with which a file of weights is compared; None = the indexes are
-                not open yet, and the file is not read.
+        A file of weights is read, and compared with the fingerprints of the indexes, once these are open and given.
         """
         from retrievalkit.search.fusion import Fusion, read_choice
 

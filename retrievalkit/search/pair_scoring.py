@@ -150,12 +150,8 @@ def _scores(
 ) -> Iterator[np.ndarray]:
     """The scores of all pairs, float32, mapped from a file that is removed at the end of the block.
 
-    Args:
-        options: The re-ranker, and the output: the scores are kept in a hidden folder beside it until it is complete.
-        corpus: The documents.
-        pairs: Gives the pairs of a query's text and a document's id, from the first one on at each call.
-        count: The number of pairs.
-        inputs: Fingerprints; scores that a killed command left are used only if theirs are the same.
+    Until the output is complete, they are in a hidden folder beside it, and those that a killed command left are used
+    if the fingerprints in `inputs` are the same. `pairs` starts anew at each call.
     """
     precision = resolve_precision(options.precision, default_device())
     settings = options.max_length, precision, options.batch_tokens, options.backend

@@ -238,12 +238,7 @@ class Searcher:
         return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])
 
     def candidates(
-        self,
-        queries: QueryBatch,
-        k: int,
-        fusion: Fusion,
-        depth: int | None = None,
-        filter: str | None = None,
+        self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None, filter: str | None = None
     ) -> list[Candidates]:
         """For each query the hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth
@@ -256,11 +251,7 @@ class Searcher:
         return candidates
 
     def allowed(self, filter: str | None) -> list[Allowed | None]:
-        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus.
-
-        Raises:
-            InputError: The filter is wrong, or an index has no fields.
-        """
+        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus."""
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]

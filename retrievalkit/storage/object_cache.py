@@ -38,11 +38,7 @@ _A_DAY = 86_400
 
 
 def local(place: str | Path) -> str | Path:
-    """A place on this machine: the copy of an object or a folder in a store; other places as they are.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """A place on this machine: the copy of an object or a folder in a store; other places as they are."""
     if not isinstance(place, str) or not is_address(place):
         return place
     store = Store(place)
@@ -87,11 +83,7 @@ def store_of(place: str | Path) -> Store | None:
 
 @contextmanager
 def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
-    """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last.
-
-    Raises:
-        ArtifactError: The output exists, or the store cannot be written to.
-    """
+    """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last."""
     store = Store(url)
     place = cache_folder("outputs") / fingerprint_value(store.url) / store.name
     ADDRESSES[str(place)] = store.url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Batch, Encoder, ExtraTokens, Needs, Side, Text, TokenStates
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.models.graphs import resolve_backend
 from retrievalkit_testing.properties import Kit, accepted, expect_close, expect_equal, fail, leave_out
 from retrievalkit_testing.samples import kit_models
 

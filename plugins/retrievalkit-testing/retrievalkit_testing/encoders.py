@@ -426,9 +426,8 @@ def _weights(folder: Path) -> dict[str, str]:
 @ENCODERS.property(after=["shape_of_states"])
 def compiled(case: EncoderCase) -> None:
     """`compiled` gives the same states, on OpenVINO where it is installed."""
-    encoder = type(case.encoder).compiled(
-        case.model, backend=resolve_backend("auto", torch.device("cpu")), **case.options
-    )
+    backend = "openvino" if importlib.util.find_spec("openvino") else "torch"
+    encoder = type(case.encoder).compiled(case.model, backend=backend, **case.options)
     encoder.prepare(Needs())
     encoder.eval()
     for side in SIDES:

@@ -28,7 +28,6 @@ from retrievalkit.models.graphs import (
     ExportError,
     Graph,
     graph_folder,
-    package_versions,
     resolve_backend,
 )
 from retrievalkit.models.precision import Precision, autocast, default_device
@@ -147,9 +146,7 @@ class CrossEncoder(nn.Module, Reranker):
         if runtime == "torch":
             return
         names = ["input_ids", "attention_mask", *(["token_type_ids"] if self._typed else [])]
-        folder = (
-            graph_folder([self.fingerprint, package_versions()]) if Path(locate_model(self.source)).is_dir() else None
-        )
+        folder = graph_folder(locate_model(self.source))
         self._graph = Graph(runtime, lambda: _Logits(self.model, names), self._example, folder=folder, name="logits")
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:

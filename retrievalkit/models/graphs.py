@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from retrievalkit import storage
 from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.models.precision import Precision
+from retrievalkit.models.pretrained import model_file, model_fingerprint
 from retrievalkit.registry.modules import module_spec
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
@@ -73,10 +74,17 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
     return backend
 
 
-def graph_folder(key: object) -> Path:
-    """The folder of a model's graphs, by everything that they depend on; the least recently used one makes room."""
+def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
+    """The folder of a model's graphs, by its files (of a hub, the commit), options and the versions of packages.
+
+    The folder that was used least recently makes room. None if the model has no configuration file.
+    """
+    config = model_file(source, "config.json", revision=revision)
+    if config is None:
+        return None
+    identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
     home = storage.cache_folder("graphs")
-    folder = home / storage.fingerprint_value(key)
+    folder = home / storage.fingerprint_value([source, identity, options, _versions()])
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_MODELS]:
@@ -84,12 +92,9 @@ def graph_folder(key: object) -> Path:
     return folder
 
 
-def package_versions() -> list[str | None]:
-    """The versions of the packages that graphs depend on."""
-    versions = {
-        dist.name: dist.version for name in _VERSIONED for dist in importlib.metadata.Distribution.discover(name=name)
-    }
-    return [versions.get(name) for name in _VERSIONED]
+def _versions() -> list[str | None]:
+    found = (importlib.metadata.Distribution.discover(name=name) for name in _VERSIONED)
+    return [next((one.version for one in versions), None) for versions in found]
 
 
 class Graph:

@@ -20,15 +20,15 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor, nn
 
-from retrievalkit import storage
 from retrievalkit.contracts import Batch
+from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.architectures import first_position
 from retrievalkit.models.encoders import extra_tokens
 from retrievalkit.models.encoders.transformer import Transformer
-from retrievalkit.models.graphs import ExportError, Graph, Runtime, graph_folder, package_versions
+from retrievalkit.models.graphs import ExportError, Graph, Runtime, graph_folder
 from retrievalkit.models.precision import Precision
-from retrievalkit.models.pretrained import check_finite, check_source, model_fingerprint
+from retrievalkit.models.pretrained import check_finite, check_source
 from retrievalkit.reporting import notices
 
 _DESCRIPTION = "encoder.json"
@@ -83,20 +83,19 @@ class CompiledTransformer(Transformer):
     def _load_configuration(self) -> tuple[Any, Any]:
         """The configuration and the tokenizer, as they were when the folder of graphs was made."""
         check_source(self.source)
-        local = Path(self.source).is_dir()
-        if local and not self._options.get("trust_remote_code"):
+        if not self._options.get("trust_remote_code"):
             # Lengths and prefixes belong to the tokens, not to the graph.
-            loading = {name: self._options.get(name) for name in ("attention", "lora_rank")}
-            self._folder = graph_folder([model_fingerprint(self.source), loading, package_versions()])
-            if (self._folder / _DESCRIPTION).exists():
-                described = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
-                return SimpleNamespace(**described["config"]), _FastTokenizer(described["tokenizer"])
+            options = {name: self._options.get(name) for name in ("attention", "lora_rank")}
+            self._folder = graph_folder(self.source, options, revision=self._options.get("revision"))
+        if self._folder is not None and (self._folder / _DESCRIPTION).exists():
+            described = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
+            return SimpleNamespace(**described["config"]), _FastTokenizer(described["tokenizer"])
         config, tokenizer = super()._load_configuration()
         if self._folder is not None and tokenizer.is_fast:
             names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some have other names inside
             values = {**config.to_dict(), **{name: getattr(config, name, None) for name in names}}
             described = {"config": values, "tokenizer": _FastTokenizer.described(tokenizer)}
-            storage.write_json(self._folder / _DESCRIPTION, described)
+            write_json(self._folder / _DESCRIPTION, described)
         return config, tokenizer
 
     def _prepare_model(self) -> None:

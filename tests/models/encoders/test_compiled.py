@@ -166,9 +166,13 @@ def test_a_module_whose_graph_computes_something_else_is_refused(tmp_path):
 
 def test_the_least_recently_used_graphs_make_room(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = [graphs.graph_folder(number) for number in range(10)]
-    graphs.graph_folder(0)
-    graphs.graph_folder(10)
+    models = [tmp_path / str(number) for number in range(11)]
+    for number, model in enumerate(models):
+        model.mkdir()
+        (model / "config.json").write_text(str(number))
+    made = [graphs.graph_folder(str(model)) for model in models[:10]]
+    assert graphs.graph_folder(str(models[0])) == made[0]
+    graphs.graph_folder(str(models[10]))
     assert [folder.exists() for folder in made] == [True, False, *[True] * 8]
 
 

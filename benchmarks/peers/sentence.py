@@ -50,7 +50,7 @@ def _resolved(precision: str) -> str:
     return ("bf16" if multiplies_bf16() else "fp32") if precision == "auto" else precision
 
 
-def prepared(
+def _prepared(
     kind: Any, model: Path, folder: Path, backend: str, precision: str, sample: list[str]
 ) -> tuple[str, dict[str, Any]]:
     """The folder and keywords with which a class of sentence-transformers loads a model in a backend.
@@ -112,7 +112,7 @@ def encode(
     found = texts(data / "passages.jsonl", count)
     if length is not None:
         found = [" ".join((text.split() * length)[:length]) for text in found]
-    model, keywords = prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
     encoder = SentenceTransformer(model, **keywords)
     return _encoding(lambda some, batch: encoder.encode(some, batch_size=batch), found, precision, data)
 
@@ -133,7 +133,7 @@ def fastembed(data: Path, folder: Path, *, count: int) -> Side:
     from sentence_transformers import SentenceTransformer
 
     found = texts(data / "passages.jsonl", count)
-    model, keywords = prepared(SentenceTransformer, data / "model", folder, "onnx", "int8", found)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, "onnx", "int8", found)
     tokenizer = Path(model) / "tokenizer_config.json"  # where fastembed reads the most tokens of a text
     tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 256, "max_length": 256}))
     TextEmbedding.add_custom_model(
@@ -161,7 +161,7 @@ def encode_command(data: Path, folder: Path, *, count: int, backend: str = "torc
 
     corpus, output = head(data / "passages.jsonl", folder, count), folder / "vectors.npy"
     found = texts(corpus, _TRIED)
-    model, keywords = prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
     encoder = SentenceTransformer(model, **keywords)
     batch = fastest_batch(lambda size: encoder.encode(found, batch_size=size))
     run = command(sys.executable, "-c", _ENCODE, model, json.dumps(keywords), batch, corpus, output)
@@ -184,7 +184,7 @@ def query(data: Path, folder: Path, *, count: int, backend: str = "torch", preci
     from sentence_transformers import SentenceTransformer
 
     asked = texts(data / "questions.jsonl", count)
-    model, keywords = prepared(SentenceTransformer, data / "model", folder, backend, precision, asked)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, asked)
     encoder = SentenceTransformer(model, **keywords)
 
     def run() -> Timed:
@@ -256,7 +256,7 @@ def splade_encode(data: Path, folder: Path, *, count: int, backend: str = "torch
     from sentence_transformers import SparseEncoder
 
     found = texts(data / "passages.jsonl", count)
-    model, keywords = prepared(SparseEncoder, data / "splade", folder, backend, precision, found)
+    model, keywords = _prepared(SparseEncoder, data / "splade", folder, backend, precision, found)
     encoder = SparseEncoder(model, **keywords)
     encoder.max_seq_length = 256
     batch = fastest_batch(lambda size: encoder.encode(found[:_TRIED], batch_size=size))
@@ -314,7 +314,7 @@ def rerank(data: Path, folder: Path, *, count: int, backend: str = "torch", prec
 
     found = pairs(data, count)
     sample = [" ".join(pair) for pair in found]
-    model, keywords = prepared(CrossEncoder, data / "reranker", folder, backend, precision, sample)
+    model, keywords = _prepared(CrossEncoder, data / "reranker", folder, backend, precision, sample)
     reranker = CrossEncoder(model, **keywords)
 
     def run(some: list[tuple[str, str]], batch: int) -> Any:

@@ -198,10 +198,10 @@ def _clock() -> Callable[[], float]:
     begin = end = 0.0
     run, compute_step = Loop.run, Loop.compute_step
 
-    def timed(self: Loop) -> None:
+    def timed(self: Loop) -> Any:
         nonlocal begin
         begin = time.perf_counter()
-        run(self)
+        return run(self)
 
     def stepped(self: Loop, inputs: Any) -> Any:
         nonlocal end

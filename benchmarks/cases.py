@@ -55,7 +55,7 @@ class Case:
     grows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-_ENCODE = {"ours": ("models", "encode"), "check": "cosine", "tolerance": 0.999, "small": {"count": 128}}
+_ENCODE = {"ours": ("models", "encode"), "check": "cosine", "tolerance": 0.9998, "small": {"count": 128}}
 _TRAIN = {
     "ours": ("models", "train"),
     "unit": "examples",

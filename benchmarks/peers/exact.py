@@ -204,9 +204,9 @@ def tantivy_search(data: Path, folder: Path, *, count: int, queries: int, k: int
 
     def search(text: str) -> list[tuple[str, float]]:
         query, _ = index.parse_query_lenient(re.sub(r"\W+", " ", text), ["text"])
-        scores, addresses = zip(*searcher.search(query, k, count=False).hits, strict=True)
-        found = searcher.fast_field_values("row", list(addresses))
-        return [(ids[row], score) for row, score in zip(found, scores, strict=True)]
+        hits = searcher.search(query, k, count=False).hits
+        found = searcher.fast_field_values("row", [address for _, address in hits])
+        return [(ids[row], score) for row, (score, _) in zip(found, hits, strict=True)]
 
     def round_() -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -93,11 +93,7 @@ class DerivedCommand(click.Command):
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; a superfluous argument is reported with the option that takes it.
-
-        Raises:
-            click.UsageError: Arguments are missing or wrong, or torchrun starts a command of one process.
-        """
+        """As click does; a superfluous argument is reported with the option that takes it."""
         if STARTED_BY_TORCHRUN in os.environ and (name := self.declared.name) not in _SEVERAL_PROCESSES:
             known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
             msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."

@@ -11,7 +11,7 @@ from typing import Any
 
 from retrievalkit import registry
 from retrievalkit.contracts.declarations import command
-from retrievalkit.errors import OptionError, RetrievalkitError
+from retrievalkit.errors import RetrievalkitError
 from retrievalkit.hookspecs import Finding
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import Table
@@ -86,15 +86,17 @@ def doctor(options: DoctorOptions) -> Findings:
 def _processor() -> Finding:
     import torch
 
+    from retrievalkit.models.graphs import resolve_backend
     from retrievalkit.models.precision import auto_precision, default_device
 
     device = default_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     try:
         precision, reason = auto_precision(device)
-    except OptionError as error:
+        backend = resolve_backend("auto", device)
+    except RetrievalkitError as error:
         return Finding("processor", name, ok=False, hint=str(error))
-    return Finding("processor", f"{name}, precision auto = {precision} ({reason})")
+    return Finding("processor", f"{name}, precision auto = {precision} ({reason}), backend auto = {backend}")
 
 
 def _checked(name: str) -> list[Finding]:

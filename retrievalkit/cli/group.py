@@ -98,11 +98,7 @@ class RootGroup(RkitGroup):
         return [*dict.fromkeys((*self.built_in, *self.commands, *registry.names("command")))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, which is imported here: `rkit --help` and other commands start without it.
-
-        Raises:
-            PluginError: The command of the plugin cannot be imported, or two plugins bring it.
-        """
+        """The command, which is imported here: `rkit --help` and other commands start without it."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name in self.built_in:

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from retrievalkit import storage
-from retrievalkit.contracts.declarations import (
-    Argument,
-    CommandOptions,
-    Flag,
-    Place,
-    Reads,
-    Rest,
-    command,
-)
+from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Place, Reads, Rest, command
 from retrievalkit.errors import InputError
 from retrievalkit.recipes.settings import flatten, nested
 

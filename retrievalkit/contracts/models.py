@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -410,15 +410,38 @@ class Encoder(nn.Module, ABC):
     adjustable: frozenset[str] = frozenset()
     """Options that may differ from those that its weights were trained with, in a training that goes on from them."""
 
+    backend: str = "torch"
+    """The library that computes its layers."""
+
+    parallel_batches: int = 1
+    """Batches to encode at once, each in a thread of its own."""
+
     @classmethod
-    def lean(cls, model: str | Path, **options: Any) -> Encoder:
-        """An encoder that only encodes and is neither trained nor saved, so that it may start quicker; optional."""
+    def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
+        """An encoder for inference on a processor, which `backend` ("openvino", "onnx") computes; optional."""
+        del backend
         return cls(model, **options)  # type: ignore[call-arg]
 
-    def in_int8(self) -> AbstractContextManager[None]:
-        """The context in which it multiplies in int8, on a processor and without gradients; optional."""
-        msg = f"the encoder {type(self).__name__} does not compute in int8. Use another --precision."
-        raise UnsupportedError(msg)
+    def computing(self, precision: str, *, parallel: bool) -> AbstractContextManager[None]:
+        """The context in which it encodes a batch, in one of several threads or alone; optional.
+
+        Raises:
+            UnsupportedError: It does not compute in this precision.
+        """
+        del parallel
+        if precision == "int8":
+            msg = "int8 is computed by OpenVINO: install 'retrievalkit[openvino]', or use another --precision."
+            raise UnsupportedError(msg)
+        return nullcontext()
+
+    def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
+        """Find the ranges of int8 on batches like those to encode; optional.
+
+        Raises:
+            UnsupportedError: It does not compute in int8.
+        """
+        del batches, layers
+        self.computing("int8", parallel=False)
 
     def prepare(self, needs: Needs) -> None:
         """Prepare for the needs of a pooler, or raise UnsupportedError; called once, before the first use."""

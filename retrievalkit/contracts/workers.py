@@ -80,11 +80,7 @@ class Workers(ABC):
 
     @abstractmethod
     def map(
-        self,
-        make: Callable[[], Callable[[Item], Result]],
-        items: Callable[[], Iterable[Item]],
-        *,
-        ordered: bool = True,
+        self, make: Callable[[], Callable[[Item], Result]], items: Callable[[], Iterable[Item]], *, ordered: bool = True
     ) -> Iterator[Result]:
         """Apply a function to each item.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import regex
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import DataError, InputError, OptionError, shortlist
+from retrievalkit.errors import DataError, InputError, check_choice, shortlist
 
 Mode = Literal["string", "regex"]
 
@@ -61,9 +61,7 @@ class AnswerMatcher:
     """
 
     def __init__(self, answers: Iterable[str], mode: Mode = "string") -> None:
-        if mode not in get_args(Mode):
-            msg = f"unknown answer mode '{mode}'. Known: {', '.join(get_args(Mode))}."
-            raise OptionError(msg)
+        check_choice("answer mode", mode, get_args(Mode))
         if isinstance(answers, str):
             msg = f"answers must be a list of texts, but a single text was given: {answers!r}. Put it in a list."
             raise InputError(msg)

@@ -100,14 +100,7 @@ def _as(kind: type, value: Value | None) -> Value | None:
 
 
 class FieldTable:
-    """The fields of the texts of a folder; columns are read when they are used.
-
-    Attributes:
-        names: The names of the fields.
-
-    Raises:
-        ArtifactError: The file is missing or damaged.
-    """
+    """The fields of the texts of a folder; columns are read when they are used."""
 
     def __init__(self, path: Path) -> None:
         from pyarrow import ArrowException

@@ -53,7 +53,12 @@ class Masker:
         for position in self.choose(pieces, draw):
             place = position + len(self.vocabulary.before)
             labels[place] = ids[place]
-            ids[place] = self._replacement(ids[place], draw)
+            chance = draw.random()
+            if chance < _MASKED:
+                assert self.vocabulary.mask is not None
+                ids[place] = self.vocabulary.mask
+            elif chance < _RANDOM:
+                ids[place] = draw.choice(self.vocabulary.ordinary)
         return ids, labels
 
     def choose(self, pieces: Pieces, draw: random.Random) -> list[int]:
@@ -71,13 +76,6 @@ class Masker:
             if not left:
                 break
         return positions
-
-    def _replacement(self, token: int, draw: random.Random) -> int:
-        chance = draw.random()
-        if chance < _MASKED:
-            assert self.vocabulary.mask is not None
-            return self.vocabulary.mask
-        return draw.choice(self.vocabulary.ordinary) if chance < _RANDOM else token
 
 
 def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -22,10 +22,7 @@ from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, Table, read_records
 from retrievalkit.errors import DataError
 
-KNOWN = (
-    "a table qid, pid, score",
-    'JSON lines {"qid": 1, "pid": 2, "score": 9.5} or {qid: {pid: score}}',
-)
+KNOWN = ("a table qid, pid, score", 'JSON lines {"qid": 1, "pid": 2, "score": 9.5} or {qid: {pid: score}}')
 
 _COLUMNS = (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
 _AT_ONCE = 1 << 20

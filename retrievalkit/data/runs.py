@@ -29,7 +29,7 @@ from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.data.run_forms import KNOWN_FORMS, LARGEST_SCORE, RunForm, form_of, is_run_object
 from retrievalkit.data.sources import InMemory
-from retrievalkit.errors import DataError, InputError, UnknownNameError
+from retrievalkit.errors import DataError, InputError, check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,8 +82,7 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
         ties: How documents with equal scores are ordered: by "document_id", descending, as in trec_eval; or as in the
             "run": by its ranks, or by the order of its lines if it has none.
     """
-    if ties not in get_args(Ties):
-        raise UnknownNameError("choice of ties", ties, get_args(Ties))
+    check_choice("choice of ties", ties, get_args(Ties))
     if isinstance(path, InMemory):
         in_memory: Mapping[str, Hits] = path.run
         return in_memory
@@ -314,8 +313,7 @@ def write_run(
         tag: The last column of TREC's form.
         form: "trec", "msmarco" (query, document, rank) or "beir" (JSON).
     """
-    if form not in get_args(Form):
-        raise UnknownNameError("form of a run", form, get_args(Form))
+    check_choice("form of a run", form, get_args(Form))
     count = 0
     with files.write_text(path) as stream:
         stream.write("{" if form == "beir" else "")

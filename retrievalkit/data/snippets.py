@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
@@ -71,18 +72,15 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
 def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
     """For each run of so many words: distinct words of the query count first, then repeated ones."""
     weights: list[tuple[int, int]] = []
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     weight = 0, 0
     for place, keys in enumerate(found):
         gone = found[place - words] if place >= words else ()
-        for key in keys:
-            counts[key] = counts.get(key, 0) + 1
-        for key in gone:
-            counts[key] -= 1
-            if not counts[key]:
-                del counts[key]
         if keys or gone:
-            weight = len(counts), sum(counts.values())
+            counts.update(keys)
+            counts.subtract(gone)
+            counts = +counts  # only those that are left
+            weight = len(counts), counts.total()
         if place >= words - 1:
             weights.append(weight)
     return weights

@@ -107,21 +107,16 @@ class Run(dict[str, Hits], Tabular):
         import pandas
 
         columns = ["query_id", "document_id", "rank", "score"]
-        return pandas.DataFrame([(row[0], row[1], row[2], row[3]) for row in self._table()], columns=columns)
-
-    def _table(self) -> Iterable[tuple[str, str, int, float]]:
+        rows: list[tuple[str, str, int, float]] = []
         for query, hits in self.items():
-            for rank, (document, score) in enumerate(hits, 1):
-                yield query, document, rank, score
-
-    def _hits(self) -> int:
-        return sum(map(len, self.values()))
+            rows += ((query, document, rank, score) for rank, (document, score) in enumerate(hits, 1))
+        return pandas.DataFrame(rows, columns=columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Run, (dict(self), self.name)
 
     def __repr__(self) -> str:
-        return f"Run({self.name!r}, {counted(len(self), 'queries')}, {counted(self._hits(), 'hits')})"
+        return f"Run({self.name!r}, {counted(len(self), 'queries')}, {counted(sum(map(len, self.values())), 'hits')})"
 
     def _repr_html_(self) -> str:
         rows = [[query, len(hits), *(hits[0] if hits else ("", None))] for query, hits in list(self.items())[:_SHOWN]]

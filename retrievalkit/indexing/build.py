@@ -1,7 +1,5 @@
 """The program behind `rkit index`: a vectors/ folder or a corpus in, an index/ folder out.
 
-    rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N]
-
 The folder holds the indexer's files and a manifest that names the indexer, what was indexed, and the checkpoint that
 encodes queries for it. Of shards see `retrievalkit.indexing.shards`.
 """
@@ -42,26 +40,10 @@ def build_index(
     parts: int | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Build an index.
+    """Build an index of a vectors folder or a corpus, and return its manifest; see `IndexOptions`.
 
-    Args:
-        source: A vectors folder, or a corpus (a file, a folder, or a source such as `hf:NAME`).
-        indexer: Registered name; None = "flat" for vectors, "bm25" for a corpus.
-        output: The index folder to write.
-        options: Options of the indexer.
-        overwrite: Replace an output folder that exists already.
-        texts: The passages, if they are to be kept in the folder because they are nowhere else.
-        parts: In how many shards it is built, one after the other; a killed build goes on with those that lack. None =
-            as a whole.
-        cluster: The Ray cluster whose workers build the shards; None = this process.
-
-    Returns:
-        The manifest of the folder.
-
-    Raises:
-        InputError: The indexer does not index this kind of source, the source is damaged, or a name or an option is
-            wrong.
-        UnsupportedError: The indexer does not build in shards.
+    `texts` are passages that are nowhere else, and are kept in the folder. Of its `parts`, the shards, a killed build
+    goes on with those that lack.
     """
     storage.check_output(output, overwrite=overwrite)
     kind = storage.kind_of(source)

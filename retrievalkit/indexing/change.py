@@ -1,10 +1,5 @@
 """The program behind `rkit index INDEX --add`, `--delete` and `--compact`: an index follows its collection.
 
-    rkit index INDEX --add PASSAGES|VECTORS        encode and index texts that are new or have changed
-    rkit index INDEX --add PASSAGES --mirror       and delete all others
-    rkit index INDEX --delete ID --delete FILE     remove texts, or documents with their passages
-    rkit index INDEX --compact                     rebuild the index from the texts that it holds
-
 A changed index gives the hits of one that is built of the texts that are left, in their order, and those that were
 added, in theirs; a changed text counts as an added one. See `retrievalkit.indexing.segments` for the files.
 """
@@ -107,22 +102,8 @@ def change_index(
     """Change an index: delete texts first, then add others, then compact it.
 
     A reader that has the index open goes on with its old state. Killed at any moment, the index is in its old state or
-    its new one; the same command again does what is left to do.
-
-    Args:
-        index: The index folder.
-        add: A corpus, or for an index of vectors also a vectors folder of the same model. Texts of ids that the index
-            has replace these. A document that comes in passages ID#1 to ID#3 loses its other passages.
-        delete: The ids of texts, and of documents whose passages are ID#1, ID#2 ...
-        id_files: Whether `delete` may also name files: of ids, one a line, or corpora, for the ids of their passages.
-        mirror: Whether to delete the texts that `add` lacks.
-        compact: Whether to make one segment of all.
-        model: Where the checkpoint is that encodes the texts, if it was moved.
-        precision: The number format to encode in; None = as before.
-
-    Raises:
-        InputError: The index, what is added or the model is damaged or does not fit, an id to delete is unknown, no
-            text would be left, or what is mirrored has no text of the index.
+    its new one; the same command again does what is left to do. See `IndexOptions`; only with `id_files` may `delete`
+    name files too.
     """
     folder = Path(index)
     if add is None and not delete and not compact:

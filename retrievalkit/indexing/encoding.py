@@ -42,6 +42,7 @@ from retrievalkit.reporting.terminal import say
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+_CALIBRATED = 512  # texts, of the first shard
 _NAMED = 5  # texts that were left out, in the note
 
 _Rows = list[tuple[str, Text]]
@@ -81,10 +82,11 @@ def encode(
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
         msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
         raise OptionError(msg)
-    retriever = opened or open_retriever(model, **options.parts, lean=True)
+    retriever = opened or open_retriever(model, **options.parts)
     note_untrained_dimensions(model, options.dimensions)
     source = _Texts.open(texts, side)
-    job = _Job.of(retriever, source, options)
+    sample = source.sample(options.shard_texts) if options.precision == "int8" else []
+    job = _Job.of(retriever, source, options, sample)
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": storage.describe_input(texts, source.fingerprint)}
     with storage.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
@@ -93,7 +95,9 @@ def encode(
         complete, changed = writer.completed_shards()
         if changed:
             say(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
-        shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
+        shards = (
+            job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options, sample)
+        )
         left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
             left_out.add(number, shard.left_out)
@@ -110,7 +114,7 @@ def encode(
             staging,
             "vectors",
             command="encode",
-            options=job.options(),
+            options=job.options() | {"backend": retriever.backend},
             inputs=inputs,
             counts=counts,
             checkpoint=checkpoint,
@@ -124,7 +128,9 @@ def encoded_shards(
     retriever: Retriever, texts: str | Path, side: Side, options: EncodingOptions
 ) -> Iterator[EncodedShard]:
     """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
-    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(frozenset()):
+    source = _Texts.open(texts, side)
+    sample = source.sample(options.shard_texts) if options.precision == "int8" else []
+    for _, shard in _Job.of(retriever, source, options, sample).shards(frozenset()):
         yield shard
 
 
@@ -165,6 +171,11 @@ class _Texts:
             if number not in skip:
                 yield number, shard
 
+    def sample(self, size: int) -> list[Text]:
+        """Texts from all over the first shard."""
+        first = [text for _, text in itertools.islice(self, size)]
+        return first[:: max(1, len(first) // _CALIBRATED)]
+
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:
             yield row.id, (getattr(row, "title", ""), row.text)
@@ -186,10 +197,14 @@ class _Job:
     halved: bool = False
 
     @classmethod
-    def of(cls, retriever: Retriever, texts: _Texts, options: EncodingOptions) -> _Job:
+    def of(cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text]) -> _Job:
         precision = resolve_precision(options.precision, default_device())
         if precision == "int8":
-            retriever.tower(texts.side).in_int8()  # refuses, if it must, before texts are read
+            shared = retriever.calibrate(sample, texts.side)
+            say(
+                f"int8 finds {shared:.1%} of the ten nearest texts that fp32 finds ({len(sample) // 2} texts tried)",
+                err=True,
+            )
         retriever.dimensions = options.dimensions
         halved = options.stored == "fp16"
         return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts, halved)
@@ -218,10 +233,13 @@ class _Job:
         model: str | Path,
         texts: str | Path,
         options: EncodingOptions,
+        sample: Sequence[Text],
     ) -> Iterator[tuple[int, EncodedShard]]:
         """The same shards, encoded by the workers of a cluster."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
-        make = functools.partial(_Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint)
+        make = functools.partial(
+            _Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint, sample
+        )
         with self._progress(skip) as progress:
             # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
             for number, shard in spread_map(make, items, cluster, ordered=False):
@@ -324,11 +342,13 @@ class _LeftOut:
 class _Worker:
     """Encodes shards in a process of its own, which another machine may run."""
 
-    def __init__(self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str) -> None:
+    def __init__(
+        self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str, sample: Sequence[Text]
+    ) -> None:
         model = storage.local(model)
-        retriever = open_retriever(model, **options.parts, lean=True)
+        retriever = open_retriever(model, **options.parts)
         check_same("model", model, retriever.fingerprint, fingerprint)
-        self._job = _Job.of(retriever, _Texts([], side, ""), options)
+        self._job = _Job.of(retriever, _Texts([], side, ""), options, sample)
 
     def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard]:
         return self._job.without_failing(*shard)

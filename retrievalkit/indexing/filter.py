@@ -36,11 +36,7 @@ _EXAMPLE = "Write it as in: year >= 2020 and (source = faq or not tags in (draft
 
 @lru_cache(maxsize=8)
 def allowed_texts(table: FieldTable, filter: str) -> Allowed:
-    """The texts that pass a filter.
-
-    Raises:
-        OptionError: The filter cannot be read, a field is unknown, or a value does not fit its field.
-    """
+    """The texts that pass a filter."""
     masks: list[np.ndarray] = []
 
     def compare(match: re.Match[str]) -> str:

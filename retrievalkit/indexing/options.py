@@ -12,6 +12,7 @@ from retrievalkit.contracts.declarations import Named
 
 Count = Annotated[int, Ge(1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+Backend = Literal["auto", "torch", "openvino", "onnx"]
 
 SHARD_TEXTS = 8_192
 
@@ -26,6 +27,8 @@ class ModelOptions:
         encoder_options: Options of that encoder; of a checkpoint's, `query_length` and `document_length` may be set. An
             index of the vectors remembers them for its queries.
         pooler_options: Options of that pooler.
+        backend: Library that computes the encoder's layers: "auto" (the default) is OpenVINO on a processor where it is
+            installed, else torch.
     """
 
     heading: ClassVar = "Model"
@@ -34,11 +37,13 @@ class ModelOptions:
     pooler: Annotated[str | None, Named("pooler")] = None
     encoder_options: Mapping[str, Any] | None = None
     pooler_options: Mapping[str, Any] | None = None
+    backend: Backend = "auto"
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The parts and their options, by name."""
-        return {name: getattr(self, name) for name in ("encoder", "pooler", "encoder_options", "pooler_options")}
+        """The parts, their options and the backend, by name."""
+        names = ("encoder", "pooler", "encoder_options", "pooler_options", "backend")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ class VectorOptions:
 
     Args:
         precision: Number format that texts are encoded in: "auto" (the default) is bf16 if the hardware multiplies in
-            it, else fp32. "int8" is for processors without bf16: faster than fp32, and less exact.
+            it, else fp32. "int8" (OpenVINO) is calibrated on the texts: twice as fast on a processor, and less exact.
         dimensions: Keep only the first numbers of each vector (Matryoshka). Vectors of length 1 are scaled to it again.
             An index of the vectors remembers it for its queries.
         stored: Number format of the vectors in the folder; None = fp32.

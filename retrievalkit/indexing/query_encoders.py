@@ -21,6 +21,7 @@ from retrievalkit.registry.trust import anonymously
 
 if TYPE_CHECKING:
     from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
     from retrievalkit.models.retriever import Retriever
 
@@ -33,6 +34,7 @@ class Encoders:
     indexes: Sequence[OpenIndex]
     precision: Precision = "fp32"
     query_length: int | None = None
+    backend: Backend = "auto"
     # Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
     lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Encoders:
             if key not in self._loaded:
                 # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
                 with anonymously(folder != str(self.model)):
-                    self._loaded[key] = _load(folder, index, options)
+                    self._loaded[key] = _load(folder, index, options, self.backend)
             retriever = self._loaded[key]
             # Set at each use: a retriever that was lent encodes for others too.
             retriever.dimensions = self.dimensions_for(index)
@@ -284,18 +286,18 @@ def _fingerprint_of(model: str | Path) -> str:
     return ""
 
 
-def _load(folder: str, index: OpenIndex, options: Mapping[str, Any]) -> Retriever:
+def _load(folder: str, index: OpenIndex, options: Mapping[str, Any], backend: Backend) -> Retriever:
     # An index of texts needs no model, and torch takes seconds to import.
     from retrievalkit.models.checkpoint import is_checkpoint, length_explained
     from retrievalkit.models.retriever import Retriever
 
     if is_checkpoint(folder) or index.checkpoint is None or "description" not in index.checkpoint:
         with length_explained():
-            return Retriever.load(folder, lean=True, encoder_options=options)
+            return Retriever.load(folder, backend=backend, encoder_options=options)
     described = {**index.checkpoint["description"], "model": folder}
     try:
         with length_explained():
-            return Retriever.from_description(described, lean=True, encoder_options=options)
+            return Retriever.from_description(described, backend=backend, encoder_options=options)
     except OptionError as error:
         msg = f"'{index.folder / storage.MANIFEST}' is damaged: {error} Encode and index again."
         raise ArtifactError(msg) from error

@@ -1,8 +1,5 @@
 """The recall of an index against brute force: what `rkit index --check` measures.
 
-    rkit index VECTORS --indexer N --output DIR --check
-    rkit index INDEX --check [--check-queries FILE] [--check-count N] [--check-k K]
-
 Some queries are searched both in the index and by brute force over its vectors. The queries are texts of the folder,
 sampled with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least
 that of the last text found by brute force, so that ties do not lower recall.

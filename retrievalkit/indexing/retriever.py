@@ -101,7 +101,7 @@ class Retriever:
         Raises:
             InputError: There is no such model, or an option does not fit.
         """
-        return cls(options.model, program.open_retriever(options.model, **options.parts, lean=True), options)
+        return cls(options.model, program.open_retriever(options.model, **options.parts), options)
 
     @method(DocumentsOptions)
     def encode_documents(self, options: DocumentsOptions) -> Any:
@@ -159,7 +159,7 @@ class Retriever:
     @property
     def named(self) -> dict[str, Any]:
         """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
-        return {name: value for name, value in self._options.parts.items() if value}
+        return {name: value for name, value in self._options.parts.items() if value and name != "backend"}
 
     def __repr__(self) -> str:
         return f"Retriever.load({self.source!r})"

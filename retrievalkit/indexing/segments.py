@@ -141,12 +141,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 class Segmented(Indexer):
-    """Searches the segments of an index as one; texts that were deleted are passed over.
-
-    Args:
-        parts: The indexers, each of a segment that it has opened, in order.
-        deleted: For each, the ids of its texts that are gone.
-    """
+    """Searches the segments of an index as one, each opened by an indexer; texts that were deleted are passed over."""
 
     def __init__(self, parts: Sequence[Indexer], deleted: Sequence[frozenset[str]]) -> None:
         self._parts = list(zip(parts, deleted, strict=True))

@@ -51,18 +51,10 @@ def build(
     number: int,
     cluster: ClusterOptions | None,
 ) -> tuple[Mapping[str, float], dict[str, Any]]:
-    """Build the shards that a folder lacks.
+    """Build the shards that a folder lacks, here or by the workers of a cluster.
 
-    Args:
-        made: The indexer.
-        described: The entry of the manifest about it.
-        source: What is indexed.
-        staging: The folder; what an earlier build of the same has left is kept.
-        number: How many shards.
-        cluster: The Ray cluster whose workers build them; None = this process.
-
-    Returns:
-        The counts of the index, and further entries of its manifest.
+    What an earlier build of the same has left in the staging folder is kept. Returns the counts of the index, and
+    further entries of its manifest, in which `described` is the entry of the indexer.
     """
     segments = staging / (JOINED if made.indexes == "texts" else FOLDER)
     origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()

@@ -87,13 +87,9 @@ class Audit:
 
     @classmethod
     def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
-        """The audit of a part, before the filters see the next: they remember the reasons of one part only.
+        """The audit of a part; `questions` is the number of them in all parts, of which a sample is kept.
 
-        Args:
-            outcomes: Those of the part.
-            filters: The filters, in order.
-            questions: How many questions there are in all parts.
-            seed: Seed of the sample of questions.
+        It is made before the filters see the next part: they remember the reasons of one part only.
         """
         names = [step.name for step in filters]
         audit = cls(dict.fromkeys(_COUNTS, 0), dict.fromkeys(names, 0), {name: [] for name in names}, [], [], [])
@@ -147,10 +143,7 @@ class Audit:
     def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
         """The audit for the file and the page: counts, examples with their texts, and warnings.
 
-        Args:
-            corpus: The corpus, for the texts.
-            without: How many examples lack negatives.
-            examples: How many examples there are.
+        `without` says how many of the examples lack negatives.
         """
         sample = sorted(self.sample, key=lambda row: row.key)
         report = {
@@ -277,8 +270,7 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
     """The distribution of the number of negatives: extremes, quartiles, mean, and how many examples have none.
 
-    Args:
-        counts: Number of negatives -> how many examples have that many.
+    `counts` has the number of examples for each number of negatives.
     """
     values = [number for number in sorted(counts) for _ in range(counts[number])]
     return {
@@ -300,7 +292,10 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     ]
     for entry in audit["filters"]:
         lines.append(f"{entry['dropped']:>11,} dropped: {entry['name']}")
-        lines += [f"{'':13}{_line(shown)}" for shown in entry["examples"][:3]]
+        for shown in entry["examples"][:3]:
+            title, text = shown["title"] or shown["document_id"], shown["text"][:50]
+            line = f"{'':13}{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {text!r}"
+            lines.append(f"{line} ({shown['reason']})" if shown["reason"] else line)
     lines.append(f"{audit['left']:>11,} left")
     lines.append(
         f"{counted(counts['written'], 'examples')} written, {counts['mined']:,} of them mined, with {spread['least']} "
@@ -315,19 +310,8 @@ def describe_source(source: Mapping[str, str]) -> str:
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 
-def _line(shown: Mapping[str, Any]) -> str:
-    title = shown["title"] or shown["document_id"]
-    reason = f" ({shown['reason']})" if shown["reason"] else ""
-    return f"{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {shown['text'][:50]!r}{reason}"
-
-
 def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
-    """The page of an audit, as HTML.
-
-    Args:
-        audit: The audit that `rkit mine-negatives` writes.
-        title: The name of the mined file.
-    """
+    """The page of an audit, as HTML."""
     return render(
         "audit.html.j2",
         title=f"Mined negatives: {title}",

@@ -69,17 +69,10 @@ def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Examp
 def merge_examples(
     first: Sequence[Example], second: Iterable[Example], *, keep: int | None = None, merge: Merge = "concatenate"
 ) -> Iterator[Example]:
-    """Merge two sets.
+    """Merge two sets, with at most `keep` negatives of each example.
 
-    Args:
-        first: The first set.
-        second: The second set; "concatenate" takes one example at a time.
-        keep: How many negatives to keep per example; None = all.
-        merge: "concatenate" keeps all examples separate; "pool" joins those with the same query text: the first set's
-            negatives, then the second's, without the positives of either.
-
-    Raises:
-        DataError: The sets use the same query id for different queries.
+    "pool" joins the examples with the same query text: the first set's negatives, then the second's, without the
+    positives of either. "concatenate" keeps all separate, and takes one of the second set at a time.
     """
     texts = {row.query_id: row.query for row in first}
 

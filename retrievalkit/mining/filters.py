@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import registry
 from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
 from retrievalkit.data.corpus import Passage
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import OptionError
 from retrievalkit.mining.options import Mined, MiningOptions, document_pattern
 from retrievalkit.mining.shingles import likeness, repeats, shingles_of
 from retrievalkit.registry.component_options import read_call
@@ -270,21 +270,9 @@ class Reranked(Filter):
         return f"the re-ranker gives it {score:.4g}, and the limit is {limit:.4g}"
 
 
-def make_filters(
-    options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
-) -> list[Filter]:
-    """The filters that the options select, in order.
-
-    Args:
-        options: Which hits to drop.
-        passages: Id -> passage, for the filters that need titles or texts.
-        scores: The re-ranker, if the options name one.
-
-    Raises:
-        UnknownNameError: A filter that nobody registered.
-        OptionError: A filter is given twice, or with wrong options.
-    """
-    inputs = _Inputs(passages or _no_passages, scores)
+def make_filters(options: MiningOptions, passages: Passages, scores: PairScores | None = None) -> list[Filter]:
+    """The filters that the options select, in order."""
+    inputs = _Inputs(passages, scores)
     filters: list[Filter] = []
     for name, given in _selected(options):
         step: Filter = registry.create("filter", name, inputs, **given)
@@ -294,11 +282,6 @@ def make_filters(
             raise OptionError(msg)
         filters.append(step)
     return filters
-
-
-def _no_passages(identifier: str) -> Passage:
-    msg = f"there is no corpus to find passage '{identifier}' in. Give one."
-    raise InputError(msg)
 
 
 def _selected(options: MiningOptions) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -345,14 +328,11 @@ class Filtered:
 
 
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
-    """Filter the hits of the questions of a part, and choose negatives from the remaining ones.
-
-    Args:
-        part: The questions with their hits.
-        options: How many negatives, and which positive.
-        filters: Those of `make_filters`.
-    """
-    part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
+    """Filter the hits of the questions of a part, and choose negatives from the remaining ones."""
+    if options.positives == "retrieved":
+        # The best hit that contains an answer is the positive.
+        holding = [[one for one, held in zip(found.ids, found.holds or (), strict=False) if held] for found in part]
+        part = [replace(found, positives=frozenset(ids[:1])) for found, ids in zip(part, holding, strict=True)]
     left: list[Places] = [list(range(len(found.ids))) for found in part]
     dropped: list[list[Places]] = [[] for _ in part]
     for step in filters:
@@ -371,9 +351,3 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
         lost = options.positives == "retrieved" and positive is None
         outcomes.append(Filtered(found, dropped_places, kept, Mined(ids, positive, dropped=lost)))
     return outcomes
-
-
-def _with_positive(found: Found) -> Found:
-    """The hits, with the best one that contains an answer as the positive."""
-    holds = found.holds or ()
-    return replace(found, positives=frozenset([document for document, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

@@ -20,16 +20,13 @@ from retrievalkit.contracts.declarations import Flag, Place, ReadingOptions, Rea
 from retrievalkit.data import inputs
 from retrievalkit.data.example_table import Examples
 from retrievalkit.errors import InputError
+from retrievalkit.indexing.options import Backend
 from retrievalkit.mining.options import MiningOptions
 from retrievalkit.search.options import FusionOptions
 
 
 def hit_sources(several: Any) -> tuple[str, ...]:
-    """The addresses of sources of hits: of places, and of what Python has open or in memory.
-
-    Raises:
-        InputError: One is of an unknown type.
-    """
+    """The addresses of sources of hits: of places, and of what Python has open or in memory."""
     places = [getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several]
     return inputs.runs(storage.indexes_of(places))
 
@@ -49,6 +46,8 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
         model: The new place of an index's checkpoint, if it was moved.
         precision: Number format that questions are encoded and pairs scored in, fp32 by default; passages too, if
             given (else auto). auto is bf16 if the hardware multiplies in it, else fp32.
+        backend: Library that computes the layers of models: "auto" (the default) is OpenVINO on a processor where it is
+            installed, else torch.
         indexer_options: Options of the index that is made for bm25.
     """
 
@@ -60,7 +59,8 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
     split: str | None = None
     merge_with: Annotated[Any, Reads(inputs.examples)] = None
     model: Annotated[Any, Reads(inputs.model)] = None
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] | None = None
+    precision: Literal["auto", "fp32", "bf16", "fp16"] | None = None
+    backend: Backend = "auto"
     indexer_options: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod

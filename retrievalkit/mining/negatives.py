@@ -26,19 +26,20 @@ from retrievalkit.reporting.page import write_page
 
 
 def mine(options: MineOptions) -> dict[str, Any]:
-    """Mine negatives and write training examples to the output, with the audit beside it.
-
-    Returns:
-        The audit: counts of what was read, dropped and written.
-
-    Raises:
-        InputError: The input is invalid, and nothing was written; or no question has a negative.
-    """
+    """Mine negatives and write training examples to the output; returns the audit, which is written beside it."""
     options.check(merging=options.merge_with is not None)
     output = Path(options.output or "")
     storage.check_output_file(output)
     precision = options.precision
-    sources = Sources(options.source, options.model, options.indexer_options, options, precision, options.cluster)
+    sources = Sources(
+        options.source,
+        options.model,
+        options.indexer_options,
+        options,
+        precision,
+        options.cluster,
+        options.backend,
+    )
     sources.check()
     if precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
         msg = f"precision {precision} is for a checkpoint, an index or a re-ranker, but there is none. Leave it out."
@@ -53,7 +54,9 @@ def mine(options: MineOptions) -> dict[str, Any]:
     if options.reranker is not None:
         from retrievalkit.mining.reranker import open_scores
 
-        scores, scored_by = open_scores(options.reranker, corpus.get, precision=precision or "fp32")
+        scores, scored_by = open_scores(
+            options.reranker, corpus.get, precision=precision or "fp32", backend=options.backend
+        )
     questions = group_questions(examples.rows, corpus if options.drop_positives else None)
     mining = Mining(questions, corpus, options, sources.title, scores).applicable()
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(options.examples)]

@@ -85,14 +85,7 @@ class MiningOptions:
         return {name: value for name, value in values.items() if name != "filters" or value}
 
     def check(self, *, merging: bool) -> None:
-        """Refuse combinations that make no sense.
-
-        Args:
-            merging: Whether there is another set to merge with.
-
-        Raises:
-            OptionError: An option contradicts another, or has no effect; the message names it.
-        """
+        """Refuse combinations that make no sense; `merging` says whether there is another set to merge with."""
         if self.skip_top >= self.depth:
             msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise depth, or skip less."
             raise OptionError(msg)
@@ -113,20 +106,12 @@ class MiningOptions:
 
 
 def filter_class(text: str) -> type[Filter]:
-    """The class of a filter that is named like "longer_than(words=5)".
-
-    Raises:
-        UnknownNameError: Nobody registered the name.
-    """
+    """The class of a filter that is named like "longer_than(words=5)"."""
     return registry.get("filter", read_call(text)[0])
 
 
 def document_pattern(text: str) -> re.Pattern[str] | None:
-    """The pattern that finds a document's name in a passage's id; None if titles identify documents.
-
-    Raises:
-        OptionError: It is not a regular expression, or it matches an empty id.
-    """
+    """The pattern that finds a document's name in a passage's id; None if titles identify documents."""
     if text == TITLE:
         return None
     try:

@@ -35,15 +35,7 @@ _DO = "Remove the folder, and mine again."
 
 @dataclass(frozen=True)
 class Mining:
-    """The mining of negatives for questions.
-
-    Attributes:
-        questions: All questions to mine for.
-        corpus: The passages.
-        options: Which hits become negatives.
-        source: Where the hits come from, for error messages.
-        scores: The re-ranker, if the options name one.
-    """
+    """The mining of negatives for questions."""
 
     questions: Sequence[Question]
     corpus: Corpus
@@ -56,9 +48,6 @@ class Mining:
 
         Looking for answers where no question has any is noted, and left out: one recipe serves collections with answers
         and without.
-
-        Raises:
-            InputError: Positives are to be found by their answers, but there is neither an answer nor a positive.
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):
             return self
@@ -126,13 +115,9 @@ class Mining:
 
 
 class MinedParts:
-    """The mined negatives in a folder of parts, only a few of which are in memory at a time.
+    """The mined negatives in a folder of parts, `size` questions each, only a few of which are in memory at a time.
 
-    Args:
-        folder: The folder.
-        questions: All questions, in order.
-        audit: An empty audit, to which the parts are added.
-        size: How many questions a part has.
+    The audits of the parts are added to `audit`.
     """
 
     def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit, size: int = PART) -> None:

@@ -11,7 +11,8 @@ from retrievalkit.contracts import Found, PairScores
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.runs import check_run, open_run
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.models.precision import Precision, check_for_pairs
+from retrievalkit.models.graphs import Backend
+from retrievalkit.models.precision import Precision
 from retrievalkit.models.rerankers import open_reranker, score_pairs
 
 WINDOW = 4_096
@@ -20,22 +21,19 @@ _RANKINGS = 64
 
 
 def open_scores(
-    reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "fp32"
+    reranker: str | Path,
+    passages: Callable[[str], Passage],
+    *,
+    precision: Precision = "fp32",
+    backend: Backend = "auto",
 ) -> tuple[PairScores, str]:
-    """A function that scores pairs, and its fingerprint.
+    """A function that scores pairs, by a re-ranker or a run file of its scores, and its fingerprint.
 
-    Args:
-        reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
-        passages: Id -> passage.
-        precision: The number format to compute in; in fp32 the scores equal those of `rkit rerank apply`.
-
-    Raises:
-        InputError: The re-ranker does not exist, or the folder contains something else.
+    In fp32 the scores equal those of `rkit rerank apply`.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)
-    check_for_pairs(precision)
-    model = open_reranker(reranker)
+    model = open_reranker(reranker, backend=backend)
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
         values: list[float | None] = []

@@ -63,13 +63,10 @@ def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
 
 
 def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
-    """For each text, the earlier text that it nearly repeats (with the coefficient), or None.
+    """For each text, the earlier text that it nearly repeats, with the coefficient, which is at least the threshold.
 
-    A text that is itself a near duplicate does not count as the earlier text.
-
-    Args:
-        texts: The texts; of several similar ones, the first is the original.
-        threshold: The least coefficient of near duplicates.
+    Of several similar texts the first is the original: a text that is itself a near duplicate does not count as the
+    earlier one. None = there is none.
     """
     import numpy as np
     import scipy.sparse

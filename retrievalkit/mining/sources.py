@@ -28,6 +28,7 @@ from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:
     from retrievalkit.indexing.open_indexes import OpenRun
+    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
     from retrievalkit.search.fusion import Fusion
     from retrievalkit.search.searcher import Searcher
@@ -52,6 +53,7 @@ class Sources:
         precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
             compared, and the corpus in auto.
         cluster: The Ray cluster whose workers encode the corpus and search; None = this process.
+        backend: The library that computes the layers of checkpoints.
     """
 
     names: Sequence[str]
@@ -60,14 +62,11 @@ class Sources:
     fusion: FusionOptions = field(default_factory=FusionOptions)
     precision: Precision | None = None
     cluster: ClusterOptions | None = None
+    backend: Backend = "auto"
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each name.
-
-        Raises:
-            InputError: A name is neither "bm25" nor a checkpoint, an index or a run.
-        """
+        """The kind of each name."""
         return [source_kind(name) for name in self.names]
 
     @property
@@ -81,11 +80,7 @@ class Sources:
         return " + ".join(self.names)
 
     def check(self) -> None:
-        """Refuse unknown sources and options without effect.
-
-        Raises:
-            InputError: Names the source or option.
-        """
+        """Refuse unknown sources and options without effect."""
         if not self.names:
             msg = f"there is nothing to mine from. {_KNOWN}"
             raise InputError(msg)
@@ -120,19 +115,15 @@ class Sources:
         return manifest.get("fingerprint") or storage.fingerprint_value(made)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
-        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there.
-
-        Args:
-            corpus: The passages.
-            work: The work folder.
-            questions: All questions that will be searched.
-        """
+        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there."""
         from retrievalkit.indexing.open_indexes import OpenRun
         from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
 
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [self._built(name, kind, corpus, work) for name, kind in named.items()]
-        searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=notices.note)
+        searcher = Searcher(
+            places, model=self.model, precision=self.precision or "fp32", backend=self.backend, note=notices.note
+        )
         check_queries([question.query for question in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
@@ -183,7 +174,7 @@ class Sources:
             return index
         vectors = work / f"vectors-{place}"
         if not _is_whole(vectors):
-            options = EncodingOptions(precision=self.precision or "auto")
+            options = EncodingOptions(precision=self.precision or "auto", backend=self.backend)
             encode(name, corpus.source, side="document", output=vectors, options=options, cluster=self.cluster)
         build_index(str(vectors), indexer="flat", output=index)
         return index
@@ -192,13 +183,7 @@ class Sources:
 class _Worker:
     """Searches for questions in a process of its own, which another machine may run.
 
-    Args:
-        places: The indexes and runs.
-        model: The new path of an index's checkpoint.
-        precision: The number format of questions.
-        identities: The fingerprints of the places where the command runs.
-        fusion: How their hits are fused.
-        depth: Hits of each question.
+    `identities` are the fingerprints of the places where the command runs.
     """
 
     def __init__(
@@ -263,11 +248,7 @@ def _check(folder: Path) -> None:
 
 
 def source_kind(source: str | Path) -> str:
-    """The kind of a name: "bm25", "checkpoint", "index" or "run".
-
-    Raises:
-        InputError: It is none of these.
-    """
+    """The kind of a name: "bm25", "checkpoint", "index" or "run"."""
     path = Path(source)
     if str(source) == "bm25":
         return "bm25"

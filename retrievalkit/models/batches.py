@@ -1,4 +1,4 @@
-"""Batches of texts by a budget of tokens, and a thread that prepares them ahead of the model.
+"""Batches of texts by a budget of tokens, and threads that prepare and compute them ahead.
 
 Padding costs as much as text does. Texts of similar length share a batch, and a batch is full when its padded size
 reaches the budget, so that short texts come in large batches and long texts in small ones.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 4096) -> list[list[int]]:
@@ -30,6 +33,25 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
             longest = max(1, lengths[position])
         batches[-1].append(position)
     return batches
+
+
+def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """The results of a function for each item, in order, computed by several threads a few items ahead."""
+    if threads == 1:
+        yield from map(function, items)
+        return
+    pending: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) > 2 * threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
 
 
 def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:

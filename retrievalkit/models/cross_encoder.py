@@ -23,8 +23,16 @@ from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
 from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.graphs import (
+    Backend,
+    ExportError,
+    Graph,
+    graph_folder,
+    resolve_backend,
+)
 from retrievalkit.models.precision import Precision, autocast, default_device
 from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
+from retrievalkit.reporting import notices
 from retrievalkit.storage import NOT_WEIGHTS
 
 KIND = "reranker"
@@ -56,6 +64,7 @@ class CrossEncoder(nn.Module, Reranker):
         self.tokenizer = tokenizer
         self.source = source
         self.fingerprint = ""
+        self._graph: Graph | None = None
         self._check_tokenizer()
         limit = _longest_input(model, tokenizer)
         self.max_length: int = min(DEFAULT_LENGTH, limit) if max_length is None else max_length
@@ -131,6 +140,21 @@ class CrossEncoder(nn.Module, Reranker):
         read_first_token_alone(model)
         return reranker
 
+    def compile(self, backend: Backend) -> None:
+        """Have the layers computed by a backend."""
+        runtime = resolve_backend(backend, self.device)
+        if runtime == "torch":
+            return
+        names = ["input_ids", "attention_mask", *(["token_type_ids"] if self._typed else [])]
+        folder = graph_folder(locate_model(self.source))
+        self._graph = Graph(runtime, lambda: _Logits(self.model, names), self._example, folder=folder, name="logits")
+
+    def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:
+        """Random pairs, the first of which is padded."""
+        size = self.model.config.vocab_size
+        ids = [np.arange(count) % size for count in (tokens // 2, *[tokens] * (pairs - 1))]
+        return self.collate([(row, 3) for row in ids])
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
@@ -169,8 +193,19 @@ class CrossEncoder(nn.Module, Reranker):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The scores (pairs,) of a batch, float32: the logit, or of two logits "relevant" minus the other."""
-        logits: Tensor = self.model(**batch).logits.float()  # (pairs, labels)
+        logits = self._logits(batch)  # (pairs, labels)
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+    def _logits(self, batch: dict[str, Tensor]) -> Tensor:
+        if self._graph is not None and torch.is_inference_mode_enabled():
+            precision: Precision = "bf16" if torch.is_autocast_enabled("cpu") else "fp32"
+            try:
+                return self._graph(batch, precision, parallel=False)[0]
+            except ExportError as error:
+                notices.note(f"'{self.source}' cannot be exported, and runs on torch: {error}.")
+                self._graph = None
+        logits: Tensor = self.model(**batch).logits.float()
+        return logits
 
     def score(
         self,
@@ -265,6 +300,18 @@ def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
 
 def _longest_input(model: Any, tokenizer: Any) -> int:
     return min(int(tokenizer.model_max_length), longest_input(model.config))
+
+
+class _Logits(nn.Module):
+    """The logits (pairs, labels), in a tuple, from inputs in order."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
+        """As the class says."""
+        return (self.model(**dict(zip(self.names, inputs, strict=True))).logits,)
 
 
 class FirstToken(nn.Module):

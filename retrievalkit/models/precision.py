@@ -8,7 +8,7 @@ Hence two defaults:
     fp32   where the result is a score to be compared: queries of a search, pairs of a re-ranker
     auto   where speed counts and errors average out: training, the encoding of a corpus
 
-int8 is for the encoding of texts on a processor, and never what "auto" means: its vectors differ in the third digit.
+int8 is for the encoding of texts with OpenVINO, and never what "auto" means: its vectors differ in the third digit.
 """
 
 from __future__ import annotations
@@ -58,14 +58,7 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
     return "fp32", f"the {name} does not multiply in bf16"  # it emulates it, several times slower
 
 
-def check_for_pairs(precision: Precision) -> None:
-    """Refuse a format that only encoders of texts compute in, and re-rankers do not."""
-    if precision == "int8":
-        msg = "precision int8 is for the encoding of texts, and pairs are scored here. Use auto, bf16 or fp32."
-        raise UnsupportedError(msg)
-
-
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which a model computes in a precision; in int8 that of its encoder is needed too."""
+    """The context in which torch computes in a precision; int8 is its encoder's own matter."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

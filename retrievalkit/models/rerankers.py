@@ -13,6 +13,7 @@ import numpy as np
 from retrievalkit import registry
 from retrievalkit.contracts import Reranker
 from retrievalkit.errors import PluginError, UnknownNameError
+from retrievalkit.models.graphs import Backend
 from retrievalkit.models.precision import Precision
 
 # At least two letters: a single one is a drive.
@@ -20,8 +21,8 @@ _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
 _OF_MODELS = "package"  # `locate_model` knows it
 
 
-def open_reranker(address: str | Path, *, max_length: int | None = None) -> Reranker:
-    """Load a re-ranker.
+def open_reranker(address: str | Path, *, max_length: int | None = None, backend: Backend = "auto") -> Reranker:
+    """Load a re-ranker; `backend` computes the layers of a cross-encoder.
 
     Raises:
         UnknownNameError: Nobody registered the name before the colon.
@@ -37,6 +38,8 @@ def open_reranker(address: str | Path, *, max_length: int | None = None) -> Rera
     else:
         name, source = "cross_encoder", str(address)
     found: Reranker = registry.get("reranker", name).load(source, max_length=max_length)  # type: ignore[attr-defined]
+    if name == "cross_encoder":
+        found.compile(backend)  # type: ignore[attr-defined]
     if not isinstance(getattr(found, "fingerprint", None), str):
         msg = f"the re-ranker '{name}' has no fingerprint: a text that changes whenever its model does. Set it in load."
         raise PluginError(msg)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
-from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.batches import in_threads, token_budget_batches
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
     DO,
@@ -34,15 +35,20 @@ from retrievalkit.models.checkpoint import (
     read_checkpoint,
     untrained_fingerprint,
 )
+from retrievalkit.models.graphs import Backend, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.models.published import WithoutEquivalentError, left_out, load_own_weights, own_settings
 from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
+from retrievalkit.scoring.rule import scores
 
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
 CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
+# OpenVINO computes several batches at once, each on a core of its own.
+COMPILED_BATCH_TOKENS = 1_024
+_LEAST_CALIBRATION = 32  # texts
 
 _DEFAULT_POOLER = "cls"
 _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
@@ -81,7 +87,7 @@ class Retriever(nn.Module):
         pooler_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
         seed: int = 0,
-        lean: bool = False,
+        backend: Backend | None = None,
     ) -> Retriever:
         """Make a retriever from a pretrained model.
 
@@ -94,7 +100,7 @@ class Retriever(nn.Module):
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
             seed: Seed of the weights that are not pretrained, such as a pooler's projection.
-            lean: Only encode with it: it may start quicker, and can be neither trained nor saved.
+            backend: Only encode with it, on this backend: it can be neither trained nor saved. None = on torch.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
         own = None
@@ -126,7 +132,7 @@ class Retriever(nn.Module):
         }
         folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
         with _drawn_with(seed):
-            retriever = cls._assemble(folders, description, lean=lean)
+            retriever = cls._assemble(folders, description, backend)
         if own is not None and own.pooler == pooler:
             load_own_weights(own, retriever.pooler, named=named)
         check_finite(retriever, locate_model(model))
@@ -142,12 +148,13 @@ class Retriever(nn.Module):
 
     @classmethod
     def _assemble(
-        cls, folders: Mapping[str, str | Path], description: dict[str, Any], *, lean: bool = False
+        cls, folders: Mapping[str, str | Path], description: dict[str, Any], backend: Backend | None
     ) -> Retriever:
         encoder, pooler = description["encoder"], description["pooler"]
         kind: Any = registry.get("encoder", encoder["name"])
         options = registry.check_options(f"encoder '{encoder['name']}'", kind, encoder["options"])
-        make = kind.lean if lean else kind
+        runtime = "torch" if backend is None else resolve_backend(backend, default_device())
+        make = kind if runtime == "torch" else partial(kind.compiled, backend=runtime)
         towers = {tower: make(folder, **options) for tower, folder in folders.items()}
         info = next(iter(towers.values())).info
         made_pooler = registry.create("pooler", pooler["name"], info, **pooler["options"])
@@ -162,7 +169,7 @@ class Retriever(nn.Module):
         folder: str | Path,
         device: torch.device | str | None = None,
         *,
-        lean: bool = False,
+        backend: Backend | None = None,
         encoder_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
         seed: int = 0,
@@ -170,7 +177,7 @@ class Retriever(nn.Module):
         """Load a checkpoint folder, in eval mode, onto the GPU if there is one.
 
         `encoder_options` differ from those of the checkpoint; `separate_towers` gives each side an encoder of its own
-        where the checkpoint has one for both; `lean` and `seed` are as for `create`.
+        where the checkpoint has one for both; `backend` and `seed` are as for `create`.
         """
         folder = Path(folder)
         stored, fingerprint = read_checkpoint(folder)
@@ -184,7 +191,7 @@ class Retriever(nn.Module):
             changed = {key: value for key, value in given.items() if key not in before or before[key] != value}
             description["encoder"] = {**stored["encoder"], "options": {**before, **changed}}
             try:
-                retriever = cls._assemble(folders, description, lean=lean)
+                retriever = cls._assemble(folders, description, backend)
             except OptionError as error:
                 msg = f"'{folder / CONFIGURATION}' is damaged: {error} {DO}"
                 raise ArtifactError(msg) from error
@@ -200,7 +207,7 @@ class Retriever(nn.Module):
         description: dict[str, Any],
         device: torch.device | str | None = None,
         *,
-        lean: bool = False,
+        backend: Backend | None = None,
         encoder_options: Mapping[str, Any] | None = None,
     ) -> Retriever:
         """Make an untrained retriever again, from the `description` of the one that `create` made.
@@ -219,7 +226,7 @@ class Retriever(nn.Module):
                 encoder_options={**encoder["options"], **(encoder_options or {})},
                 pooler_options=pooler["options"],
                 separate_towers=description["separate_towers"],
-                lean=lean,
+                backend=backend,
             )
             if encoder_options:
                 made = {**retriever.description, "encoder": describe("encoder", encoder["name"], encoder["options"])}
@@ -243,8 +250,13 @@ class Retriever(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the weights are; a processor, if another runtime has them."""
+        return next((weight.device for weight in self.parameters()), torch.device("cpu"))
+
+    @property
+    def backend(self) -> str:
+        """The library that computes the layers of the encoders."""
+        return self.tower("document").backend
 
     def tower(self, side: Side) -> Encoder:
         """The encoder of a side."""
@@ -283,6 +295,33 @@ class Retriever(nn.Module):
         inverse[torch.tensor(order)] = torch.arange(len(order))
         return Representation.concatenate(parts).rows(inverse)
 
+    def calibrate(self, texts: Sequence[Text], side: Side) -> float:
+        """Prepare a side's encoder for int8 on every other one of some texts, and try it on the rest.
+
+        Returns:
+            The share of the ten texts nearest to each that int8 finds too.
+
+        Raises:
+            InputError: There are fewer than 32 texts.
+            UnsupportedError: The encoder does not compute in int8.
+        """
+        if len(texts) < _LEAST_CALIBRATION:
+            msg = (
+                f"int8 is calibrated on {_LEAST_CALIBRATION} texts or more, not on {len(texts)}. Use --precision fp32."
+            )
+            raise InputError(msg)
+        encoder = self.tower(side)
+        layers = self.pooler.needs.layers_of(side, encoder.info)
+        token_ids = encoder.tokenize(texts[::2], side)
+        batches = token_budget_batches([len(ids) for ids in token_ids], COMPILED_BATCH_TOKENS)
+        encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
+        nearest = []
+        for precision in ("fp32", "int8"):
+            made = self.encode(texts[1::2], side, precision=precision)  # type: ignore[arg-type]
+            nearest.append(scores(made, made).fill_diagonal_(-torch.inf).topk(10).indices.tolist())
+        shared = sum(len(set(first) & set(second)) for first, second in zip(*nearest, strict=True))
+        return shared / (10 * len(nearest[0]))
+
     def encode_tokens(
         self,
         token_ids: Sequence[Sequence[int] | np.ndarray],
@@ -293,23 +332,28 @@ class Retriever(nn.Module):
     ) -> Iterator[tuple[list[int], Representation]]:
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
-            batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+            on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
+            batch_tokens = on_cpu if self.device.type == "cpu" else GPU_BATCH_TOKENS
         # Both walk through all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
         encoder, definite = self.tower(side), resolve_precision(precision, self.device)
+        batches = token_budget_batches([len(ids) for ids in token_ids], batch_tokens)
+        threads = min(encoder.parallel_batches, len(batches))
+
+        def encoded(positions: list[int]) -> tuple[list[int], Representation]:
+            batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
+            computing = encoder.computing(definite, parallel=threads > 1)
+            with torch.inference_mode(), autocast(definite, self.device), computing:
+                representation = self(batch, side).to("cpu").float()
+            if self.dimensions is not None:
+                normalize = bool(getattr(self.pooler, "normalize", False))
+                representation = representation.cut(self.dimensions, normalize=normalize)
+            return positions, representation
+
         try:
-            for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
-                batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
-                computing = encoder.in_int8() if definite == "int8" else autocast(definite, self.device)
-                with torch.inference_mode(), computing:
-                    representation = self(batch, side)
-                representation = representation.to("cpu").float()
-                if self.dimensions is not None:
-                    normalize = bool(getattr(self.pooler, "normalize", False))
-                    representation = representation.cut(self.dimensions, normalize=normalize)
-                yield positions, representation
+            yield from in_threads(encoded, batches, threads)
         finally:
             if was_training:
                 self.train()
@@ -330,7 +374,7 @@ def open_retriever(
     pooler: str | None = None,
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
-    lean: bool = False,
+    backend: Backend | None = None,
 ) -> Retriever:
     """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
 
@@ -347,7 +391,7 @@ def open_retriever(
             )
             raise InputError(msg)
         with length_explained():
-            return Retriever.load(model, lean=lean, encoder_options=encoder_options)
+            return Retriever.load(model, backend=backend, encoder_options=encoder_options)
     if storage.kind_of(model) == "reranker":
         msg = (
             f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
@@ -367,7 +411,7 @@ def open_retriever(
             pooler=pooler,
             encoder_options=encoder_options,
             pooler_options=pooler_options,
-            lean=lean,
+            backend=backend,
         )
     return retriever.to(default_device()).eval()
 

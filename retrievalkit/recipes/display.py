@@ -16,13 +16,7 @@ _WIDEST = 160  # characters of a step's last line
 
 
 class Display:
-    """Shows the steps of a run.
-
-    Args:
-        jobs: All steps.
-        folder: The run's folder, as the user named it.
-        together: Whether steps run side by side, so that each line names its step.
-    """
+    """Shows the steps of a run; where they run side by side, together, each line names its step."""
 
     def __init__(self, jobs: Sequence[Job], folder: str, *, together: bool = False) -> None:
         self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}

@@ -28,12 +28,7 @@ FOLDER = _HERE / "bundled" if (_HERE / "bundled").is_dir() else _HERE.parents[1]
 
 
 def find_recipe(source: str | Path) -> Path:
-    """The file of a recipe: a path, the name of one that comes with retrievalkit, or `PLUGIN/NAME`.
-
-    Raises:
-        UnknownNameError: There is none.
-        PluginError: A plugin's recipe has the name of one of ours, or its folder cannot be found.
-    """
+    """The file of a recipe: a path, the name of one that comes with retrievalkit, or `PLUGIN/NAME`."""
     path = Path(source)
     if path.is_file():
         return path
@@ -64,11 +59,7 @@ def _recipes_in(folder: Path) -> dict[str, Path]:
 
 
 def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
-    """The content of a recipe file joined with the files that it extends, its steps by name.
-
-    Raises:
-        DataError: One of them is not a recipe, or extends itself; names file and line.
-    """
+    """The content of a recipe file joined with the files that it extends, its steps by name."""
     root = read_yaml(path)
     if not isinstance(root, Section):
         msg = "a recipe is a mapping with the keys name, values and steps."

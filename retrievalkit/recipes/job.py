@@ -46,11 +46,7 @@ class Job:
 
     @classmethod
     def plan(cls, recipe: Recipe, step: Step, folder: Path, cli: click.Group) -> Job:
-        """Build a step's command line and check it.
-
-        Raises:
-            InputError: The command line is wrong; names the line of the recipe.
-        """
+        """Build a step's command line and check it; errors name the line of the recipe."""
         known = commands(cli)
         if step.command not in known:
             step.fail(str(UnknownNameError("command", step.command, known)))
@@ -83,11 +79,7 @@ class Job:
         return f"{line} > {shlex.quote(str(self.output))}" if self.prints else line
 
     def run(self, cli: click.Group, log: StepLog, *, resume: bool) -> None:
-        """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off.
-
-        Raises:
-            StepError: The command failed, or did not write its output.
-        """
+        """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off."""
         words, resume = [*self.words], resume and self.resumes
         # An output was a folder, too, if an earlier run was killed while replacing it.
         replaces = self.output and (self.output.is_dir() or storage.replaced_folder(self.output).is_dir())
@@ -127,11 +119,7 @@ def commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
 
 
 def _words(step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None) -> list[str]:
-    """The words that set a command's options, and its output if it has a parameter for it.
-
-    Raises:
-        DataError: The command lacks such an option, a required one is missing, or a value has the wrong type.
-    """
+    """The words that set a command's options, and its output if it has a parameter for it."""
     known: dict[str, tuple[click.Parameter, str]] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Argument):

@@ -17,10 +17,6 @@ from retrievalkit.recipes.files import LOGS
 class StepLog:
     """The log file of one step.
 
-    Args:
-        folder: The run's folder.
-        step: The step's name; that of a variant's step contains slashes.
-
     Attributes:
         path: The file.
         result: The last line of standard output, with which commands say what they did.

@@ -141,10 +141,6 @@ def load_recipe(
         source: A file, or the name of a recipe that comes with retrievalkit ("quickstart").
         overrides: The settings of `--set`, as `parse_set` returns them: values, and options of steps.
         variants: Which of its variants to run, by name or pattern; None = all.
-
-    Raises:
-        DataError: Something is wrong in the file; names file and line.
-        UnknownNameError: There is no such recipe or variant, or an override is neither a value nor a step.
     """
     return _Reader(read_recipe(find_recipe(source))).recipe(dict(overrides or {}), variants)
 

@@ -32,12 +32,7 @@ from retrievalkit.reporting.terminal import holds_credentials
 
 
 def run(
-    recipe: Recipe,
-    output: str | Path,
-    *,
-    cli: click.Group,
-    force: bool = False,
-    together: int | None = None,
+    recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False, together: int | None = None
 ) -> Outcome:
     """Run a recipe; `together` says how many steps run side by side, in processes of their own.
 
@@ -77,11 +72,7 @@ def run(
 
 
 def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False) -> Plan:
-    """What `run` would do with the same arguments; nothing is run or written.
-
-    Raises:
-        InputError: As of `run`.
-    """
+    """What `run` would do with the same arguments; nothing is run or written."""
     jobs = plan(recipe, Path(output), cli)
     state = State(Path(output), recipe)
     kept: set[str] = set()
@@ -94,11 +85,7 @@ def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool
 
 
 def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
-    """The command lines of a recipe, checked as far as possible before the first one runs.
-
-    Raises:
-        InputError: A package is missing, or a command line is wrong; names the line of the recipe.
-    """
+    """The command lines of a recipe, checked as far as possible before the first one runs; errors name their lines."""
     missing = dict(recipe.requires)
     for name in recipe.requires:
         with suppress(metadata.PackageNotFoundError):

@@ -79,11 +79,7 @@ def join(base: Section, own: Mapping[str, Any]) -> Section:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """The content of a YAML file, with mappings as `Section`.
-
-    Raises:
-        DataError: It is not valid YAML; names the line.
-    """
+    """The content of a YAML file, with mappings as `Section`."""
     import yaml
 
     try:
@@ -139,9 +135,6 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
     """The settings of `--set` as nested options: ["pooler.layers=10,12"] -> {"pooler": {"layers": "10,12"}}.
 
     Values are read as in a recipe: numbers, true, false, null, [lists], "quoted" text, and text.
-
-    Raises:
-        OptionError: A setting has no "=", no name, or sets both an option and a part of it.
     """
     parsed: list[tuple[str, Any]] = []
     for setting in settings:
@@ -163,11 +156,7 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def nested(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Options by dotted keys, nested: the opposite of `flatten`.
-
-    Raises:
-        OptionError: An option is set, and a part of it.
-    """
+    """Options by dotted keys, nested: the opposite of `flatten`."""
     options: dict[str, Any] = {}
     for key, value in settings:
         *names, last = key.split(".")

@@ -42,11 +42,7 @@ class State:
     """The state file of a run, written after each change: step -> key, done, seconds, fingerprint of its output."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
-        """Read the state of an earlier run of the same recipe, or start one in a new folder.
-
-        Raises:
-            ArtifactError: The folder belongs to something else, or its state cannot be read.
-        """
+        """Read the state of an earlier run of the same recipe, or start one in a new folder."""
         self.folder = folder
         self.recipe = recipe
         self.steps: dict[str, dict[str, Any]] = {}

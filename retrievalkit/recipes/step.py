@@ -108,9 +108,6 @@ class Values:
         Args:
             name: Ends with a question mark if the value may be missing; it is null then.
             place: Where it is used.
-
-        Raises:
-            DataError: There is no such value, it refers to itself, or it is too large.
         """
         if name.startswith(_STEP):
             return f"${{{name}}}"
@@ -177,11 +174,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
-    """The steps, each after those that it uses and otherwise in their order.
-
-    Raises:
-        DataError: A step uses an unknown one, one without an output, or itself by way of others.
-    """
+    """The steps, each after those that it uses and otherwise in their order."""
     known = {step.name: step for step in steps}
     ordered: dict[str, Step] = {}
     opened: list[str] = []

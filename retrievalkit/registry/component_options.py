@@ -119,8 +119,7 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
             return adapter.validate_python(candidate)
         except pydantic.ValidationError as error:
             problem = problem or "; ".join(dict.fromkeys(one["msg"] for one in error.errors()))
-    type_name = Option("", annotation, None, "").type_name
-    msg = f"{owner} cannot be {value!r}: {problem}. It takes {type_name}."
+    msg = f"{owner} cannot be {value!r}: {problem}. It takes {_type_name(annotation)}."
     raise OptionError(msg)
 
 

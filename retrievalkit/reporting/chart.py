@@ -36,8 +36,10 @@ class _Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round values within the axis: place and label."""
-        step = _round_step((self.high - self.low) / _TICKS)
+        """Values within the axis, 1, 2 or 5 times a power of ten apart: place and label."""
+        least = (self.high - self.low) / _TICKS
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
         return [(self(number * step), _label(number * step, decimals)) for number in range(first, last + 1)]
@@ -75,12 +77,6 @@ def _axis(values: Sequence[float], start: float, end: float) -> _Axis:
     if low == high:
         low, high = low - 0.5, high + 0.5
     return _Axis(low, high, start, end)
-
-
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is at least so much."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
 def _label(value: float, decimals: int) -> str:

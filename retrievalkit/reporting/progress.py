@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from retrievalkit.reporting.terminal import printable
@@ -82,7 +81,7 @@ class ProgressBar:
             self._bar.update(self._bar.task_ids[0], completed=self.done, description=self.label, detail=self._counts())
             return
         now = time.monotonic()
-        if _in_notebook():
+        if type(sys.stderr).__module__.startswith("ipykernel."):  # of a notebook
             if now - self._last_line >= _BETWEEN_IN_NOTEBOOK:
                 self._rewrite(self._with_time_left(now))
                 self._last_line = now
@@ -91,15 +90,12 @@ class ProgressBar:
             self._last_line = now
 
     def _with_time_left(self, now: float) -> str:
-        left = self._left(now)
-        return self._counted() + ("" if left is None else f", {duration(left)} left")
-
-    def _left(self, now: float) -> float | None:
-        """Seconds to go, from the speed of this command alone."""
+        """The counts, and the time to go at the speed of this command alone."""
         fresh = self.done - self._before
         if not self.total or fresh <= 0:
-            return None
-        return (now - self._started) / fresh * max(0, self.total - self.done)
+            return self._counted()
+        left = (now - self._started) / fresh * max(0, self.total - self.done)
+        return f"{self._counted()}, {duration(left)} left"
 
     def _counted(self) -> str:
         return " ".join(filter(None, [self.label, self._counts()]))
@@ -125,15 +121,8 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _in_notebook() -> bool:
-    """Whether what is written to standard error appears below the cell of a notebook."""
-    return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 def _bar(progress: ProgressBar) -> Progress:

@@ -92,11 +92,7 @@ class Tabular:
 
 
 class Table(list[dict[str, Any]], Tabular):
-    """Rows as dicts, which notebooks show as a table.
-
-    Attributes:
-        title: What they are.
-    """
+    """Rows as dicts, which notebooks show as a table."""
 
     def __init__(self, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
         super().__init__(map(dict, rows))

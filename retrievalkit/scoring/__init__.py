@@ -11,14 +11,7 @@ from retrievalkit.scoring.ranking import (
     scores_of,
     top_k,
 )
-from retrievalkit.scoring.rule import (
-    cross_entropy_in_batch,
-    own_scores,
-    scores,
-    vector_scores,
-    vectors_alone,
-    viewed,
-)
+from retrievalkit.scoring.rule import cross_entropy_in_batch, own_scores, scores, vector_scores, vectors_alone, viewed
 from retrievalkit.scoring.tiles import is_single
 from retrievalkit.scoring.two_stage import top_k_among, top_k_of_rounded, top_k_of_store
 

@@ -201,11 +201,7 @@ def _sums(to: Tensor, count: int, rows: Tensor, source: Tensor, values: Tensor) 
 
 
 def _of_weighted(
-    gradient: Tensor,
-    winner: Tensor,
-    projection: _Projection,
-    inputs: Sequence[Tensor | None],
-    needed: Sequence[bool],
+    gradient: Tensor, winner: Tensor, projection: _Projection, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
     """The gradients of states, weight, bias and scale from that of the greatest scaled probabilities."""
     *sums, of_scale = sums_and_scale = [

@@ -85,15 +85,15 @@ def explain(
         rows = [row_of[document] for document in ids]
     columns = []
     for number, source in enumerate(searcher.sources):
-        reasons = _reasons(searcher, source, query, ids, corpus) if why else [Found("")] * len(hits)
+        reasons = _reasons(searcher, source, query, ids, corpus) if why else {}
         ranked: list[tuple[int | None, float | None]] = [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
         if candidates is not None:
             # A hit with a score but no rank was not found by this source, only scored.
             pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
             ranked = [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
         column = [
-            replace(reason, index=source.label, rank=rank, score=score)
-            for reason, (rank, score) in zip(reasons, ranked, strict=True)
+            replace(reasons.get(document, Found("")), index=source.label, rank=rank, score=score)
+            for document, (rank, score) in zip(ids, ranked, strict=True)
         ]
         columns.append(column)
     return list(zip(*columns, strict=True))
@@ -101,20 +101,20 @@ def explain(
 
 def _reasons(
     searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
-) -> list[Found]:
-    """The explanation of each document's score in one source, by the parts that it compares; empty if unknown."""
-    unknown = [Found("")] * len(ids)
+) -> dict[str, Found]:
+    """The explanations of documents' scores in one source, by the parts that it compares, as far as they are known."""
     if not isinstance(source, OpenIndex) or not ids:
-        return unknown
+        return {}
     if not source.needs_encoding:
         try:
-            return [Found("", terms=terms) for terms in source.indexer.contributions(query.text, ids)]
+            terms_of = source.indexer.contributions(query.text, ids)
         except UnsupportedError:
-            return unknown
+            return {}
+        return {document: Found("", terms=terms) for document, terms in zip(ids, terms_of, strict=True)}
     passages = {} if corpus is None else corpus.find(ids)
     texts = {document: (passages[document].title, passages[document].text) for document in ids if document in passages}
     if not texts:
-        return unknown
+        return {}
     # Of a search of texts alone, the import of torch would take most of the time.
     from retrievalkit.scoring import scores, viewed
 
@@ -124,9 +124,7 @@ def _reasons(
         asked = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
         if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
             # One vector per text and query has no parts.
-            nearest = _by_sentences(searcher, source, asked, list(texts.values()))
-            by_id = dict(zip(texts, nearest, strict=True))
-            return [by_id.get(document, Found("")) for document in ids]
+            return dict(zip(texts, _by_sentences(searcher, source, asked, list(texts.values())), strict=True))
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if asked.vectors is not None:
@@ -145,8 +143,7 @@ def _reasons(
                 dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0].tolist()
                 parts = zip(reasons, dense, products.sum(dim=1).tolist(), strict=True)
                 reasons = [replace(one, dense=own, lexical=lexical) for one, own, lexical in parts]
-    by_id = dict(zip(texts, reasons, strict=True))
-    return [by_id.get(document, Found("")) for document in ids]
+    return dict(zip(texts, reasons, strict=True))
 
 
 def _vectors(representation: Representation) -> int:

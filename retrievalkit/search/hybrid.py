@@ -77,11 +77,7 @@ class Hybrid(Searching):
 
     @property
     def searcher(self) -> Searcher:
-        """The program's searcher of all of them, joined again once an index was changed.
-
-        Raises:
-            InputError: It was closed.
-        """
+        """The program's searcher of all of them, joined again once an index was changed."""
         with self._joining:
             searcher, now = super().searcher, self._open_now()
             # What was open stays open here when an index is closed.

@@ -427,11 +427,7 @@ class Index(Searching):
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
     def mining_options(self) -> dict[str, Any]:
-        """The options of `rk.mine_negatives`, which opens the folder again, that find what the index finds.
-
-        Raises:
-            OptionError: It was opened with an option that mining does not take.
-        """
+        """The options of `rk.mine_negatives`, which opens the folder again, that find what the index finds."""
         if others := [name for name in self.settings if name != "precision"]:
             msg = (
                 f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining does not take. "

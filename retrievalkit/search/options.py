@@ -16,6 +16,7 @@ from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Flag, Named, ReadingOptions, Reads
 from retrievalkit.data import inputs
 from retrievalkit.errors import OptionError, check_choice
+from retrievalkit.indexing.options import Backend
 
 if TYPE_CHECKING:
     from retrievalkit.data.passage_parts import DocumentScore
@@ -61,10 +62,7 @@ class FusionOptions:
     def fused(self, indexes: int, identities: Sequence[str] | None = None) -> Fusion | None:
         """The fusion of a number of indexes; None for a single one.
 
-        Args:
-            indexes: How many.
-            identities: Fingerprints of the indexes, with which a file of weights is compared; None = the indexes are
-                not open yet, and the file is not read.
+        A file of weights is read, and compared with the fingerprints of the indexes, once these are open and given.
         """
         from retrievalkit.search.fusion import Fusion, read_choice
 
@@ -150,7 +148,9 @@ class OpenOptions(ReadingOptions, RayOptions):
     Args:
         model: The checkpoint that encodes queries, in Python also a loaded one; by default the one that made the index.
         precision: Number format that queries are encoded in, fp32 by default; auto is bf16 if the hardware multiplies
-            in it, else fp32. int8 is for processors without bf16: faster than fp32, and less exact.
+            in it, else fp32.
+        backend: Library that computes the encoder's layers: "auto" (the default) is OpenVINO on a processor where it is
+            installed, else torch.
         corpus: Where the texts of hits are; by default the corpus that was indexed.
         indexer_options: Options that differ from those at indexing, for all indexes that have them.
         encoder_options: query_length=N has queries cut there instead of where the checkpoint cuts them.
@@ -159,7 +159,8 @@ class OpenOptions(ReadingOptions, RayOptions):
     heading: ClassVar = "Indexes"
 
     model: Annotated[Any, Reads(_model)] = None
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] | None = None
+    precision: Literal["auto", "fp32", "bf16", "fp16"] | None = None
+    backend: Backend = "auto"
     corpus: Annotated[Any, Reads(inputs.passages)] = None
     indexer_options: Mapping[str, Any] = field(default_factory=dict)
     encoder_options: Mapping[str, Any] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.evaluation.run import Run
 from retrievalkit.models.batches import prefetch
+from retrievalkit.models.graphs import Backend
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.reporting import notices
@@ -149,14 +150,11 @@ def _scores(
 ) -> Iterator[np.ndarray]:
     """The scores of all pairs, float32, mapped from a file that is removed at the end of the block.
 
-    Args:
-        options: The re-ranker, and the output: the scores are kept in a hidden folder beside it until it is complete.
-        corpus: The documents.
-        pairs: Gives the pairs of a query's text and a document's id, from the first one on at each call.
-        count: The number of pairs.
-        inputs: Fingerprints; scores that a killed command left are used only if theirs are the same.
+    Until the output is complete, they are in a hidden folder beside it, and those that a killed command left are used
+    if the fingerprints in `inputs` are the same. `pairs` starts anew at each call.
     """
-    settings = options.max_length, resolve_precision(options.precision, default_device()), options.batch_tokens
+    precision = resolve_precision(options.precision, default_device())
+    settings = options.max_length, precision, options.batch_tokens, options.backend
     output, reranker = Path(options.output or ""), str(options.reranker)
     scorer = _Scorer(reranker, *settings)
     model = scorer.model
@@ -205,9 +203,10 @@ class _Scorer:
         max_length: int | None,
         precision: Precision,
         batch_tokens: int | None,
+        backend: Backend,
         fingerprint: str | None = None,
     ) -> None:
-        self.model = open_reranker(reranker, max_length=max_length)
+        self.model = open_reranker(reranker, max_length=max_length, backend=backend)
         self.options: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens}
         if fingerprint is not None:
             check_same("model", reranker, self.model.fingerprint, fingerprint)

@@ -19,23 +19,7 @@ from retrievalkit.search.hits import DescribedHit, describe_hits, reasons_of
 from retrievalkit.search.searcher import FUSION_DEPTH, HITS_TO_READ, Searcher, facets, hit_count, open_texts, opened
 
 __all__ = [
-    "DescribedHit",
-    "FUSION_DEPTH",
-    "Fusion",
-    "HITS_TO_READ",
-    "OpenIndex",
-    "QueryBatch",
-    "Searcher",
-    "as_hits",
-    "described",
-    "describe_hits",
-    "explain",
-    "facets",
-    "gather",
-    "hit_count",
-    "open_reranker",
-    "open_texts",
-    "opened",
-    "reasons_of",
-    "score_pairs",
-]
+    "DescribedHit", "FUSION_DEPTH", "Fusion", "HITS_TO_READ", "OpenIndex", "QueryBatch", "Searcher", "as_hits",
+    "described", "describe_hits", "explain", "facets", "gather", "hit_count", "open_reranker", "open_texts",
+    "opened", "reasons_of", "score_pairs",
+]  # fmt: skip

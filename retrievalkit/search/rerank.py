@@ -22,6 +22,7 @@ from retrievalkit.data import inputs
 from retrievalkit.data.example_table import Examples
 from retrievalkit.errors import OptionError
 from retrievalkit.evaluation.run import Run
+from retrievalkit.indexing.options import Backend
 
 DEPTH = 100
 
@@ -41,6 +42,8 @@ class RerankOptions(RayOptions, ReadingOptions):
         max_length: Most tokens of a pair, for a cross-encoder that was not trained here; 512 or its limit by default.
         precision: Number format that pairs are scored in. In fp32 a pair has the same score, but for rounding in the
             last digits, whatever it is batched with; auto is bf16 if the hardware multiplies in it, else fp32.
+        backend: Library that computes a cross-encoder's layers: "auto" (the default) is OpenVINO on a processor where
+            it is installed, else torch.
         batch_tokens: Most tokens of a batch, padding included; a size that suits the device by default.
     """
 
@@ -54,6 +57,7 @@ class RerankOptions(RayOptions, ReadingOptions):
     k: Annotated[int, Ge(1)] | None = None
     max_length: Annotated[int, Ge(1)] | None = None
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    backend: Backend = "auto"
     batch_tokens: Annotated[int, Ge(1)] | None = None
 
     @staticmethod

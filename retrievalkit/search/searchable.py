@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 from retrievalkit.data import inputs as given
@@ -119,11 +118,7 @@ class Searching:
 
     @property
     def searcher(self) -> Searcher:
-        """The program's searcher.
-
-        Raises:
-            InputError: It was closed.
-        """
+        """The program's searcher."""
         if self._searcher is None:
             msg = f"'{self.name}' was closed. Open it again to search it."
             raise InputError(msg)
@@ -245,9 +240,7 @@ class Searching:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def document(self, hit: str | Hit) -> Document:

@@ -34,6 +34,7 @@ from retrievalkit.search.options import Missing, OpenOptions
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.cluster import ClusterOptions
+    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
 
 BATCH_QUERIES = 1024
@@ -73,6 +74,7 @@ class Searcher:
         options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
             the name of an indexer or of an index folder for that one only.
         query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
+        backend: The library that computes the layers of the models that encode queries.
         note: Called with messages for the user, one sentence at a time.
         cluster: The Ray cluster whose workers search the indexes; None = this process.
     """
@@ -85,6 +87,7 @@ class Searcher:
         options: Options | None = None,
         precision: Precision = "fp32",
         query_length: int | None = None,
+        backend: Backend = "auto",
         note: Note = lambda _: None,
         cluster: ClusterOptions | None = None,
     ) -> None:
@@ -93,7 +96,7 @@ class Searcher:
             raise InputError(msg)
         sources = open_sources([Path(place) for place in places], options or {}, cluster)
         indexes = [source for source in sources if isinstance(source, OpenIndex)]
-        self._begin(sources, Encoders(model, indexes, precision, query_length), note)
+        self._begin(sources, Encoders(model, indexes, precision, query_length, backend), note)
 
     @classmethod
     def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:
@@ -235,12 +238,7 @@ class Searcher:
         return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])
 
     def candidates(
-        self,
-        queries: QueryBatch,
-        k: int,
-        fusion: Fusion,
-        depth: int | None = None,
-        filter: str | None = None,
+        self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None, filter: str | None = None
     ) -> list[Candidates]:
         """For each query the hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth
@@ -253,11 +251,7 @@ class Searcher:
         return candidates
 
     def allowed(self, filter: str | None) -> list[Allowed | None]:
-        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus.
-
-        Raises:
-            InputError: The filter is wrong, or an index has no fields.
-        """
+        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus."""
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]
@@ -320,6 +314,7 @@ def opened(
         options={name: values for name, values in settings.items() if values},
         precision=options.precision or "fp32",
         query_length=length,
+        backend=options.backend,
         note=note,
         cluster=options.cluster,
     )

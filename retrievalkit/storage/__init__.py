@@ -34,7 +34,7 @@ from retrievalkit.storage.manifest import (
     recorded_fingerprint,
     write_manifest,
 )
-from retrievalkit.storage.object_cache import PARTIAL, VECTORS, local, sent, store_of
+from retrievalkit.storage.object_cache import PARTIAL, VECTORS, cache_folder, local, sent, store_of
 from retrievalkit.storage.outputs import (
     MANIFEST,
     check_output,
@@ -55,7 +55,7 @@ from retrievalkit.storage.stores import Store
 
 __all__ = [
     "CURVES", "FORMAT", "Folder", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY",
-    "absolute", "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file",
+    "absolute", "add_to_manifest", "cache_folder", "check_document", "check_files", "check_output", "check_output_file",
     "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input",
     "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named",
     "held", "indexes_of", "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local",

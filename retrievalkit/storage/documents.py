@@ -48,14 +48,9 @@ def json_problem(error: Exception) -> str:
 
 
 def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Form:
-    """The content of a JSON file, as an object of the form.
+    """The content of a JSON file of at most `most` bytes, as an object of the form.
 
-    Args:
-        path: The file.
-        form: The type that its content should have.
-        do: What the user can do about a damaged file: a sentence.
-        most: Its size in bytes, at most.
-        nan: See `loads_json`.
+    `do` is a sentence on what the user can do about a damaged file; for `nan` see `loads_json`.
     """
     return check_document(read_json(path, do=do, most=most, nan=nan), form, file=path, do=do)
 

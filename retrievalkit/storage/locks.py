@@ -36,9 +36,6 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
         output: The file or folder; parents are created, and removed again if nothing is written there.
         lock: The file to lock, if not one beside the output.
         wait: Wait for another process instead of refusing.
-
-    Raises:
-        ArtifactError: Another process is writing there.
     """
     if os.environ.get("RANK", "0") != "0" or is_stream(output):
         yield

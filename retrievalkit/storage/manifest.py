@@ -34,14 +34,8 @@ def write_manifest(
 ) -> dict[str, Any]:
     """Write `manifest.json` into a folder and return what it holds.
 
-    Args:
-        folder: The folder it describes.
-        kind: "checkpoint", "model" (a pretrained one), "vectors" or "index".
-        command: The command that made the folder, such as "encode".
-        options: The command's options, JSON-able.
-        inputs: A name -> {"path": ..., "fingerprint": ...} for each input.
-        counts: How many texts, vectors, examples ... the folder holds.
-        **extra: More entries of this kind of folder.
+    The kind is "checkpoint", "model" (a pretrained one), "vectors" or "index"; each input {"path": ..., "fingerprint":
+    ...}; and `extra` are entries that this kind of folder has besides.
     """
     versions = {}
     for name in _VERSIONED:
@@ -67,11 +61,7 @@ def add_to_manifest(folder: str | Path, **entries: Any) -> None:
 
 
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`).
-
-    Raises:
-        ArtifactError: The folder does not exist, lacks a manifest, is of another kind, or its manifest is damaged.
-    """
+    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`)."""
     folder = Path(folder)
     wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
@@ -118,11 +108,7 @@ def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
 
 
 def indexes_of(places: Any) -> tuple[Any, ...]:
-    """Places of indexes; a collection, which follows a folder (`rkit sync`), stands for the indexes in it.
-
-    Raises:
-        ArtifactError: A collection has no index yet.
-    """
+    """Places of indexes; a collection, which follows a folder (`rkit sync`), stands for the indexes in it."""
     found: list[Any] = []
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None

@@ -38,15 +38,11 @@ _A_DAY = 86_400
 
 
 def local(place: str | Path) -> str | Path:
-    """A place on this machine: the copy of an object or a folder in a store; other places as they are.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """A place on this machine: the copy of an object or a folder in a store; other places as they are."""
     if not isinstance(place, str) or not is_address(place):
         return place
     store = Store(place)
-    home = _cache("objects") / fingerprint_value(store.url)
+    home = cache_folder("objects") / fingerprint_value(store.url)
     names, folder = None, store.is_folder()
     if folder:
         try:
@@ -78,7 +74,7 @@ def store_of(place: str | Path) -> Store | None:
     if (url := ADDRESSES.get(str(place))) is not None:
         return Store(url)
     # Only in our own copies: a stranger's folder is not to send us anywhere.
-    if not Path(os.path.realpath(place)).is_relative_to(_cache("objects")):
+    if not Path(os.path.realpath(place)).is_relative_to(cache_folder("objects")):
         return None
     with suppress(OSError, ValueError, KeyError):
         return Store(json.loads((Path(place) / _ORIGIN).read_text(encoding="utf-8"))["url"])
@@ -87,13 +83,9 @@ def store_of(place: str | Path) -> Store | None:
 
 @contextmanager
 def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
-    """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last.
-
-    Raises:
-        ArtifactError: The output exists, or the store cannot be written to.
-    """
+    """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last."""
     store = Store(url)
-    place = _cache("outputs") / fingerprint_value(store.url) / store.name
+    place = cache_folder("outputs") / fingerprint_value(store.url) / store.name
     ADDRESSES[str(place)] = store.url
     if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun starts, the first one writes
         yield place
@@ -214,7 +206,8 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
     for_each_file(f"fetch '{store.url}'", {name: names[name] for name in lacking}, fetch)
 
 
-def _cache(kind: str) -> Path:
+def cache_folder(kind: str) -> Path:
+    """The folder of the user's cache for one kind of content, such as "objects"."""
     place = os.environ.get("XDG_CACHE_HOME", "")
     # All links followed, as in messages about files.
     home = os.path.realpath(place if os.path.isabs(place) else os.path.expanduser("~/.cache"))

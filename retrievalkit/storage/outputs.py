@@ -36,10 +36,6 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
         overwrite: Replace an existing folder, if rkit wrote it.
         keep_partial: Keep the staging folder after a failure and start from an earlier one: for commands that resume.
             After wrong input nothing is kept, since the same command would fail again.
-
-    Raises:
-        ArtifactError: `path` exists and may not be replaced, or another process is writing it.
-        OSError: The folder cannot be written; the error names the file.
     """
     check_output(path, overwrite=overwrite)
     with held(path):
@@ -145,11 +141,7 @@ def _replace_folder(place: Path, new: Path) -> None:
 
 
 def check_output(path: str | Path, *, overwrite: bool = False) -> None:
-    """Refuse an existing output folder, unless it is empty or may be overwritten.
-
-    Raises:
-        ArtifactError: The folder's contents would be lost.
-    """
+    """Refuse an existing output folder, unless it is empty or may be overwritten."""
     place = place_of(path)
     check_parents(place.parent, path)
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
@@ -182,10 +174,6 @@ def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails.
 
     What is written to a pipe or a device, such as /dev/stdout, is copied there when the block ends. A link stays one.
-
-    Raises:
-        ArtifactError: `path` cannot become a file.
-        OSError: The file cannot be written; the error names it.
     """
     check_output_file(path, stream=True)
     if is_stream(path):

@@ -26,9 +26,6 @@ _LONGEST_REASON = 300
 class Store:
     """A folder, or an object, in a store.
 
-    Args:
-        url: Its address.
-
     Raises:
         InputError: There is no such kind of store, or the address holds a password.
         MissingDependencyError: The package of the store is not installed.
@@ -88,11 +85,7 @@ class Store:
             return bytes(self._files.cat_file(self._path(name)))
 
     def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Parts of objects: of each name, from its first to before its last byte.
-
-        Raises:
-            ArtifactError: One cannot be read, or the object ends before.
-        """
+        """Parts of objects: of each name, from its first to before its last byte."""
         paths = [self._path(name) for name, _, _ in wanted]
         with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
             found = self._files.cat_ranges(paths, [one[1] for one in wanted], [one[2] for one in wanted])

@@ -135,21 +135,13 @@ def _write(loop: Loop, written: Path, optimizer: dict[str, Any]) -> None:
 
 
 def load_module(state: Path, module: torch.nn.Module) -> None:
-    """Load the weights of a state.
-
-    Raises:
-        ArtifactError: They do not fit.
-    """
+    """Load the weights of a state."""
     with _fitting(state):
         load_weights(module, state / WEIGHTS)
 
 
 def load(state: Path, loop: Loop) -> None:
-    """Load the rest of a state: optimizer, schedule, random states, and the terms that were not logged yet.
-
-    Raises:
-        ArtifactError: It does not fit this training.
-    """
+    """Load the rest of a state: optimizer, schedule, random states, and the terms that were not logged yet."""
     with _fitting(state):
         # Nothing but tensors and numbers is ever unpickled.
         parts = torch.load(state / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
@@ -201,20 +193,10 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
 
 
 def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
-    """Keep what a cut-off training left only if it is the same training and is to be resumed.
+    """Keep what a cut-off training left only if it is the same training and is to be resumed; returns the state.
 
-    Args:
-        output: The folder that is trained to.
-        identity: What makes it the same training.
-        resume: Whether the user wants to resume.
-        again: Whether torchrun has started the processes again. What processes of the same torchrun left is resumed
-            anyway, by another number of them too: a user who gives it a range of machines does not choose it.
-
-    Returns:
-        The state to go on from; None = from the beginning.
-
-    Raises:
-        ArtifactError: It is another training, or its states are damaged.
+    What processes of the same torchrun left is resumed anyway if it has started them `again`, by another number of them
+    too: a user who gives it a range of machines does not choose it. None = from the beginning.
     """
     partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
@@ -251,11 +233,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
 
 
 def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | None:
-    """The newest state, which is as it was written; None if there is no state.
-
-    Raises:
-        ArtifactError: It is damaged, or another number of processes saved it.
-    """
+    """The newest state, which is as it was written; None if there is no state."""
     state = next(iter(saved(folder)), None)
     if state is None:
         return None

@@ -71,11 +71,7 @@ def _write(path: Path, charts: Sequence[tuple[str, dict[str, Points], str]], **p
 
 
 def read_series(log: Path) -> dict[str, Points]:
-    """Name -> (step, value) of everything that a log holds.
-
-    Raises:
-        ArtifactError: A line is damaged.
-    """
+    """Name -> (step, value) of everything that a log holds."""
     series: dict[str, Points] = {}
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ()
     for number, line in enumerate(lines, 1):

@@ -38,11 +38,7 @@ def dry_run(
     precision: Precision,
     dev: DevSet | None = None,
 ) -> None:
-    """Compute the loss of a small step once, without a gradient; weights and random state stay as they are.
-
-    Raises:
-        InputError: The parts do not fit together.
-    """
+    """Compute the loss of a small step once, without a gradient; weights and random state stay as they are."""
     retriever, loss = objective.retriever, objective.loss
     device, pooler = retriever.device, retriever.pooler
 

@@ -51,14 +51,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class ExampleData:
-    """Examples that were read and checked.
-
-    Attributes:
-        train: The training examples.
-        dev: The held-out examples, or None.
-        corpus: The passages that the examples name, or None if they bring their own.
-        inputs: Entries for the manifest.
-    """
+    """Examples that were read and checked."""
 
     train: Examples
     dev: Examples | None
@@ -67,11 +60,7 @@ class ExampleData:
 
     @classmethod
     def read(cls, examples: str, corpus: str | None, dev: str | None) -> ExampleData:
-        """Read and check.
-
-        Raises:
-            InputError: A source is missing or broken, names an unknown passage, or has no example.
-        """
+        """Read and check the sources."""
         opened = open_corpus(corpus) if corpus else None
 
         def read(source: str, split: str) -> Examples:
@@ -112,16 +101,7 @@ class ExampleData:
 
 
 def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:
-    """Training examples, left in their files where possible; every document is in the corpus or among theirs.
-
-    Args:
-        source: As for `read_examples`.
-        corpus: The passages that the examples name.
-        split: As for `read_examples`.
-
-    Raises:
-        DataError: As for `read_examples` and `check_examples`.
-    """
+    """Training examples, left in their files where possible; every document is in the corpus or among theirs."""
     opened = open_source(source)
     files = opened.example_files(split)
     first = next(iter(opened.records("examples", split)), None) if files else None

@@ -43,7 +43,7 @@ def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backwa
 def cached_step(
     encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward, idle: int | None = None
 ) -> LossValue:
-    """One step with the graph of one chunk in memory; equal gradients to `plain_step`.
+    """One step with the graph of one chunk in memory; adds the same gradients as `plain_step`, returns the loss.
 
     Args:
         encode: The model, with its autocast context.
@@ -52,9 +52,6 @@ def cached_step(
         backward: Back-propagates the loss, scaled if the precision requires it.
         idle: Where processes have to encode equally often, as they hold parts of each other's weights: how many times
             more than its chunks this one does, for nothing. None = they need not.
-
-    Returns:
-        The loss; gradients are added to the parameters.
     """
     device = chunks[0].batch.input_ids.device
     states, leaves = [], []
@@ -80,12 +77,7 @@ def cached_step(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """The values of a chunk's representation, as leaves of a new graph in which the loss is computed.
-
-    Attributes:
-        dense: The representation without its weights, or None if it only has weights.
-        terms: Its weights, or None.
-    """
+    """The values of a chunk's representation, as leaves of a new graph in which the loss is computed."""
 
     dense: Representation | None
     terms: _Terms | None
@@ -104,9 +96,7 @@ class _Leaf:
     def pass_gradient_to(self, encoded: Representation, *, always: bool = False) -> None:
         """Back-propagate the gradient that the loss left here, through the same representation encoded again.
 
-        Args:
-            encoded: That representation.
-            always: Zeros too, where the loss left none.
+        With `always`, zeros where it left none.
         """
         tensors, gradients = [], []
         for tensor, leaf in self._beside(encoded):

@@ -24,11 +24,7 @@ from retrievalkit.training.train import TrainOptions
 
 
 def initialize(options: TrainOptions) -> Retriever:
-    """The retriever to train, on the CPU and in training mode.
-
-    Raises:
-        OptionError: Something contradicts the checkpoint.
-    """
+    """The retriever to train, on the CPU and in training mode."""
     model = str(options.model)
     lengths = {"query_length": options.query_length, "document_length": options.document_length}
     encoder_options = {**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}}
@@ -45,10 +41,7 @@ def initialize(options: TrainOptions) -> Retriever:
         )
     description, _ = read_checkpoint(model)
     inner = Path(model) / ("query" if description["separate_towers"] else "encoder")
-    parts = (
-        ("encoder", options.encoder, encoder_options),
-        ("pooler", options.pooler, options.pooler_options),
-    )
+    parts = (("encoder", options.encoder, encoder_options), ("pooler", options.pooler, options.pooler_options))
     for kind, name, values in parts:
         own = description[kind]
         if name is not None and name != own["name"]:

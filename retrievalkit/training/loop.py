@@ -104,11 +104,7 @@ class Training:
     counts: Mapping[str, int]
 
     def dry_run(self) -> None:
-        """Refuse, before anything is written, what would fail in the first step.
-
-        Raises:
-            InputError: Says what does not fit.
-        """
+        """Refuse, before anything is written, what would fail in the first step."""
         raise NotImplementedError
 
     def open(self, folder: Path) -> None:
@@ -160,16 +156,7 @@ class Training:
 
 @dataclass
 class Loop:
-    """A training under way.
-
-    Attributes:
-        training: What is trained.
-        options: Its options.
-        folder: The folder that it is trained in.
-        state: The state to continue from; None = from the beginning.
-        name: Its name at the trackers.
-        trackers: Those of accelerate to log to.
-    """
+    """A training under way, from its beginning or from a saved state; `trackers` are accelerate's."""
 
     training: Training
     options: LoopOptions
@@ -278,11 +265,7 @@ class Loop:
         return self.done * _JUDGED // self.total > (self.done - 1) * _JUDGED // self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
-        """Forward, backward and update of one step.
-
-        Returns:
-            The norm of the gradient before clipping, and the learning rate.
-        """
+        """Forward, backward and update of one step; returns the norm before clipping and the learning rate."""
         self.module.train()
         self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
@@ -365,14 +348,7 @@ class _Keys(torch.utils.data.Dataset[Key]):
 
 
 def trackers(names: str) -> tuple[str, ...]:
-    """The trackers to log to: TensorBoard, if it is installed, and those that are named.
-
-    Args:
-        names: Names as accelerate has them, with commas: wandb,mlflow.
-
-    Raises:
-        InputError: A tracker is unknown or not installed.
-    """
+    """The trackers to log to: TensorBoard, if it is installed, and those that are named, such as "wandb,mlflow"."""
     available = [str(one) for one in get_available_trackers()]
     wanted = [name for name in map(str.strip, names.split(",")) if name]
     for name in wanted:

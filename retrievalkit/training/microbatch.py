@@ -45,12 +45,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """A process's share of a step.
-
-    Attributes:
-        parts: Its parts.
-        texts: How many texts the whole step has, of all processes.
-    """
+    """A process's share of a step."""
 
     parts: Sequence[Part]
     texts: int
@@ -61,15 +56,9 @@ class Parts:
 
 
 def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward) -> dict[str, Tensor]:
-    """Forward and backward of all parts, each weighed by its share of the whole step.
+    """Forward and backward of this process's parts, each weighed by its share of the whole step.
 
-    Args:
-        parts: This process's share of the step.
-        loss_of: The loss of a part, a mean over its units.
-        backward: Back-propagates.
-
-    Returns:
-        The terms and, last, the loss of the whole step over all processes.
+    Returns the terms and, last, the loss of the whole step over all processes.
     """
     # Units of the whole step: of the loss under "", and of each term that counts its own.
     counts = {"": sum(part.size for part in parts)}
@@ -91,12 +80,7 @@ def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backw
 
 
 def slices(count: int, size: int | None) -> Iterator[list[slice]]:
-    """The parts of each process: slices of a step of `count` samples, in order over all processes.
-
-    Args:
-        count: Samples of the step.
-        size: Most samples of a part; None = no limit.
-    """
+    """The parts of each process: slices of a step of `count` samples, in order over all; `size` is the most of one."""
     several = processes.count()
     bounds = [count * rank // several for rank in range(several + 1)]
     for start, stop in pairwise(bounds):

@@ -65,17 +65,7 @@ class LossSum(Loss):
 
 
 def create_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> Loss:
-    """The loss of that name, made of the one in parentheses, or the sum of the losses joined by plus signs.
-
-    Args:
-        name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
-        options: As for `options_by_loss`.
-        cosine: Whether scores are cosines (`Pooler.cosine`).
-
-    Raises:
-        UnknownNameError: There is no loss of that name.
-        OptionError: An unknown option, an option of a loss that is not named, or parentheses at the wrong place.
-    """
+    """The loss of that name, made of the one in parentheses, or the sum of the losses joined by plus signs."""
     own = options_by_loss(name, options, cosine=cosine)
 
     def create(terms: Terms) -> Loss:

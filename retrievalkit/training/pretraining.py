@@ -101,11 +101,7 @@ class HeldOut:
 
 
 class Pretraining(Training):
-    """Trains a `Pretrainer` on a corpus.
-
-    Raises:
-        InputError: The documents, the model or a component's option does not fit.
-    """
+    """Trains a `Pretrainer` on a corpus."""
 
     kind, command, title = "model", "pretrain", "pre-training"
     work = TOKENS
@@ -180,11 +176,7 @@ class Pretraining(Training):
                 self.loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
 
     def open(self, folder: Path) -> None:
-        """Read, cut and tokenise the corpus, unless an earlier, killed run has done so.
-
-        Raises:
-            InputError: No document of the corpus gives a sample.
-        """
+        """Read, cut and tokenise the corpus, unless an earlier, killed run has done so."""
         with processes.together():
             if processes.is_main():
                 with ProgressBar("reading", unit="documents") as bar:

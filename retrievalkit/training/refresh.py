@@ -55,11 +55,7 @@ class RefreshOptions(MiningOptions):
 
 
 def refresh_options(options: TrainOptions) -> RefreshOptions | None:
-    """The options of `--refresh-negatives every=2` and `--set refresh.OPTION=VALUE`; None if neither was given.
-
-    Raises:
-        OptionError: The flag has another form, an option is unknown, or one makes no sense in this training.
-    """
+    """The options of `--refresh-negatives every=2` and `--set refresh.OPTION=VALUE`; None if neither was given."""
     flag, given = options.refresh_negatives, dict(options.refresh_options)
     if flag is None and not given:
         return None
@@ -100,20 +96,12 @@ class NegativeRefresh:
         self.rows = self.sampler.examples
 
     def check(self) -> None:
-        """Refuse what the first mining would refuse; the re-ranker is loaded for that, and released.
-
-        Raises:
-            InputError: The questions have no answers, or there is no such re-ranker.
-        """
+        """Refuse what the first mining would refuse; the re-ranker is loaded for that, and released."""
         Mining(group_questions(self.known), self.corpus, self.options, "").applicable()
         self._scores()
 
     def restore(self, epochs: int, folder: Path) -> None:
-        """Give the sampler the negatives in use after so many whole epochs, if some were mined by then.
-
-        Raises:
-            ArtifactError: Their file is missing.
-        """
+        """Give the sampler the negatives in use after so many whole epochs, if some were mined by then."""
         every = self.options.every
         if epoch := epochs // every * every:
             self._use(partial(self._read, epoch, folder))
@@ -129,11 +117,7 @@ class NegativeRefresh:
         self.sampler.examples = processes.from_main(rows)
 
     def mine(self, epoch: int, folder: Path, log: Log) -> list[Example]:
-        """The examples with new negatives, which are written to the folder with their audit.
-
-        Raises:
-            RetrievalkitError: No question has a negative.
-        """
+        """The examples with new negatives, which are written to the folder with their audit."""
         started, work, title = time.monotonic(), folder / _WORK, f"the model after epoch {epoch}"
         work.mkdir(exist_ok=True)
         drawn = random.getstate(), np.random.get_state()

@@ -83,12 +83,7 @@ class Lists:
 
 @dataclass
 class DevLists:
-    """Dev questions, each with its first known positives and hard negatives, which are ranked.
-
-    Attributes:
-        examples: The questions.
-        passage: Id -> passage.
-    """
+    """Dev questions, each with its first known positives and hard negatives, which are ranked."""
 
     examples: Sequence[Example]
     passage: Callable[[str], Passage]
@@ -117,11 +112,7 @@ class DevLists:
 
 
 class RerankerTraining(Training):
-    """Trains a cross-encoder on lists.
-
-    Raises:
-        InputError: The data or the model does not fit, or no example has negatives.
-    """
+    """Trains a cross-encoder on lists."""
 
     kind, command = KIND, "rerank train"
     module: CrossEncoder

@@ -74,11 +74,7 @@ class StepInputs:
 
 
 class RetrieverTraining(Training):
-    """Trains a retriever with a loss over the representations of the whole step.
-
-    Raises:
-        InputError: The data, the model or a component's option does not fit.
-    """
+    """Trains a retriever with a loss over the representations of the whole step."""
 
     kind, command = "checkpoint", "train"
     module: Objective

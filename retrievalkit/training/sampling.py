@@ -158,7 +158,7 @@ class StepAssembler:
         self.mask_false_negatives = mask_false_negatives
         self._known = Known(examples)
         # Of known positives that were not in their query's step: what was looked up lately is not again.
-        self._digest_of = lru_cache(_REMEMBERED)(self._look_up)
+        self._digest_of = lru_cache(_REMEMBERED)(lambda identifier: _digest(passage(identifier)))
 
     def assemble(self, draws: Sequence[Draw]) -> StepTexts:
         """The texts of a step."""
@@ -173,18 +173,18 @@ class StepAssembler:
             ids.extend(own)
         passages = [self.passage(identifier) for identifier in ids]
         documents = [(passage.title, passage.text) for passage in passages]
-        ignore = list(self._false_negatives(draws, ids, documents, positives)) if self.mask_false_negatives else []
+        ignore = list(self._false_negatives(draws, passages, positives)) if self.mask_false_negatives else []
         return StepTexts([("", draw.example.query) for draw in draws], documents, positives, ignore, teacher)
 
     def _false_negatives(
-        self, draws: Sequence[Draw], ids: Sequence[str], documents: Sequence[Text], positives: Sequence[int]
+        self, draws: Sequence[Draw], passages: Sequence[Passage], positives: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
-        digests = {identifier: _digest(text) for identifier, text in zip(ids, documents, strict=True)}
+        digests = {passage.id: _digest(passage) for passage in passages}
         rows_of_id: dict[str, list[int]] = {}
         rows_of_text: dict[bytes, list[int]] = {}
-        for row, identifier in enumerate(ids):
-            rows_of_id.setdefault(identifier, []).append(row)
-            rows_of_text.setdefault(digests[identifier], []).append(row)
+        for row, passage in enumerate(passages):
+            rows_of_id.setdefault(passage.id, []).append(row)
+            rows_of_text.setdefault(digests[passage.id], []).append(row)
         for row, draw in enumerate(draws):
             own = positives[row]
             same: set[int] = set()
@@ -192,10 +192,6 @@ class StepAssembler:
                 same.update(rows_of_id.get(known, ()))
                 same.update(rows_of_text.get(digests.get(known) or self._digest_of(known), ()))
             yield from ((row, other) for other in sorted(same - {own}))
-
-    def _look_up(self, identifier: str) -> bytes:
-        passage = self.passage(identifier)
-        return _digest((passage.title, passage.text))
 
 
 class Known:
@@ -218,8 +214,8 @@ class Known:
         return set(example.positives).union(*(one.positives for one in others if one.query == example.query))
 
 
-def _digest(text: Text) -> bytes:
-    return hashlib.blake2b("\0".join(text).encode(), digest_size=16).digest()
+def _digest(passage: Passage) -> bytes:
+    return hashlib.blake2b(f"{passage.title}\0{passage.text}".encode(), digest_size=16).digest()
 
 
 def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence[Example], Sequence[Example]]:

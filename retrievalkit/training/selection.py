@@ -157,13 +157,10 @@ class DevSet:
 
     Attributes:
         examples: The questions; the first positive is the gold passage.
-        passage: Id -> passage.
         batch_size: Queries of a step of which the loss is taken.
         rank_from: First epoch, counted from 0, that DPR's rule judges by the average rank; None = nDCG@10 in all.
-        mask_false_negatives: Whether the loss masks them.
         corpus: The passages to draw from where the pool of positives and hard negatives is small.
         pool_size: How many texts the pool has at least, if there are as many.
-        seed: Seed of the passages that are drawn.
     """
 
     examples: Sequence[Example]
@@ -233,6 +230,7 @@ class DevSet:
         If the loss needs a teacher, the first negative that the teacher scored is used. The loss is computed as at the
         start of training, so that values stay comparable if its temperature falls over time.
         """
+        assembler = StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
         was_training = loss.training
         loss.eval()
         total = 0.0
@@ -242,7 +240,7 @@ class DevSet:
             for row in rows:
                 known = row.teacher if loss.needs_teacher and row.teacher else row.negatives
                 draws.append(Draw(row, row.positives[0], tuple(one for one in row.negatives if one in known)[:1]))
-            step = self._assembler.assemble(draws)
+            step = assembler.assemble(draws)
             queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
                 positives, ignore, teacher = (
@@ -286,10 +284,6 @@ class DevSet:
         first = list(islice(() if self.corpus is None else self.corpus, _DRAWN_FROM))
         yield from random.Random(f"pool {self.seed}").sample(first, len(first))
 
-    @cached_property
-    def _assembler(self) -> StepAssembler:
-        return StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
-
     def _texts(self, ids: Sequence[str]) -> list[Text]:
         return [(passage.title, passage.text) for passage in map(self.passage, ids)]
 
@@ -325,8 +319,7 @@ def report_held_out(training: Training) -> None:
 def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
     """Measure the state after so many epochs, log the values, and store the state if it is the best so far.
 
-    Returns:
-        The value by which states are compared.
+    Returns the value by which states are compared.
     """
     values = training.measure(max(0, math.ceil(epochs) - 1))
     means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}

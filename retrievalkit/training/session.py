@@ -29,14 +29,7 @@ Manifest = dict[str, Any]
 
 @processes.joined()
 def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
-    """Train and write a folder.
-
-    Returns:
-        The manifest of the folder.
-
-    Raises:
-        InputError: Something about the input is wrong; nothing was written.
-    """
+    """Train, write a folder and return its manifest."""
     # Of a training that has ended just before a process was lost, nothing is left to go on with but its output.
     again = processes.restarted()
     resume = options.resume or again

@@ -135,15 +135,7 @@ def read_corpus(
     samples: Callable[[Document], int],
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write a corpus to a folder, or the part that is missing there.
-
-    Args:
-        folder: The folder, created if it does not exist.
-        corpus: The passages.
-        cutter: Cuts them into documents.
-        samples: Number of samples of a document.
-        advance: Called with the number of documents that were just done.
-    """
+    """Write a corpus to a folder, or the part that is missing there; `advance` gets the number of documents done."""
     folder.mkdir(exist_ok=True)
     if (folder / _COUNTS).exists():
         return

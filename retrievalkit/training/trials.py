@@ -74,15 +74,7 @@ class TrialTraining(RetrieverTraining):
 
 
 def search(options: TuneOptions) -> Manifest:
-    """Run trials until the time is spent or all are done, and write the best one's checkpoint.
-
-    Returns:
-        The manifest of the checkpoint.
-
-    Raises:
-        InputError: Something about the input is wrong; nothing was written.
-        RetrievalkitError: No trial was completed in time.
-    """
+    """Run trials until the time is spent or all are done, and write the best one's checkpoint; returns its manifest."""
     output = Path(options.output)
     shared = {one.name: getattr(options, one.name) for one in dataclasses.fields(TrainOptions)}
     for name in ("epochs", "learning_rate", "output", "overwrite", "resume"):
@@ -111,11 +103,7 @@ def search(options: TuneOptions) -> Manifest:
 
 
 def _choices(options: TuneOptions, described: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The values to try, by setting: those of the options, else multiples of what `rkit train` uses.
-
-    Raises:
-        OptionError: There are temperatures, and the loss has none, or --set fixes it.
-    """
+    """The values to try, by setting: those of the options, else multiples of what `rkit train` uses."""
     loss, fixed = described["loss"], "temperature" in options.loss_options
     usual = {**described["training"], "temperature": None if fixed else loss["options"].get("temperature")}
     if options.temperature and usual["temperature"] is None:
@@ -194,14 +182,7 @@ class Trials:
         return max(self.study.get_trials(states=[TrialState.COMPLETE]), key=lambda one: one.value or 0, default=None)
 
     def finish(self, options: TuneOptions) -> dict[str, Any]:
-        """Put the best checkpoint into the folder.
-
-        Returns:
-            The trials, the command of the best one, and a summary.
-
-        Raises:
-            RetrievalkitError: No trial is complete.
-        """
+        """Put the best checkpoint into the folder; returns the trials, the command of the best one, and a summary."""
         best, trials = self._best(), self.study.trials
         if best is None:
             msg = (

@@ -17,7 +17,7 @@ HEAVY = (
     "milvus_lite", "numpy", "pandas", "pydantic", "pymilvus", "pyserini", "safetensors", "scipy", "sklearn",
     "starlette", "tokenizers", "torch", "transformers", "uvicorn",
 )  # fmt: skip
-# Of a BERT model that only encodes.
+# Of a model whose graph was exported before.
 UNUSED = {
     "accelerate", "datasets", "faiss", "huggingface_hub", "pandas", "peft", "scipy", "sklearn", "sympy",
     "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx", "torchvision", "transformers",
@@ -81,19 +81,16 @@ def test_a_search_of_texts_imports_no_torch():
     assert not loaded & {"torch", "transformers", "scipy", "ir_measures"}
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory, tiny_model, tiny_collection):
-    folder = tmp_path_factory.mktemp("cold")
-    vectors, made = str(folder / "vectors"), str(folder / "index")
-    words = [tiny_model, str(tiny_collection.corpus), "--pooler", "mean", "--output", vectors]
-    loaded = modules_after(["encode", *words])
-    assert "torch" in loaded
-    assert not loaded & UNUSED
-    assert CliRunner().invoke(main, ["index", vectors, "--output", made]).exit_code == 0
-    return made
-
-
-def test_the_first_hit_of_vectors_needs_torch_and_little_else(index):
+def test_the_first_hit_of_vectors_needs_torch_and_little_else(tmp_path, tiny_model, tiny_collection, monkeypatch):
+    pytest.importorskip("openvino")
+    monkeypatch.setenv("RKIT_BACKEND", "openvino")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    vectors, index = str(tmp_path / "vectors"), str(tmp_path / "index")
+    for words in (
+        ["encode", tiny_model, str(tiny_collection.corpus), "--pooler", "mean", "--output", vectors],
+        ["index", vectors, "--output", index],
+    ):
+        assert CliRunner().invoke(main, words).exit_code == 0
     loaded = modules_after(["search", index, "--query", "what is the capital of france", "--k", "2"])
     assert {"torch", "tokenizers"} <= loaded
     assert not loaded & UNUSED

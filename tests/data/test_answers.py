@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from linear import assert_linear
 from retrievalkit.data.answers import AnswerMatcher, FoldedText, answer_hits
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import DataError, InputError, OptionError
+from retrievalkit.errors import DataError, InputError
 
 # Each was also given to DPR's own validator.
 CASES = [
@@ -101,7 +101,7 @@ def test_an_answer_that_nearly_occurs_everywhere_takes_time_in_proportion_to_the
 
 
 def test_answers_that_cannot_be_looked_for_are_refused():
-    with pytest.raises(OptionError, match=r"'exact'.*string, regex"):
+    with pytest.raises(InputError, match=r"'exact'.*regex, string"):
         AnswerMatcher(["a"], "exact")
     with pytest.raises(InputError, match="must be a list"):
         AnswerMatcher("Paris", "string")

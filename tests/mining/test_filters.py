@@ -95,7 +95,7 @@ def test_a_random_sample_depends_on_the_seed_and_the_question_alone():
     def sampled(query="q", seed=1):
         options = MiningOptions(negatives=10, sample="random", seed=seed)
         found = Found.of(Question(Query(query, "a question"), (query,), frozenset()), hits)
-        return list(mine_part([found], options, make_filters(options))[0].negatives)
+        return list(mine_part([found], options, make_filters(options, PASSAGES.get))[0].negatives)
 
     chosen = sampled()
     assert chosen == sampled() == sorted(set(chosen))

@@ -58,7 +58,7 @@ def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
 def vectors(tiny_model, tiny_collection, tmp_path_factory):
     """The corpus encoded in each format, and an index of the vectors in fp32."""
     folder = tmp_path_factory.mktemp("precision")
-    for name in ("fp32", "bf16", "int8"):
+    for name in ("fp32", "bf16"):
         rkit("encode", tiny_model, tiny_collection.corpus, "--output", folder / name, "--precision", name)
     rkit("index", folder / "fp32", "--output", folder / "index")
     return folder
@@ -92,19 +92,13 @@ def hits(index, *options):
     return json.loads(rkit("search", index, "--query", "the capital of peru", "--json", *options))["hits"]
 
 
-def test_int8_is_encoded_and_recorded(vectors):
-    assert read_manifest(vectors / "int8", "vectors")["options"]["precision"] == "int8"
-    made = [VectorStore(vectors / name).block(0, 42).vectors for name in ("int8", "fp32")]
-    assert 0 < abs(made[0] - made[1]).max() < 0.1
-    assert hits(vectors / "index", "--precision", "int8") != hits(vectors / "index")
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ("train", "--model", "m", "--examples", "e", "--output", "o"),
         ("pretrain", "--model", "m", "--corpus", "c", "--output", "o"),
         ("rerank", "train", "--model", "m", "--examples", "e", "--output", "o"),
+        ("search", "index", "--query", "q"),
         ("rerank", "apply", "r", "--run", "r", "--queries", "q", "--corpus", "c", "--output", "o"),
     ],
 )

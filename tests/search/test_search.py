@@ -47,13 +47,13 @@ class FakeRetriever:
         self.salt, self.fingerprint = salt, fingerprint
 
     @classmethod
-    def load(cls, folder, device=None, *, lean=False, encoder_options=None):
+    def load(cls, folder, device=None, *, backend=None, encoder_options=None):
         cls.loads += 1
         salt = (Path(folder) / "retrievalkit.json").read_text()
         return cls(salt, storage.read_manifest(folder)["fingerprint"])
 
     @classmethod
-    def from_description(cls, description, device=None, *, lean=False, encoder_options=None):
+    def from_description(cls, description, device=None, *, backend=None, encoder_options=None):
         salt = description["model"] + description["pooler"]["name"]
         return cls(salt, storage.fingerprint_value(salt))
 

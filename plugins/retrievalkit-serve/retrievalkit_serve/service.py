@@ -50,7 +50,8 @@ class Service:
         self.reranker: RerankTask | None = None
         if options.reranker is not None:
             precision = resolve_precision(options.precision or "fp32")
-            self.reranker = RerankTask(Path(options.reranker).name, open_reranker(options.reranker), precision)
+            model = open_reranker(options.reranker, backend=options.backend)
+            self.reranker = RerankTask(Path(options.reranker).name, model, precision)
         self.batcher = Batcher(options, self.metrics)
         self.stopping = False
         self._reload: asyncio.Future[None] | None = None

@@ -39,10 +39,10 @@ def after(method, change):
 
 
 class SoundEncoder(Transformer):
-    """A correct one, with the plain encoder in the place of the lean one."""
+    """A correct one, with the plain encoder in the place of the compiled one."""
 
     @classmethod
-    def lean(cls, model, **options):
+    def compiled(cls, model, *, backend, **options):
         return cls(model, **options)
 
 
@@ -111,9 +111,9 @@ class SavesTheStart(SoundEncoder):
         Transformer.save(start, folder)
 
 
-class LeanIsOther(SoundEncoder):
+class CompiledIsOther(SoundEncoder):
     @classmethod
-    def lean(cls, model, **options):
+    def compiled(cls, model, *, backend, **options):
         made = cls(model, **options)
         made.forward = lambda *one: mapped(lambda states: states * 1.01)["forward"](made, *one)
         return made
@@ -150,7 +150,7 @@ ENCODERS: list[tuple[Any, ...]] = [
         self, replace(needs, fill_attended=bool(needs.mask_filled)))}),
     ("not_a_number_in_bf16", "bf16", SoundEncoder,
      mapped(lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)),
-    ("lean_is_other", "lean", LeanIsOther, {}),
+    ("compiled_is_other", "compiled", CompiledIsOther, {}),
     ("fails_on_empty", "odd_texts", SoundEncoder,
      tokenized(lambda title, text: (title, text if text.split()[0] else ""))),
     ("names_too_few", "names_of_tokens", SoundEncoder, {"tokens": after(Transformer.tokens, lambda one: one[1:-1])}),

@@ -10,14 +10,6 @@ from retrievalkit.data.vectors.store import IDS, VectorBlock, VectorStore, View
 from retrievalkit.data.vectors.writer import VectorWriter
 
 __all__ = [
-    "IDS",
-    "VectorBlock",
-    "VectorStore",
-    "JoinedStore",
-    "View",
-    "VectorWriter",
-    "Ids",
-    "check_starts",
-    "open_array",
+    "IDS", "VectorBlock", "VectorStore", "JoinedStore", "View", "VectorWriter", "Ids", "check_starts", "open_array",
     "spread",
-]
+]  # fmt: skip

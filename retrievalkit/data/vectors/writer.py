@@ -44,11 +44,7 @@ class VectorWriter:
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        identity: Mapping[str, Any] | None = None,
-        store: storage.Store | None = None,
+        self, folder: str | Path, *, identity: Mapping[str, Any] | None = None, store: storage.Store | None = None
     ) -> None:
         self.folder = Path(folder)
         self._checksums: dict[str, dict[str, Any]] = {}
@@ -127,16 +123,18 @@ class VectorWriter:
         rows, counts, matrix = check_shard(ids, vectors, counts, weights)
         ids_file, counts_file = _parts_of(number)
         parts = self._write(
-            ids_file,
-            lambda path: path.write_bytes("".join(f"{identifier}\n" for identifier in ids).encode()),
+            ids_file, lambda path: path.write_bytes("".join(f"{identifier}\n" for identifier in ids).encode())
         )
         files: dict[str, dict[str, Any]] = {}
         if rows is not None:
             assert counts is not None
-            files |= self._write(f"vectors-{number:05d}.npy", lambda path: _save(path, rows))
-            parts |= self._write(counts_file, lambda path: _save(path, counts))
+            files |= self._write(f"vectors-{number:05d}.npy", lambda path: np.save(path, rows))
+            parts |= self._write(counts_file, lambda path: np.save(path, counts))
         if matrix is not None:
-            files |= self._write(f"lexical-{number:05d}.npz", lambda path: _save_csr(path, matrix))
+            import scipy.sparse
+
+            lexical = f"lexical-{number:05d}.npz"
+            files |= self._write(lexical, lambda path: scipy.sparse.save_npz(path, matrix, compressed=False))
         record = {
             "texts": len(ids),
             "dim": 0 if rows is None else int(rows.shape[1]),
@@ -242,7 +240,7 @@ class VectorWriter:
         varies = bool(texts) and (offsets[1:] != offsets[1]).any()
         np.cumsum(offsets, out=offsets)
         if varies:
-            self._checksums |= self._write(OFFSETS, lambda path: _save(path, offsets))
+            self._checksums |= self._write(OFFSETS, lambda path: np.save(path, offsets))
         return int(offsets[-1])
 
 
@@ -308,18 +306,6 @@ def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) ->
         text = ids[int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))]
         msg = f"the text '{text}' was encoded as numbers that are not finite. Check the model, or use precision fp32."
         raise InputError(msg)
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as stream:
-        np.save(stream, array, allow_pickle=False)
-
-
-def _save_csr(path: Path, matrix: Any) -> None:
-    import scipy.sparse
-
-    with path.open("wb") as stream:
-        scipy.sparse.save_npz(stream, matrix, compressed=False)
 
 
 def write_part(source: VectorStore, target: Path, first: int, last: int) -> None:

@@ -27,11 +27,7 @@ _DARK = {"paper": "#14181c", "ink": "#e4e8eb", "soft": "#9aa5af", "line": "#4a54
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and its twin for a dark screen.
-
-    Attributes:
-        width: Of both, in CSS pixels (96 per inch).
-    """
+    """A PNG, and its twin for a dark screen; the width of both is in CSS pixels (96 per inch)."""
 
     light: bytes
     dark: bytes

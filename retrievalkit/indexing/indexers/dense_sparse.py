@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import PositiveInt
 from torch import Tensor
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing.indexers.flat import named
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
 
@@ -39,11 +40,8 @@ class DenseSparse(Indexer):
     indexes = "vectors"
 
     def __init__(
-        self, *, search: Literal["exact", "union"] = "exact", candidates: int = 1000, rounded: bool = True
+        self, *, search: Literal["exact", "union"] = "exact", candidates: PositiveInt = 1000, rounded: bool = True
     ) -> None:
-        if candidates < 1:
-            msg = f"option 'candidates' of indexer 'dense_sparse' is {candidates}, and must be 1 or more."
-            raise OptionError(msg)
         self.form = search
         self.candidates = candidates
         self.rounded = rounded

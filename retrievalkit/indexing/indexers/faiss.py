@@ -13,23 +13,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, PositiveInt
 
-from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.contracts import Allowed, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.indexing.indexers.flat import VectorIndexer
 from retrievalkit.scoring import (
     best_of_candidates,
     check_k,
     documents_of_vectors,
     is_single,
-    scores_of,
     top_k,
-    top_k_among,
     vectors_alone,
     viewed,
 )
@@ -46,7 +45,7 @@ _TRIALS, _DEPTH = 200, 10
 _EFFORTS = {"nprobe": (1, 1 << 20), "efSearch": (16, 1 << 10), "k_factor_rf": (1, 1 << 6)}
 
 
-class Faiss(Indexer):
+class Faiss(VectorIndexer):
     """Searches with faiss: exactly with the factory "Flat", approximately and faster with others.
 
     Args:
@@ -62,17 +61,15 @@ class Faiss(Indexer):
         view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
     """
 
-    indexes = "vectors"
-
     def __init__(
         self,
         *,
         factory: str = "Flat",
         parameters: str = "",
-        recall: float = 0.95,
-        train_size: int = 100_000,
-        shard_vectors: int = 1_000_000,
-        candidates: int = 1000,
+        recall: Annotated[float, Field(gt=0, le=1)] = 0.95,
+        train_size: PositiveInt = 100_000,
+        shard_vectors: PositiveInt = 1_000_000,
+        candidates: PositiveInt = 1000,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         view: Literal["all", "vectors"] = "all",
     ) -> None:
@@ -81,13 +78,6 @@ class Faiss(Indexer):
         except ImportError as error:
             raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
         self._faiss: Any = faiss
-        for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
-            if value < 1:
-                msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
-                raise OptionError(msg)
-        if not 0 < recall <= 1:
-            msg = f"option 'recall' of indexer 'faiss' is {recall}, and must be above 0 and at most 1."
-            raise OptionError(msg)
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
             # On these, faiss ends the process or does not end.
             msg = (
@@ -112,7 +102,6 @@ class Faiss(Indexer):
         self.view = view
         self.on_gpu = device != "cpu" and gpus > 0
         self.exact = self.factory == "Flat"
-        self._store: VectorStore
         self._shards: list[tuple[int, Any]] = []
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
@@ -210,18 +199,6 @@ class Faiss(Indexer):
         if isinstance(index, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts, by the vectors as they are."""
-        store, asked = self._store, viewed(queries, self.view).to("cpu")
-        vectors_alone(asked, store.dim)
-        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
-        store, queries = self._store, viewed(queries, self.view)
-        vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
-from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, viewed
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, vectors_alone, viewed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -37,14 +38,11 @@ class Flat(Indexer):
     def __init__(
         self,
         *,
-        block: int = 8192,
+        block: PositiveInt = 8192,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         view: Literal["all", "vectors", "weights"] = "all",
     ) -> None:
-        if block < 1:
-            msg = f"option 'block' of indexer 'flat' is {block}, and must be 1 or more."
-            raise OptionError(msg)
         if device == "cuda" and not torch.cuda.is_available():
             msg = "option 'device' of indexer 'flat' is cuda, and torch finds no GPU here. Use auto or cpu."
             raise UnsupportedError(msg)
@@ -87,6 +85,25 @@ class Flat(Indexer):
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, in fp32."""
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
+
+
+class VectorIndexer(Indexer):
+    """Base of the indexers that search vectors in a form of their own, and link the vectors as they are beside it."""
+
+    indexes = "vectors"
+    _store: VectorStore
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of a few allowed texts, by the vectors as they are."""
+        store, asked = self._store, viewed(queries, self.view).to("cpu")
+        vectors_alone(asked, store.dim)
+        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are."""
+        store, queries = self._store, viewed(queries, self.view)
+        vectors_alone(queries, store.dim)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
 
 def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> tuple[list[list[str]], list[np.ndarray]]:

@@ -8,7 +8,7 @@ There is a file for each shard of the vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +17,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, open_array
 from retrievalkit.data.vectors.arrays import check_finite
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
-from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k_among, vectors_alone, viewed
+from retrievalkit.indexing.indexers.flat import VectorIndexer
+from retrievalkit.scoring import best_of_candidates, check_k, vectors_alone, viewed
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
 Kind = Literal["int8", "binary"]
@@ -33,7 +33,7 @@ _BLOCK = 8_192
 _TOGETHER = 1_024
 
 
-class Small(Indexer):
+class Small(VectorIndexer):
     """Finds candidates by vectors of a quarter or a 32nd of the size, and ranks them by the scoring rule, exactly.
 
     Only the small vectors are read whole; of the vectors themselves, which lie in the folder too, those of candidates.
@@ -45,15 +45,12 @@ class Small(Indexer):
         view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
     """
 
-    indexes = "vectors"
-
     def __init__(
         self, *, kind: Kind = "int8", rescored: PositiveInt = 10, view: Literal["all", "vectors"] = "all"
     ) -> None:
         self.kind: Kind = kind
         self.rescored = rescored
         self.view = view
-        self._store: VectorStore
         self._small: SmallVectors
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
@@ -87,18 +84,6 @@ class Small(Indexer):
             asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
             found += best_of_candidates(asked, store, self._candidates(asked, k), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts, by the vectors as they are."""
-        store, asked = self._store, viewed(queries, self.view).to("cpu")
-        vectors_alone(asked, store.dim)
-        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, from the vectors as they are."""
-        store, queries = self._store, viewed(queries, self.view)
-        vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
         """For each query, the texts that any of its vectors finds, ascending."""
@@ -145,11 +130,7 @@ def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
 
 
 class SmallVectors:
-    """What `write_small` wrote.
-
-    Raises:
-        ArtifactError: A file is missing or damaged, or fits other vectors.
-    """
+    """The small vectors of a folder, as `write_small` wrote them."""
 
     def __init__(self, folder: Path, kind: Kind, store: VectorStore) -> None:
         self.kind, self.dim = kind, store.dim

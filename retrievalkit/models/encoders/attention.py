@@ -66,6 +66,8 @@ def attention(
         if plain and not dropout and query.dtype == torch.bfloat16 and query.device.type == "cpu":
             query = query.contiguous()
             key, value, attention_mask = _in_whole_tiles(key, value, attention_mask)
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
         result: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
@@ -83,21 +85,6 @@ def attention(
     # The scale goes to the smaller tensor.
     weights = Dropped.apply(weights, dropout, 1.0)  # type: ignore[no-untyped-call]
     return ((weights @ value) * keep_scale(dropout)).transpose(1, 2).contiguous(), None
-
-
-def sdpa_attention_forward(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """Torch's fused attention by the function of transformers; directly for modules that need none of its cases."""
-    if getattr(module, "fused", False):
-        found = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=options["scaling"]
-        )
-        return found.transpose(1, 2).contiguous(), None
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward as forward
-
-    result: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **options)
-    return result
 
 
 def _in_whole_tiles(key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -4,8 +4,6 @@ Under automatic mixed precision a processor spends half of its time around the m
 and brings its weights into the order of the matrix units. Here the weights are kept in that order, GELU is computed
 with the product in front of it, and what passes between the layers is bf16. Sums, norms and softmax are taken in
 float32 inside their kernels. The weights themselves stay float32. All but the norms is for inference, in eval mode.
-
-Where int8 is asked for, the linear layers multiply in it instead, and everything else is float32.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from retrievalkit.models.encoders.int8 import Int8Weights, in_int8, product, quantised
 
 _Packed = tuple[Tensor, Tensor | None]
 
@@ -59,14 +55,9 @@ class PackedLinear(nn.Linear):
     """Whether GELU follows; then the bf16 output is that of GELU."""
 
     _packed: tuple[object, _Packed] | None = None
-    _quantised: tuple[object, Int8Weights] | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
-        """The product, bf16 where `in_bf16` says so, made in int8 where `in_int8` does."""
-        if in_int8(input):
-            if self._quantised is None or self._quantised[0] != self._state():
-                self._quantised = self._state(), quantised(self.weight, self.bias)
-            return product(input, self._quantised[1])
+        """The product, bf16 where `in_bf16` says so."""
         if not in_bf16(input):
             return super().forward(input)
         if self._packed is None or self._packed[0] != self._state():
@@ -76,7 +67,7 @@ class PackedLinear(nn.Linear):
     def train(self, mode: bool = True) -> PackedLinear:
         """As for any module; what is trained is packed anew."""
         if mode:
-            self._packed = self._quantised = None
+            self._packed = None
         super().train(mode)
         return self
 
@@ -85,7 +76,7 @@ class PackedLinear(nn.Linear):
         return self.weight.data_ptr(), self.weight._version, None if self.bias is None else self.bias._version
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_packed", "_quantised")}
+        return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
 class NarrowLayerNorm(nn.LayerNorm):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,7 +36,6 @@ from retrievalkit.models.architectures import (
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
 from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
-from retrievalkit.models.encoders.int8 import multiplied, works
 from retrievalkit.models.encoders.lora import LowRank, add_adapters, save_adapters
 from retrievalkit.models.encoders.packed import use_packed_layers
 from retrievalkit.models.pretrained import (
@@ -150,37 +148,32 @@ class Transformer(Encoder):
         self.model: nn.Module | None = None
 
     @classmethod
-    def lean(cls, model: str | Path, **options: Any) -> Encoder:
-        """Without the package transformers, where the model is known to be a plain one."""
-        from retrievalkit.models.encoders.lean import LeanTransformer, parts_of
+    def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
+        """An encoder whose layers OpenVINO or ONNX Runtime computes."""
+        from retrievalkit.models.encoders.compiled import CompiledTransformer
 
-        parts = parts_of(locate_model(model), options) if cls is Transformer else None
-        return cls(model, **options) if parts is None else LeanTransformer(parts, model, **options)
-
-    def in_int8(self) -> AbstractContextManager[None]:
-        """The context in which its linear layers multiply in int8."""
-        if not works():
-            msg = "torch has no products in int8 for this processor. Use --precision fp32, or auto."
-            raise UnsupportedError(msg)
-        return multiplied()
+        return cls(model, **options) if cls is not Transformer else CompiledTransformer(backend, model, **options)
 
     def prepare(self, needs: Needs) -> None:
         """Load the weights, in float32, with all that the pooler needs."""
         super().prepare(needs)
         self.needs = needs
-        model = self._load_model(needs)
-        if self.lora.rank:
-            add_adapters(model, self.lora, Path(self.source))
-        use_fast_dropout(model)
-        use_fast_attention(model)
-        use_packed_layers(model)
+        self._prepare_model()
         keep_freed_memory()
-        self.model = model
-        vocabulary = self.tokenizer.get_vocab() if needs.extra_tokens else {}
-        width = self._embeddings.embedding_dim
+        vocabulary, width = {}, self.info.width
+        if needs.extra_tokens:
+            vocabulary, width = self.tokenizer.get_vocab(), self._embeddings.embedding_dim
         self.extra = ExtraTokenRows(needs.extra_tokens, self.info.vocabulary_size, width, vocabulary)
         self.extra.load(Path(self.source))
         self._check_needs()
+
+    def _prepare_model(self) -> None:
+        self.model = self._load_model(self.needs)
+
+    @property
+    def _network(self) -> Any:
+        """The model."""
+        return self.model
 
     def _load_configuration(self) -> tuple[Any, Any]:
         """The configuration and the tokenizer of the model."""
@@ -194,7 +187,16 @@ class Transformer(Encoder):
         return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
 
     def _load_model(self, needs: Needs) -> Any:
-        """The model with its weights, in float32."""
+        """The model with its weights, in float32, and its adapters, with the faster layers."""
+        model = self._load_weights(needs)
+        if self.lora.rank:
+            add_adapters(model, self.lora, Path(self.source))
+        use_fast_dropout(model)
+        use_fast_attention(model)
+        use_packed_layers(model)
+        return model
+
+    def _load_weights(self, needs: Needs) -> Any:
         kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
         options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
@@ -322,28 +324,33 @@ class Transformer(Encoder):
         The last layer is the model's output, after the final normalisation if the architecture has one (T5,
         ModernBERT); the others are outputs of the blocks.
         """
-        inputs: dict[str, Any] = {"input_ids": batch.input_ids}
+        states = self._states(self._inputs(batch), layers)
+        head = vocabulary_head(self._network, self.config.model_type) if self.needs.vocabulary_head else None
+        return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The arguments of the model."""
+        inputs: dict[str, Tensor] = {"input_ids": batch.input_ids}
         if batch.extra is not None:
             if self.extra.new is not None:
                 inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
             positions = self.extra.position_ids(batch.input_ids, batch.extra)
             if positions is not None:
                 inputs["position_ids"] = positions + first_position(self.config)
-        if "use_cache" in self._arguments:  # of decoder-only models
-            inputs["use_cache"] = False
-        output = self._backbone(
-            **inputs,
-            attention_mask=batch.attention_mask,
-            output_hidden_states=any(layer != self.info.layers for layer in layers),
-            return_dict=True,
-        )
+        return {**inputs, "attention_mask": batch.attention_mask}
+
+    def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
+        """The hidden states (batch, tokens, width) of the given layers."""
+        # Of decoder-only models.
+        cache = {"use_cache": False} if "use_cache" in self._arguments else {}
+        hidden = any(layer != self.info.layers for layer in layers)
+        output = self._backbone(**inputs, **cache, output_hidden_states=hidden, return_dict=True)
         states: dict[int, Tensor] = {}
         for layer in layers:
             state = output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
             # Poolers would normalise and add up in bf16 what packed layers left in it.
             states[layer] = state.float() if state.dtype == torch.bfloat16 else state
-        head = vocabulary_head(self.model, self.config.model_type) if self.needs.vocabulary_head else None
-        return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
+        return states
 
     def embed(self, batch: Batch) -> Tensor:
         """(batch, tokens, width): the embeddings, which are layer 0, without computing the layers."""
@@ -374,12 +381,13 @@ class Transformer(Encoder):
     @property
     def _backbone(self) -> nn.Module:
         """The model without its head."""
-        backbone: nn.Module = self.model.base_model if self.needs.vocabulary_head else self.model  # type: ignore
+        network = self._network
+        backbone: nn.Module = network.base_model if self.needs.vocabulary_head else network
         return backbone
 
     @property
     def _embeddings(self) -> nn.Embedding:
-        embeddings: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[union-attr, operator]
+        embeddings: nn.Embedding = self._network.get_input_embeddings()
         return embeddings
 
     @cached_property

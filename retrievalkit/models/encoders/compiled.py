@@ -1,0 +1,232 @@
+"""The encoder `transformer` with layers that OpenVINO or ONNX Runtime computes, for encoding only.
+
+Once its graph is exported, a model is loaded without transformers, whose import takes twice as long as that of torch:
+the folder of its graphs has the configuration and the tokenizer too. Weights are loaded for what is not in the graph,
+such as the vocabulary head.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import torch
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor, nn
+
+from retrievalkit.contracts import Batch
+from retrievalkit.contracts.commands import write_json
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.models.architectures import first_position
+from retrievalkit.models.encoders import extra_tokens
+from retrievalkit.models.encoders.transformer import Transformer
+from retrievalkit.models.graphs import ExportError, Graph, Runtime, graph_folder
+from retrievalkit.models.precision import Precision
+from retrievalkit.models.pretrained import check_finite, check_source
+from retrievalkit.reporting import notices
+
+_DESCRIPTION = "encoder.json"
+_TOKEN_IDS = ("unk_token_id", "sep_token_id", "pad_token_id", "cls_token_id", "mask_token_id", "eos_token_id")
+
+
+class _Computing(NamedTuple):
+    precision: Precision = "fp32"
+    parallel: bool = False
+
+
+_ALONE = _Computing()
+_COMPUTING = ContextVar("computing", default=_ALONE)
+
+
+class CompiledTransformer(Transformer):
+    """`Transformer` for inference on a processor.
+
+    Args:
+        backend: "openvino" or "onnx".
+        model: Name or folder of the model.
+        options: Those of `Transformer`.
+    """
+
+    def __init__(self, backend: str, model: str | Path, **options: Any) -> None:
+        self.backend = backend
+        self.parallel_batches = torch.get_num_threads() if backend == "openvino" else 1
+        self._folder: Path | None = None
+        self._options = options
+        super().__init__(model, **options)
+        self._graphs: dict[tuple[object, ...], Graph] = {}
+
+    @contextmanager
+    def computing(self, precision: str, *, parallel: bool) -> Iterator[None]:
+        """The context in which it computes in a precision, and in several threads at once or not."""
+        token = _COMPUTING.set(_Computing(cast("Precision", precision), parallel))
+        try:
+            yield
+        finally:
+            _COMPUTING.reset(token)
+
+    def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
+        """Find the ranges of int8 on batches like those to encode."""
+        inputs = [self._inputs(batch) for batch in batches]
+        self._graph(tuple(inputs[0]), layers).quantise(inputs)
+
+    def save(self, folder: Path) -> None:
+        """Refused."""
+        msg = f"'{self.source}' was loaded to encode only, so it cannot be written to '{folder}'."
+        raise UnsupportedError(msg)
+
+    def _load_configuration(self) -> tuple[Any, Any]:
+        """The configuration and the tokenizer, as they were when the folder of graphs was made."""
+        check_source(self.source)
+        if not self._options.get("trust_remote_code"):
+            # Lengths and prefixes belong to the tokens, not to the graph.
+            options = {name: self._options.get(name) for name in ("attention", "lora_rank")}
+            self._folder = graph_folder(self.source, options, revision=self._options.get("revision"))
+        if self._folder is not None and (self._folder / _DESCRIPTION).exists():
+            described = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
+            return SimpleNamespace(**described["config"]), _FastTokenizer(described["tokenizer"])
+        config, tokenizer = super()._load_configuration()
+        if self._folder is not None and tokenizer.is_fast:
+            names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some have other names inside
+            values = {**config.to_dict(), **{name: getattr(config, name, None) for name in names}}
+            described = {"config": values, "tokenizer": _FastTokenizer.described(tokenizer)}
+            write_json(self._folder / _DESCRIPTION, described)
+        return config, tokenizer
+
+    def _prepare_model(self) -> None:
+        new = any(tokens.source == "new" for tokens in self.needs.extra_tokens.values())
+        drawn = new and not (Path(self.source) / extra_tokens.WEIGHTS).is_file()
+        if self.needs.vocabulary_head or drawn:
+            _ = self._network  # what is random depends on what loading drew before
+
+    @cached_property
+    def _network(self) -> Any:
+        if isinstance(self.config, SimpleNamespace):
+            self.config, _ = super()._load_configuration()
+        with torch.inference_mode(mode=False):  # the first batch may load it
+            model = self._load_model(self.needs).eval().requires_grad_(requires_grad=False)
+        check_finite(model, self.source)
+        return model
+
+    def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
+        if self.backend != "torch":
+            precision, parallel = _COMPUTING.get()
+            try:
+                outputs = self._graph(tuple(inputs), layers)(inputs, precision, parallel=parallel)
+                return dict(zip(layers, outputs, strict=True))
+            except ExportError as error:
+                notices.note(f"'{self.source}' cannot be exported to {self.backend}, and runs on torch: {error}.")
+                self.backend, self.parallel_batches = "torch", 1
+        return super()._states(inputs, layers)
+
+    def _graph(self, names: tuple[str, ...], layers: Sequence[int]) -> Graph:
+        key = (*names, *layers)
+        if key not in self._graphs:
+            self._graphs[key] = Graph(
+                cast("Runtime", self.backend),
+                lambda: _Layers(self._network, super(CompiledTransformer, self)._states, names, list(layers)),
+                lambda texts, tokens: self._example(names, texts, tokens),
+                folder=self._folder,
+                name="-".join(map(str, key)),
+            )
+        return self._graphs[key]
+
+    def _example(self, names: Sequence[str], texts: int, tokens: int) -> dict[str, Tensor]:
+        """Inputs of a graph: random tokens, and padding at the end of the first text."""
+        ids = torch.arange(texts * tokens).view(texts, tokens) % self.info.vocabulary_size
+        mask = torch.ones_like(ids)
+        mask[0, tokens // 2 :] = 0
+        made = {"input_ids": ids, "attention_mask": mask}
+        if "position_ids" in names:
+            made["position_ids"] = torch.arange(tokens).expand(texts, tokens) + first_position(self.config)
+        if "inputs_embeds" in names:
+            made["inputs_embeds"] = self._embeddings(ids)
+        return {name: made[name].contiguous() for name in names}
+
+
+class _Layers(nn.Module):
+    """The hidden states of some layers, as a tuple, from inputs in order."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        states: Callable[..., dict[int, Tensor]],
+        names: Sequence[str],
+        layers: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.network, self.states, self.names, self.layers = network, states, names, layers
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Each (texts, tokens, width)."""
+        states = self.states(dict(zip(self.names, inputs, strict=True)), self.layers)
+        return tuple(states[layer] for layer in self.layers)
+
+
+class _Encoded(NamedTuple):
+    """The tokens of some texts."""
+
+    encodings: list[Encoding]
+
+    def __getitem__(self, name: Any) -> Any:
+        """The ids of each text, as "input_ids"."""
+        assert name == "input_ids", name
+        return [encoding.ids for encoding in self.encodings]
+
+
+class _FastTokenizer:
+    """A fast tokenizer of transformers without transformers, from what `described` took of it."""
+
+    is_fast = True
+
+    def __init__(self, described: Mapping[str, Any]) -> None:
+        self.backend_tokenizer = Tokenizer.from_str(described["tokenizer"])
+        self.backend_tokenizer.no_padding()
+        self.truncation_side: str = described["truncation_side"]
+        self.all_special_ids: list[int] = described["all_special_ids"]
+        for name in _TOKEN_IDS:
+            setattr(self, name, described[name])
+
+    @staticmethod
+    def described(tokenizer: Any) -> dict[str, Any]:
+        """What is needed to make a tokenizer again, as JSON."""
+        names = ("truncation_side", "all_special_ids", *_TOKEN_IDS)
+        return {"tokenizer": tokenizer.backend_tokenizer.to_str(), **{name: getattr(tokenizer, name) for name in names}}
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return self.backend_tokenizer.get_vocab_size()
+
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        seconds: Sequence[str] | None = None,
+        *,
+        add_special_tokens: bool = True,
+        truncation: bool = False,
+        max_length: int = 0,
+        **options: bool,
+    ) -> Any:
+        """The tokens of texts, or of pairs, cut to `max_length` if `truncation` says so, the longer of a pair first."""
+        del options  # what to return beside the ids
+        if truncation:
+            self.backend_tokenizer.enable_truncation(max_length, direction=self.truncation_side)
+        else:
+            self.backend_tokenizer.no_truncation()
+        if isinstance(texts, str):
+            return {"input_ids": self.backend_tokenizer.encode(texts, add_special_tokens=add_special_tokens).ids}
+        rows = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
+        return _Encoded(self.backend_tokenizer.encode_batch(rows, add_special_tokens=add_special_tokens))
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token -> id."""
+        return self.backend_tokenizer.get_vocab()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        return self.backend_tokenizer.decode(ids, skip_special_tokens=False)

@@ -1,0 +1,285 @@
+"""Modules of torch as graphs that OpenVINO or ONNX Runtime compute, for inference on a processor.
+
+A graph is exported when it is first called, compared with the module, and kept for the next process:
+
+    ~/.cache/retrievalkit/graphs/MODEL/   of each model: NAME.xml and NAME.bin (OpenVINO) or NAME.onnx
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit import storage
+from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.models.precision import Precision
+from retrievalkit.models.pretrained import model_file, model_fingerprint
+from retrievalkit.registry.modules import module_spec
+from retrievalkit.scoring.bf16_filter import multiplies_bf16
+
+Backend = Literal["auto", "torch", "openvino", "onnx"]
+Runtime = Literal["torch", "openvino", "onnx"]
+
+AUTO = "RKIT_BACKEND"
+"""Environment variable: the backend that "auto" selects."""
+
+_PACKAGES = {"openvino": ("openvino",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
+_VERSIONED = ("retrievalkit", "torch", "transformers", "tokenizers", "openvino", "onnxruntime")
+_KEPT_MODELS = 10
+_TOLERANCE = 1e-3
+
+
+class ExportError(Exception):
+    """A module cannot be exported, or its graph computes something else."""
+
+
+def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
+    """The runtime that computes an encoder's layers: OpenVINO on a processor where it is installed, else torch.
+
+    Raises:
+        MissingDependencyError: A package of the backend is not installed.
+        OptionError: The environment variable RKIT_BACKEND has an unknown value.
+        UnsupportedError: The backend is for processors, and models run on a GPU.
+    """
+    if backend == "auto":
+        backend = cast("Backend", os.environ.get(AUTO, "auto"))
+        if backend not in ("auto", "torch", *_PACKAGES):
+            msg = f"{AUTO} is '{backend}'. Set it to torch, openvino or onnx."
+            raise OptionError(msg)
+    if backend == "auto":
+        installed = module_spec("openvino") is not None
+        return "openvino" if installed and device.type == "cpu" else "torch"
+    if backend == "torch":
+        return "torch"
+    if device.type != "cpu":
+        msg = f"backend {backend} computes on processors, and models run on a GPU here. Use torch, or auto."
+        raise UnsupportedError(msg)
+    for package in _PACKAGES[backend]:
+        if module_spec(package) is None:
+            raise MissingDependencyError(package, f"backend {backend}", f"'retrievalkit[{backend}]'")
+    return backend
+
+
+def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
+    """The folder of a model's graphs, by its files (of a hub, the commit), options and the versions of packages.
+
+    The folder that was used least recently makes room. None if the model has no configuration file, or the cache cannot
+    be written to.
+    """
+    config = model_file(source, "config.json", revision=revision)
+    if config is None:
+        return None
+    identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
+    home = storage.cache_folder("graphs")
+    folder = home / storage.fingerprint_value([source, identity, options, _versions()])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+    except OSError:
+        return None
+    for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_MODELS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _versions() -> list[str | None]:
+    found = (importlib.metadata.Distribution.discover(name=name) for name in _VERSIONED)
+    return [next((one.version for one in versions), None) for versions in found]
+
+
+class Graph:
+    """A module of torch, computed by another runtime.
+
+    Args:
+        runtime: "openvino" or "onnx".
+        module: Returns the module. It takes the inputs in order and gives a tuple of tensors; called to export it.
+        examples: Inputs by name, of two sizes: the first are traced, the second compared.
+        folder: Where the graph is kept; None = for this process only.
+        name: Its name there.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        module: Callable[[], nn.Module],
+        examples: Callable[[int, int], dict[str, Tensor]],
+        *,
+        folder: Path | None,
+        name: str,
+    ) -> None:
+        self.runtime, self.module, self.examples, self.name = runtime, module, examples, name
+        self._scratch = tempfile.TemporaryDirectory() if folder is None else None
+        self._folder = Path(self._scratch.name) if self._scratch else cast("Path", folder)
+        self._programs: dict[tuple[Precision, bool], Callable[[Mapping[str, Tensor]], list[Tensor]]] = {}
+        self._quantised: Any = None
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: Mapping[str, Tensor], precision: Precision, *, parallel: bool) -> list[Tensor]:
+        """The outputs of the module; `parallel` calls come from several threads, each of which has a core.
+
+        Raises:
+            ExportError: The module cannot be exported.
+            UnsupportedError: The runtime does not compute in this precision, or int8 was not calibrated.
+        """
+        with self._lock:
+            if (precision, parallel) not in self._programs:
+                self._programs[precision, parallel] = self._compile(precision, parallel=parallel)
+        return self._programs[precision, parallel](inputs)
+
+    def quantise(self, batches: Sequence[Mapping[str, Tensor]]) -> None:
+        """Find the ranges of int8 on batches of inputs, for this process."""
+        if self.runtime != "openvino":
+            msg = f"backend {self.runtime} does not compute in int8 here. Use --backend openvino."
+            raise UnsupportedError(msg)
+        if module_spec("nncf") is None:
+            package = "nncf"
+            raise MissingDependencyError(package, "precision int8", "'retrievalkit[openvino]'")
+        with _silenced():
+            openvino = _openvino()
+            import nncf
+
+            inputs = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
+            self._quantised = nncf.quantize(
+                openvino.Core().read_model(self._exported(".xml")),
+                nncf.Dataset(inputs),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(inputs),
+            )
+
+    def _compile(self, precision: Precision, *, parallel: bool) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
+        if self.runtime == "onnx":
+            return _OnnxProgram(self._exported(".onnx"), precision)
+        if precision == "int8":
+            if self._quantised is None:
+                msg = "int8 is calibrated on the texts that rkit encode reads. Use another --precision here."
+                raise UnsupportedError(msg)
+            return _OpenVinoProgram(self._quantised, "bf16" if multiplies_bf16() else "fp32", parallel=parallel)
+        return _OpenVinoProgram(self._exported(".xml"), precision, parallel=parallel)
+
+    def _exported(self, suffix: str) -> Path:
+        """The file of the graph, which is exported if it is not there yet."""
+        file = self._folder / f"{self.name}{suffix}"
+        if file.exists():
+            return file
+        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+            staging, module = Path(scratch) / file.name, self.module()
+            example, other = self.examples(2, 9), self.examples(3, 17)
+            try:
+                with _silenced(), torch.inference_mode(mode=False), torch.no_grad():
+                    export = _export_onnx if suffix == ".onnx" else _export_openvino
+                    export(module, example, staging)
+                    program = _OnnxProgram(staging) if suffix == ".onnx" else _OpenVinoProgram(staging)
+                    pairs = zip(program(other), module(*other.values()), strict=True)
+                    same = all(_same(*pair, other.get("attention_mask")) for pair in pairs)
+            except Exception as error:
+                raise ExportError(" ".join(str(error).split())[:200]) from error
+            if not same:
+                msg = "its outputs are not those of torch"
+                raise ExportError(msg)
+            # The weights first: a graph whose first file is there is whole.
+            for part in sorted(Path(scratch).iterdir(), key=lambda path: path == staging):
+                part.replace(self._folder / part.name)
+        return file
+
+
+def _same(found: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
+    """Whether outputs are equal; those of padding are of no account."""
+    if mask is not None and expected.shape[:2] == mask.shape:
+        found, expected = found[mask.bool()], expected[mask.bool()]
+    return torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+
+
+class _OpenVinoProgram:
+    """A graph compiled by OpenVINO, with a request for each thread that calls it."""
+
+    def __init__(self, model: Any, precision: Precision = "fp32", *, parallel: bool = False) -> None:
+        openvino = _openvino()
+        options = {
+            "PERFORMANCE_HINT": "THROUGHPUT" if parallel else "LATENCY",
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        }
+        self._compiled = openvino.Core().compile_model(model, "CPU", options)
+        self._requests = threading.local()
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        if not hasattr(self._requests, "own"):
+            self._requests.own = self._compiled.create_infer_request()
+        arrays = {name: tensor.contiguous().numpy() for name, tensor in inputs.items()}
+        results = self._requests.own.infer(arrays, share_inputs=True)
+        return [torch.from_numpy(results[number]) for number in range(len(results))]
+
+
+class _OnnxProgram:
+    """A graph that ONNX Runtime computes, in float32."""
+
+    def __init__(self, file: Path, precision: Precision = "fp32") -> None:
+        if precision != "fp32":
+            msg = f"backend onnx computes in fp32, not in {precision}. Use --precision fp32, or --backend openvino."
+            raise UnsupportedError(msg)
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        results = self._session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        return [torch.from_numpy(result) for result in results]
+
+
+def _export_openvino(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
+    openvino = _openvino()
+    traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
+    model = openvino.convert_model(traced, example_input=tuple(example.values()))
+    for port, name in zip(model.inputs, example, strict=True):
+        port.get_tensor().set_names({name})
+    openvino.save_model(model, file, compress_to_fp16=False)
+
+
+def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
+    sizes = tuple({0: "texts", 1: "tokens"} for _ in example)
+    torch.onnx.export(
+        module,
+        tuple(example.values()),
+        file,
+        input_names=list(example),
+        dynamic_shapes={"inputs": sizes},
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+
+
+def _openvino() -> Any:
+    """The package openvino, which sends a report of each import unless its telemetry is missing."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Without the warnings and the progress bars of exporters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,255 @@
+"""Encoders on OpenVINO and ONNX Runtime: torch's states, torch's tokens, and a start without transformers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from retrievalkit.cli.main import main
+from retrievalkit.contracts import ExtraTokens, Needs
+from retrievalkit.data.runs import read_run
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.models import graphs
+from retrievalkit.models.encoders.transformer import Transformer
+from retrievalkit.models.graphs import ExportError, Graph, resolve_backend
+from retrievalkit.models.retriever import Retriever
+from retrievalkit.reporting import notices
+
+pytest.importorskip("openvino")
+TEXTS = [
+    ("", "what is the capital of france"),
+    ("France", "The seat of government is Paris."),
+    ("", ""),
+    ("", "Élan VITAL, naïve [SEP] [MASK] 東京 \u200b\u0000 ²"),
+    ("list of " * 40, "number " * 400),
+    ("", "x" * 300),
+]
+CPU = torch.device("cpu")
+BACKENDS = ["openvino", "onnx"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """A folder for graphs, which the tests share."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def pair(model, needs=None, backend="openvino", **options):
+    """The compiled encoder and torch's."""
+    made = Transformer.compiled(model, backend=backend, **options), Transformer(model, **options)
+    for encoder in made:
+        torch.manual_seed(0)
+        encoder.prepare(needs or Needs())
+        encoder.eval()
+    return made
+
+
+def assert_equal(compiled, usual):
+    for side in ("query", "document"):
+        tokens = usual.tokenize(TEXTS, side)
+        assert compiled.tokenize(TEXTS, side) == tokens
+        batch = usual.collate(tokens, side)
+        assert torch.equal(compiled.collate(tokens, side).special_mask, batch.special_mask)
+        layers = range(usual.info.layers + 1)
+        with torch.inference_mode():
+            found, expected = (encoder(batch, layers).layers for encoder in (compiled, usual))
+        real = batch.attention_mask.bool()
+        for layer in layers:
+            torch.testing.assert_close(found[layer][real], expected[layer][real], atol=2e-5, rtol=1e-4)
+    assert compiled.backend != "torch", "it fell back on torch"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "backend"),
+    [
+        ("bert", "onnx"),
+        *((name, "openvino") for name in ("bert", "distilbert", "llama", "modernbert", "mpnet", "roberta", "t5")),
+    ],
+)
+def test_tokens_and_states_are_those_of_torch(model_of, architecture, backend):
+    model = model_of(architecture)
+    for _ in range(2):  # exported, and read again
+        assert_equal(*pair(model, backend=backend, query_prefix="query: "))
+
+
+@pytest.mark.parametrize("title", ["pair", "space"])
+def test_names_of_tokens_and_notes_about_cut_texts_are_alike(model_of, title, capsys):
+    encoders = [*pair(model_of("bert"), title=title), pair(model_of("bert"), title=title)[0]]
+    ids, notes = range(len(encoders[1].tokenizer) + 2), []
+    for encoder in encoders:
+        assert encoder.tokens(ids) == encoders[1].tokens(ids)
+        assert encoder.token_ids(["paris", ".", "zzz"]) == encoders[1].token_ids(["paris", ".", "zzz"])
+        with notices.collected():
+            encoder.tokenize(TEXTS, "document")
+        notes.append(capsys.readouterr().err)
+    assert len(set(notes)) == 1
+    assert "1 document text had more than" in notes[0]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("source", ["new", "unused"])
+@pytest.mark.parametrize("position", [None, 0])
+def test_extra_tokens_are_seen_alike(model_of, tmp_path, source, position, trained):
+    extra = {
+        "document": ExtraTokens(3, source=source, position=position),
+        "query": ExtraTokens(2, source=source, position=position),
+    }
+    needs, model = Needs(extra_tokens=extra), model_of("bert")
+    if trained:
+        encoder, model = Transformer(model), tmp_path / "saved"
+        encoder.prepare(needs)
+        encoder.save(model)
+    assert_equal(*pair(model, needs))
+
+
+def test_a_vocabulary_head_is_that_of_torch(model_of):
+    compiled, usual = pair(model_of("bert"), Needs(vocabulary_head=True))
+    batch = usual.collate(usual.tokenize(TEXTS, "query"), "query")
+    with torch.inference_mode():
+        found, expected = (
+            states.head(states.last) for states in (encoder(batch, [2]) for encoder in (compiled, usual))
+        )
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_checkpoint_with_two_towers_gives_the_same_vectors(model_of, tmp_path):
+    Retriever.create(model_of("bert"), pooler="mean", separate_towers=True).save(tmp_path)
+    compiled, usual = Retriever.load(tmp_path, CPU, backend="openvino"), Retriever.load(tmp_path, CPU)
+    for side in ("query", "document"):
+        many = TEXTS * 40
+        found, expected = (
+            retriever.encode(many, side, batch_tokens=300).vectors.squeeze(1) for retriever in (compiled, usual)
+        )
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    assert (compiled.fingerprint, compiled.description) == (usual.fingerprint, usual.description)
+    assert (compiled.backend, usual.backend) == ("openvino", "torch")
+    with pytest.raises(UnsupportedError, match="was loaded to encode only"):
+        compiled.save(tmp_path)
+
+
+class Branching(nn.Module):
+    """Adds the inputs, or a constant that tracing fixes."""
+
+    def forward(self, numbers):
+        return (numbers + float(numbers.sum()),)
+
+
+def test_a_module_whose_graph_computes_something_else_is_refused(tmp_path):
+    graph = Graph(
+        "openvino", Branching, lambda texts, tokens: {"numbers": torch.ones(texts, tokens)}, folder=tmp_path, name="one"
+    )
+    with pytest.raises(ExportError):
+        graph({"numbers": torch.ones(2, 3)}, "fp32", parallel=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_least_recently_used_graphs_make_room(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    models = [tmp_path / str(number) for number in range(11)]
+    for number, model in enumerate(models):
+        model.mkdir()
+        (model / "config.json").write_text(str(number))
+    made = [graphs.graph_folder(str(model)) for model in models[:10]]
+    assert graphs.graph_folder(str(models[0])) == made[0]
+    graphs.graph_folder(str(models[10]))
+    assert [folder.exists() for folder in made] == [True, False, *[True] * 8]
+
+
+def test_auto_is_what_is_installed_or_set(monkeypatch):
+    monkeypatch.delenv(graphs.AUTO)
+    assert resolve_backend("auto", CPU) == "openvino"
+    assert resolve_backend("auto", torch.device("cuda")) == "torch"
+    with pytest.raises(UnsupportedError, match="GPU"):
+        resolve_backend("openvino", torch.device("cuda"))
+    monkeypatch.setenv(graphs.AUTO, "onnx")
+    assert resolve_backend("auto", CPU) == "onnx"
+    monkeypatch.setenv(graphs.AUTO, "tensorrt")
+    with pytest.raises(OptionError, match="RKIT_BACKEND is 'tensorrt'"):
+        resolve_backend("auto", CPU)
+    monkeypatch.setitem(graphs._PACKAGES, "onnx", ("no_such_package",))
+    with pytest.raises(MissingDependencyError, match=r"retrievalkit\[onnx\]"):
+        resolve_backend("onnx", CPU)
+
+
+# --- int8 -----------------------------------------------------------------------------------------------------------
+
+
+def rkit(*words, fails=False):
+    ended = CliRunner().invoke(main, list(map(str, words)))
+    assert (ended.exit_code != 0) == fails, ended.output
+    return ended.output
+
+
+@pytest.fixture(scope="module")
+def encoded(tiny_model, tiny_collection, tmp_path_factory):
+    """The vectors of a corpus in fp32 and in int8, and what the second command printed."""
+    folder = tmp_path_factory.mktemp("int8")
+    for precision in ("fp32", "int8"):
+        words = "encode", tiny_model, tiny_collection.corpus, "--backend", "openvino", "--precision", precision
+        printed = rkit(*words, "--output", folder / precision)
+    return folder, printed
+
+
+def test_int8_is_near_to_fp32_and_says_how_near(encoded):
+    folder, printed = encoded
+    first, second = (VectorStore(folder / name).block(0, 42).vectors for name in ("fp32", "int8"))
+    cosines = (first * second).sum(-1) / np.linalg.norm(first, axis=-1) / np.linalg.norm(second, axis=-1)
+    assert 0.98 < cosines.min() < 0.99999999
+    assert "of the ten nearest texts that fp32 finds" in printed
+    options = json.loads((folder / "int8" / "manifest.json").read_text())["options"]
+    assert (options["precision"], options["backend"]) == ("int8", "openvino")
+
+
+def test_int8_without_calibration_is_refused(tiny_model):
+    retriever = Retriever.create(tiny_model, backend="openvino")
+    with pytest.raises(UnsupportedError, match="calibrated on the texts"):
+        retriever.encode(TEXTS, "query", precision="int8")
+    with pytest.raises(InputError, match="32 texts or more"):
+        retriever.calibrate(TEXTS, "document")
+
+
+def test_int8_needs_openvino(tiny_model, tiny_collection, tmp_path):
+    words = "encode", tiny_model, tiny_collection.corpus, "--precision", "int8", "--output", tmp_path / "vectors"
+    assert "OpenVINO" in rkit(*words, "--backend", "torch", fails=True)
+    assert "openvino" in rkit(*words, "--backend", "onnx", fails=True)
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_commands_give_the_hits_of_torch(encoded, tiny_model, tiny_collection, backend):
+    folder, _ = encoded
+    if not (folder / "index").exists():
+        rkit("index", folder / "fp32", "--output", folder / "index")
+    runs = []
+    for name in (backend, "torch"):
+        run = folder / f"{backend}-{name}.trec"
+        rkit("search", folder / "index", "--queries", tiny_collection.queries, "--backend", name, "--output", run)
+        runs.append({query: dict(hits) for query, hits in read_run(run).items()})
+    for query, hits in runs[1].items():  # of a random model, many scores are nearly equal
+        assert list(runs[0][query].values()) == pytest.approx(list(hits.values()), abs=1e-4)
+        assert len(set(runs[0][query]) & set(hits)) > 0.9 * len(hits)
+
+
+def test_a_cross_encoder_gives_the_scores_of_torch(tiny_model, tmp_path):
+    from retrievalkit.models.cross_encoder import CrossEncoder
+    from retrievalkit.models.rerankers import open_reranker
+
+    CrossEncoder.create(tiny_model).save(tmp_path)
+    queries, passages = [text for _, text in TEXTS], TEXTS[::-1]
+    scores = []
+    for backend in ("torch", *BACKENDS):
+        model = open_reranker(tmp_path, backend=backend)
+        scores.append(model.score(model.tokenize(queries, passages)))
+        assert (model._graph is None) == (backend == "torch")
+    np.testing.assert_allclose(scores[1], scores[0], atol=1e-5)
+    np.testing.assert_allclose(scores[2], scores[0], atol=1e-5)

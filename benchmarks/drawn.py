@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,49 @@ import scipy.sparse
 
 TERMS = 30_522
 QUERY_TERMS = 30
+RECALL = 0.95  # at k, of approximate indexes
 _PART = 1 << 14
 
 
-def parts(texts: int, dim: int, vectors: int, terms: int) -> Iterator[tuple[Any, Any]]:
-    """Vectors (texts of a part, vectors, dim) or None, and weights (texts of a part, TERMS) or None, part by part."""
+def parts(texts: int, dim: int, vectors: int, terms: int, latent: int = 0) -> Iterator[tuple[Any, Any]]:
+    """Vectors (texts of a part, vectors, dim) or None, and weights (texts of a part, TERMS) or None, part by part.
+
+    Vectors with `latent` have length 1 and lie near a space of so many dimensions, as those of a model do; without it
+    every direction is as likely, and no approximate index helps.
+    """
     for number, start in enumerate(range(0, texts, _PART)):
-        yield _draw(np.random.default_rng(number), min(_PART, texts - start), dim, vectors, terms)
+        yield _draw(np.random.default_rng(number), min(_PART, texts - start), dim, vectors, terms, latent)
 
 
-def queries(count: int, dim: int, terms: int) -> tuple[Any, Any]:
+def queries(count: int, dim: int, terms: int, latent: int = 0) -> tuple[Any, Any]:
     """As a part, of one vector and QUERY_TERMS terms each."""
-    return _draw(np.random.default_rng(1_000_003), count, dim, 1, QUERY_TERMS if terms else 0)
+    return _draw(np.random.default_rng(1_000_003), count, dim, 1, QUERY_TERMS if terms else 0, latent)
 
 
-def _draw(random: np.random.Generator, rows: int, dim: int, vectors: int, terms: int) -> tuple[Any, Any]:
+def nearest(texts: int, count: int, k: int, dim: int, latent: int) -> np.ndarray:
+    """The rows (count, k) of the best texts of each query, by brute force."""
+    asked = queries(count, dim, 0, latent)[0][:, 0]
+    scores = np.concatenate([asked @ dense[:, 0].T for dense, _ in parts(texts, dim, 1, 0, latent)], axis=1)
+    return np.argpartition(-scores, k, axis=1)[:, :k]
+
+
+def recall(rows: np.ndarray, best: np.ndarray) -> float:
+    """The share of the best rows of each query that a search returns."""
+    return float(np.mean([np.isin(*pair).mean() for pair in zip(best, rows, strict=True)]))
+
+
+def least_effort(search: Callable[[int], np.ndarray], best: np.ndarray) -> int | None:
+    """The least value of a search parameter that reaches RECALL, in steps of a fifth; None = none does."""
+    efforts = sorted({int(1.2**step) for step in range(35)})
+    return next((effort for effort in efforts if recall(search(effort), best) >= RECALL), None)
+
+
+def _draw(random: np.random.Generator, rows: int, dim: int, vectors: int, terms: int, latent: int) -> tuple[Any, Any]:
     dense = random.standard_normal((rows, vectors, dim), dtype=np.float32) if dim else None
+    if latent:
+        basis = np.random.default_rng(2_000_003).standard_normal((latent, dim), dtype=np.float32)
+        dense = random.standard_normal((rows, vectors, latent), dtype=np.float32) @ basis + dense
+        dense /= np.linalg.norm(dense, axis=-1, keepdims=True)
     return dense, _weights(random, rows, terms) if terms else None
 
 

@@ -1,21 +1,24 @@
 """Peak memory of each command at growing sizes: texts, queries, judgements and runs of so many rows.
 
-    python benchmarks/growth.py [--sizes 10000,100000] [--only search,evaluate] [--folder DIR] [--output growth.json]
+    python benchmarks/growth.py [--sizes 10000,30000,100000] [--only search,evaluate] [--folder DIR] [--output FILE]
     python benchmarks/growth.py --cases [--only "one document"]     # unusual shapes instead
 
 Each command is a process of its own, watched from outside: the most anonymous memory it has at any time, which leaves
 out files that are mapped (an index, vectors), as the system takes those back when it needs room. Texts have about ten
 words, vectors 32 numbers; a run has 10 hits a query, and there are as many queries as texts. `growth_holds.HOLDS` says
 what a command holds for each row; what grows beyond it, relative to the smallest size, should be under 10 %. Java has
-512 MB, all of them from the start. What was measured is added to the output's file.
+512 MB, all of them from the start. The slope of the logarithm of the seconds over that of the size is 1 for time in
+proportion to the size; starting takes as long for each, and lowers it. What was measured is added to the output's file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -220,9 +223,11 @@ def judged(command: str, peaks: dict) -> dict:
     beyond = [(large - small - (held.at(size) - held.at(first)) / 1e6) / small for size, large in others]
     grown = [(large - small) * 1e6 / (size - first) for size, large in others]
     sizes = {str(size): peaks[str(size)] for size in sorted(int(one) for one in peaks if one.isdigit())}
+    logs = [(math.log(int(size)), math.log(peak["seconds"])) for size, peak in sizes.items()]
     return {
         **sizes,
         "commit": peaks["commit"],
+        "slope of seconds": round(statistics.linear_regression(*zip(*logs, strict=True)).slope, 2) if others else None,
         "holds": asdict(held),
         "grown a row": round(grown[-1]) if grown else None,
         "growth beyond it": round(max(0.0, *beyond), 3) if beyond else None,
@@ -233,6 +238,7 @@ def table(found: dict) -> str:
     """The peaks as Markdown."""
     sizes = sorted({int(size) for peaks in found.values() for size in peaks if size.isdigit()})
     rows = [["command", *(f"{size:,}" for size in sizes), "may hold a row", "grew a row", "growth beyond it"]]
+    rows[0].append("slope of seconds")
     rows.append(["---"] * len(rows[0]))
     for command in [name for name in HOLDS if name in found]:
         peaks = found[command]
@@ -240,16 +246,15 @@ def table(found: dict) -> str:
         held, beyond = peaks["holds"], peaks["growth beyond it"]
         first = f", {held['part']:,} B of the first {held['rows']:,}" if held["part"] else ""
         grown = "" if beyond is None else f"{peaks['grown a row']:,} B"
-        rows.append(
-            [f"`{command}`", *values, f"{held['row']:,} B{first}", grown, "" if beyond is None else f"{beyond:.1%}"]
-        )
+        row = [f"`{command}`", *values, f"{held['row']:,} B{first}", grown, "" if beyond is None else f"{beyond:.1%}"]
+        rows.append([*row, str(peaks.get("slope of seconds") or "")])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:
     """Measure, print the table, and add to the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="10000,100000")
+    parser.add_argument("--sizes", default="10000,30000,100000")
     parser.add_argument("--only", default="", help="commands or cases, between commas")
     parser.add_argument("--cases", action="store_true", help="measure unusual shapes instead")
     parser.add_argument("--folder", help="where the temporary folder is made")

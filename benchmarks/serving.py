@@ -3,6 +3,7 @@
     python benchmarks/serving.py [--passages 100000] [--folder DIR] [--only bm25,flat,hybrid] [--clients 1,8,64]
     python benchmarks/serving.py --passages 500 --requests 50      # tiny, to try it
     python benchmarks/serving.py --drawn    # vectors drawn at random, which saves an hour of encoding
+    python benchmarks/serving.py --only embeddings  # /v1/embeddings and infinity's: make .venv-bench-infinity/installed
 
 Against a loop in Python that asks the same open index one query at a time. Clients are coroutines of this process, each
 with a connection of its own, which send the next query when the last is answered; a round ends after `--requests`
@@ -17,18 +18,22 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import numpy as np
 from bench import BUILD, machine
+from worker import multiplies_bf16
 
 import data
 from retrievalkit import storage
@@ -96,12 +101,46 @@ def service(place: Path, indexes: Sequence[str], options: Sequence[str]) -> Iter
             sys.exit(f"rkit serve ended with exit code {child.returncode}.")
 
 
-class Client:
-    """A connection that asks one query after the other: less work than the service has, on the same processors."""
+@contextmanager
+def infinity(model: Path) -> Iterator[str]:
+    """infinity, the peer that serves vectors, without a log, in bf16 where it is faster; gives its address."""
+    program, address = HERE.parent / ".venv-bench-infinity/bin/infinity_emb", "http://127.0.0.1:7997"
+    words = ["v2", "--model-id", str(model), "--device", "cpu", "--served-model-name", "model", "--url-prefix", "/v1"]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    words += ["--port", "7997", "--log-level", "error", "--dtype", "bfloat16" if multiplies_bf16() else "float32"]
+    child = subprocess.Popen([program, *words], env=offline, stdout=subprocess.DEVNULL)
+    try:
+        while not _answers(f"{address}/health"):
+            if child.poll() is not None:
+                sys.exit("infinity did not start.")
+            time.sleep(0.2)
+        yield address
+    finally:
+        child.terminate()
+        child.wait(timeout=60)
 
-    def __init__(self, address: str, k: int) -> None:
+
+def _answers(address: str) -> bool:
+    try:
+        with urlopen(address):
+            return True
+    except OSError:
+        return False
+
+
+class Client:
+    """A connection that asks one query after the other: less work than the service has, on the same processors.
+
+    Args:
+        address: That of the service.
+        path: What is asked.
+        field: Of the body, for the query.
+        fields: The others.
+    """
+
+    def __init__(self, address: str, path: str, field: str, **fields: Any) -> None:
         self._place = urlsplit(address)
-        self._k = k
+        self._path, self._field, self._fields = path, field, fields
 
     async def open(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(self._place.hostname, self._place.port)
@@ -110,10 +149,9 @@ class Client:
         if self._reader.at_eof():  # closed by the service while the others ended their round
             self._writer.close()
             await self.open()
-        body = json.dumps({"query": query, "k": self._k}).encode()
-        head = (
-            f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
+        body = json.dumps({self._field: query, **self._fields}).encode()
+        head = f"POST {self._path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}"
         self._writer.write(head.encode() + b"\r\n\r\n" + body)
         answer = await self._reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in answer.split(b"\r\n", 1)[0]:
@@ -125,11 +163,13 @@ class Client:
         self._writer.close()
 
 
-async def load(address: str, queries: Sequence[str], clients: int, options: argparse.Namespace) -> dict[str, Any]:
+async def load(
+    client: Callable[[], Client], queries: Sequence[str], clients: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """Figures of a round."""
     most, seconds = options.requests, options.seconds
     asked = itertools.cycle(queries)
-    open_clients = [Client(address, options.k) for _ in range(clients)]
+    open_clients = [client() for _ in range(clients)]
     await asyncio.gather(*(client.open() for client in open_clients))
     times: list[float] = []
 
@@ -178,6 +218,24 @@ def loop(place: Path, indexes: Sequence[str], queries: Sequence[str], options: a
     return {"clients": "a loop", **figures(times, time.perf_counter() - begin)}
 
 
+def at_each(client: Callable[[], Client], queries: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Figures of a round at each number of clients."""
+    return [asyncio.run(load(client, queries, clients, options)) for clients in map(int, options.clients.split(","))]
+
+
+def embeddings(place: Path, queries: Sequence[str], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Figures of vectors over HTTP: ours, and infinity's."""
+    with service(place, ["flat"], options.options.split()) as address:
+        with urlopen(f"{address}/v1/models") as answer:
+            name = json.load(answer)["data"][0]["id"]
+        client = partial(Client, address, "/v1/embeddings", "input", model=name, input_type="query")
+        measured = {"embeddings": at_each(client, queries, options)}
+    with infinity(options.folder / "model") as address:
+        client = partial(Client, address, "/v1/embeddings", "input", model="model")
+        measured["infinity"] = at_each(client, queries, options)
+    return measured
+
+
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     rows = ["| index | clients | queries/s | p50 ms | p95 ms | p99 ms |", "|---|--:|--:|--:|--:|--:|"]
     for name, measured in results.items():
@@ -207,12 +265,15 @@ def main() -> None:
     queries = [json.loads(row)["text"] for row in rows]
     results: dict[str, list[dict[str, Any]]] = {}
     for name in options.only.split(","):
-        measured = [loop(place, SYSTEMS[name], queries, options)]
-        with service(place, SYSTEMS[name], options.options.split()) as address:
-            for clients in map(int, options.clients.split(",")):
-                measured.append(asyncio.run(load(address, queries, clients, options)))
-        results[name] = measured
-        sys.stderr.write(table({name: measured}) + "\n")
+        if name == "embeddings":
+            measured = embeddings(place, queries, options)
+        else:
+            looped = loop(place, SYSTEMS[name], queries, options)
+            with service(place, SYSTEMS[name], options.options.split()) as address:
+                client = partial(Client, address, "/search", "query", k=options.k)
+                measured = {name: [looped, *at_each(client, queries, options)]}
+        results |= measured
+        sys.stderr.write(table(measured) + "\n")
     about = {"machine": machine(), "passages": options.passages, "k": options.k, "options": options.options}
     about |= {"vectors": "drawn" if options.drawn else "encoded", "note": options.note}
     options.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")

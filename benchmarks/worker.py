@@ -16,14 +16,19 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _NAMED = (
     *("retrievalkit", "torch", "transformers", "sentence-transformers", "pylate", "fast-plaid", "pyserini", "bm25s"),
+    *("openvino", "optimum-intel", "nncf", "onnxruntime", "fastembed", "tantivy", "usearch"),
     *("faiss-cpu", "scipy", "numpy", "numba", "ranx", "pytrec_eval-terrier"),
 )
+# Batches that are tried before a peer is timed; on a GPU, eight times as many.
+BATCHES = (8, 16, 32, 64)
+# Passages that are scored for a question.
+PASSAGES = 32
 
 
 @dataclass
@@ -34,11 +39,13 @@ class Side:
         run: A round; its result is the output, a function that makes it (not timed), or `Timed`.
         flops: Floating-point operations of a round that no way to do it could leave out, if known.
         check: What the first round does instead, whose output is compared; None = the same.
+        settings: Settings that were chosen on this machine, for the table.
     """
 
     run: Callable[[], Any]
     flops: float | None = None
     check: Callable[[], Any] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -71,7 +78,7 @@ class _Worker:
         self.side = self.sides[side](Path(data), Path(folder), **options)
         if not isinstance(self.side, Side):
             self.side = Side(self.side)
-        return {"flops": self.side.flops, "versions": _versions()}
+        return {"flops": self.side.flops, "versions": _versions(), "settings": self.side.settings}
 
     def round(self, check: bool = False) -> dict:
         run = self.side.check if check and self.side.check else self.side.run
@@ -148,6 +155,13 @@ def texts(path: Path, most: int | None = None) -> list[str]:
     return [row["text"] for row in rows(path, most)]
 
 
+def pairs(data: Path, count: int) -> list[tuple[str, str]]:
+    """Pairs to score: each question with the same PASSAGES passages."""
+    found = rows(data / "triples.jsonl", max(PASSAGES, count // PASSAGES))
+    asked = [row["anchor"] for row in found[: count // PASSAGES]]
+    return [(question, row["positive"]) for question in asked for row in found[:PASSAGES]]
+
+
 def head(file: Path, folder: Path, count: int) -> Path:
     """The first lines of a file, as a file."""
     with file.open(encoding="utf-8") as source, (folder / file.name).open("w", encoding="utf-8") as target:
@@ -218,6 +232,54 @@ def one_by_one(asked: list[str], encode: Callable[[str], Any], join: Callable[[l
         found.append(encode(one))
         times.append(time.perf_counter() - start)
     return Timed(statistics.median(times) * len(times), join(found))
+
+
+def multiplies_bf16() -> bool:
+    """Whether the hardware multiplies in bf16; a processor without it emulates it, slower than fp32."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+
+
+def fastest_batch(run: Callable[[int], Any]) -> int:
+    """The batch size of BATCHES with which `run` takes the fewest seconds, after a run to warm up."""
+    import torch
+
+    def seconds(size: int) -> float:
+        run(size)
+        start = time.perf_counter()
+        run(size)
+        return time.perf_counter() - start
+
+    return min((size * (8 if torch.cuda.is_available() else 1) for size in BATCHES), key=seconds)
+
+
+def int8_check(precision: str, scores: Callable[[], Any], exact: Path) -> Callable[[], dict[str, float]] | None:
+    """The check of a side that computes in int8: how many hits are those in fp32; in other precisions None.
+
+    Args:
+        precision: That of the side.
+        scores: Computes scores (queries, texts).
+        exact: A file with the scores in fp32.
+    """
+    import numpy as np
+
+    def check() -> dict[str, float]:
+        best, expected = (np.argsort(-some, axis=1, kind="stable")[:, :10] for some in (scores(), np.load(exact)))
+        return {"best": float(np.mean([np.isin(*pair).mean() for pair in zip(best, expected, strict=True)]))}
+
+    return check if precision == "int8" else None
+
+
+def among_themselves(vectors: Any) -> Any:
+    """Scores (texts, texts) of vectors with each other; a text is no hit for itself."""
+    import numpy as np
+
+    scores = vectors @ vectors.T
+    np.fill_diagonal(scores, -np.inf)
+    return scores
 
 
 def projection() -> Any:

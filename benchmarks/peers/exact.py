@@ -1,16 +1,29 @@
-"""faiss, scipy, bm25s, pytrec_eval and ranx: what people search and judge with in Python, everything in memory."""
+"""faiss, usearch, scipy, bm25s, tantivy, pytrec_eval and ranx: what people search and judge with in Python."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import drawn
 import numpy as np
-from worker import rows, serve
+from worker import Side, rows, serve
 from worker import texts as texts_of
+
+_THREADS = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
+# faiss's factories that are tried, with the search parameter of each.
+_FACTORIES = {
+    "HNSW32": "efSearch",
+    "HNSW32,SQ8": "efSearch",
+    "IVF1024,Flat": "nprobe",
+    "IVF1024,PQ96x4fs,RFlat": "nprobe",
+}
 
 
 def search(
@@ -23,7 +36,7 @@ def search(
     import faiss
     import scipy.sparse
 
-    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+    faiss.omp_set_num_threads(_THREADS)
     index, weights = faiss.IndexFlatIP(dim) if dim else None, []
     for dense, lexical in drawn.parts(texts, dim, vectors, terms):
         if index is not None:
@@ -63,6 +76,86 @@ def _product_and_top(terms: Any, by_term: Any, k: int) -> Iterator[np.ndarray]:
             yield found[best[np.argsort(-values[best])]]
 
 
+def near_faiss(data: Path, folder: Path, *, texts: int, queries: int, k: int, dim: int, latent: int) -> Side:
+    """The fastest of faiss's approximate indexes at a recall."""
+    import faiss
+
+    faiss.omp_set_num_threads(_THREADS)
+    vectors, asked = _vectors(texts, queries, dim, latent)
+
+    def searches(factory: str, parameter: str) -> Callable[[int], np.ndarray]:
+        index, space = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), faiss.ParameterSpace()
+        if parameter == "efSearch":
+            index.hnsw.efConstruction = 200
+        index.train(vectors)
+        index.add(vectors)
+        if "RFlat" in factory:
+            space.set_index_parameter(index, "k_factor_rf", 10)
+
+        def search(effort: int) -> np.ndarray:
+            space.set_index_parameter(index, parameter, effort)
+            return index.search(asked, k)[1]
+
+        return search
+
+    tried = {f"{factory} {name}": searches(factory, name) for factory, name in _FACTORIES.items()}
+    return _tuned(tried, drawn.nearest(texts, queries, k, dim, latent))
+
+
+def near_usearch(data: Path, folder: Path, *, texts: int, queries: int, k: int, dim: int, latent: int) -> Side:
+    """usearch's graph in the number format that is fastest at a recall."""
+    from usearch.index import Index
+
+    vectors, asked = _vectors(texts, queries, dim, latent)
+
+    def searches(dtype: str) -> Callable[[int], np.ndarray]:
+        index = Index(ndim=dim, metric="ip", dtype=dtype, connectivity=32, expansion_add=200)
+        index.add(np.arange(texts), vectors, threads=_THREADS)
+
+        def search(effort: int) -> np.ndarray:
+            index.expansion_search = effort
+            return index.search(asked, k, threads=_THREADS).keys.astype(np.int64)
+
+        return search
+
+    tried = {f"{dtype} expansion_search": searches(dtype) for dtype in ("f32", "bf16", "i8")}
+    return _tuned(tried, drawn.nearest(texts, queries, k, dim, latent))
+
+
+def _vectors(texts: int, queries: int, dim: int, latent: int) -> tuple[np.ndarray, np.ndarray]:
+    vectors = np.concatenate([dense[:, 0] for dense, _ in drawn.parts(texts, dim, 1, 0, latent)])
+    return vectors, drawn.queries(queries, dim, 0, latent)[0][:, 0]
+
+
+def _tuned(searches: Mapping[str, Callable[[int], np.ndarray]], best: np.ndarray) -> Side:
+    """The fastest search, each with the least effort that reaches the recall.
+
+    Raises:
+        ValueError: None reaches it.
+    """
+    taken: list[tuple[float, str, int]] = []
+    for name, search in searches.items():
+        if (effort := drawn.least_effort(search, best)) is not None:
+            start = time.perf_counter()
+            search(effort)
+            taken.append((time.perf_counter() - start, name, effort))
+    if not taken:
+        msg = f"none of {', '.join(searches)} reaches a recall of {drawn.RECALL}"
+        raise ValueError(msg)
+    _, name, effort = min(taken)
+    return Side(
+        lambda: searches[name](effort),
+        check=lambda: {"best": drawn.recall(searches[name](effort), best)},
+        settings={"index": f"{name}={effort}"},
+    )
+
+
+def _write_run(path: Path, hits: Iterable[Iterable[tuple[str, float]]]) -> None:
+    with path.open("w") as stream:
+        for query, some in enumerate(hits):
+            stream.writelines(f"q{query} Q0 {one} {rank} {score:.6f} t\n" for rank, (one, score) in enumerate(some, 1))
+
+
 def bm25s_search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], None]:
     """bm25s: tokenise the queries, search on all cores, and write a run."""
     import bm25s
@@ -76,12 +169,58 @@ def bm25s_search(data: Path, folder: Path, *, count: int, queries: int, k: int) 
     def round_() -> None:
         tokens = bm25s.tokenize(asked, show_progress=False)
         hits, scores = index.retrieve(tokens, k=k, n_threads=os.cpu_count(), show_progress=False)
-        with (folder / "run.trec").open("w") as stream:
-            for query, (some, values) in enumerate(zip(ids[hits], scores, strict=True)):
-                pairs = zip(some, values, strict=True)
-                stream.writelines(
-                    f"q{query} Q0 {one} {rank} {score:.6f} t\n" for rank, (one, score) in enumerate(pairs, 1)
-                )
+        pairs = zip(ids[hits], scores, strict=True)
+        _write_run(folder / "run.trec", (zip(some, values, strict=True) for some, values in pairs))
+
+    return round_
+
+
+def _tantivy(path: Path, folder: Path, count: int) -> Any:
+    """An index of stemmed words with their frequencies; a hit's row is read from a column, not from a stored text."""
+    import tantivy
+
+    schema = tantivy.SchemaBuilder()
+    schema.add_text_field("text", tokenizer_name="en_stem", index_option="freq")
+    schema.add_unsigned_field("row", fast=True)
+    folder.mkdir()
+    index = tantivy.Index(schema.build(), path=str(folder))
+    writer = index.writer(heap_size=256 << 20, num_threads=os.cpu_count() or 1)
+    for number, row in enumerate(rows(path, count)):
+        document = tantivy.Document()
+        document.add_unsigned("row", number)
+        document.add_text("text", row["text"])
+        writer.add_document(document)
+    writer.commit()
+    writer.wait_merging_threads()
+    index.reload()
+    return index
+
+
+def tantivy_search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], None]:
+    """tantivy: a query a task, on all cores, and write a run."""
+    index = _tantivy(data / "chunks.jsonl", folder / "index", count)
+    ids = [row["_id"] for row in rows(data / "chunks.jsonl", count)]
+    asked, searcher = texts_of(data / "questions.jsonl", queries), index.searcher()
+
+    def search(text: str) -> list[tuple[str, float]]:
+        query, _ = index.parse_query_lenient(re.sub(r"\W+", " ", text), ["text"])
+        hits = searcher.search(query, k, count=False).hits
+        found = searcher.fast_field_values("row", [address for _, address in hits])
+        return [(ids[row], score) for row, (score, _) in zip(found, hits, strict=True)]
+
+    def round_() -> None:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            _write_run(folder / "run.trec", pool.map(search, asked))
+
+    return round_
+
+
+def tantivy_index(data: Path, folder: Path, *, count: int) -> Callable[[], dict[str, int]]:
+    """tantivy: from the file to a saved index."""
+
+    def round_() -> dict[str, int]:
+        shutil.rmtree(folder / "index", ignore_errors=True)
+        return {"texts": _tantivy(data / "chunks.jsonl", folder / "index", count).searcher().num_docs}
 
     return round_
 

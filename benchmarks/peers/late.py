@@ -1,4 +1,4 @@
-"""PyLate's side of the cases of late interaction, with the defaults of its classes and its own index."""
+"""PyLate's side of the cases of late interaction, in bf16 where the hardware multiplies in it, and its own index."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Side, Timed, clock, projection, rows, serve, texts, trained
+from worker import Side, Timed, clock, fastest_batch, multiplies_bf16, projection, rows, serve, texts, trained
 
 
-def _model(folder: Path, length: int) -> Any:
+def _model(folder: Path, length: int, dtype: str = "float32") -> Any:
     import torch
     from pylate import models
 
@@ -21,29 +21,33 @@ def _model(folder: Path, length: int) -> Any:
         document_prefix="[unused1]",
         query_length=32,
         document_length=length,
+        model_kwargs={"dtype": dtype},
     )
     with torch.no_grad():
         made[1].linear.weight.copy_(torch.from_numpy(projection()))
     return made
 
 
-def encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[], Any]:
+def encode(data: Path, folder: Path, *, count: int, length: int) -> Side:
     """A vector of 128 numbers for every token of passages, in order."""
     import numpy as np
 
-    model = _model(data / "model", length)
+    dtype = "bfloat16" if multiplies_bf16() else "float32"
+    model = _model(data / "model", length, dtype)
     found = texts(data / "passages.jsonl", count)
+    batch = fastest_batch(lambda size: model.encode(found[:64], batch_size=size, is_query=False))
 
     def run() -> Callable[[], Any]:
-        vectors = model.encode(found, is_query=False, show_progress_bar=False)
+        vectors = model.encode(found, batch_size=batch, is_query=False, show_progress_bar=False)
         return lambda: np.concatenate(vectors)
 
-    return run
+    return Side(run, settings={"precision": dtype, "batch": batch})
 
 
 def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1) -> Side:
     """The trainer's loop with the contrastive loss of late interaction."""
     import datasets
+    import torch
     from pylate import losses, utils
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
@@ -63,6 +67,8 @@ def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, nega
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
+            bf16=multiplies_bf16(),
+            use_cpu=not torch.cuda.is_available(),  # else bf16 is refused
         )
         trainer = SentenceTransformerTrainer(
             model=model,

@@ -1,13 +1,36 @@
-"""sentence-transformers' side of the cases, with the defaults of its classes."""
+"""sentence-transformers' side of the cases, on each of its backends at its fastest settings; and fastembed's."""
 
 from __future__ import annotations
 
+import json
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Side, Timed, clock, command, head, mined_from, one_by_one, rows, serve, texts, trained
+from worker import (
+    PASSAGES,
+    Side,
+    Timed,
+    among_themselves,
+    clock,
+    command,
+    fastest_batch,
+    head,
+    int8_check,
+    mined_from,
+    multiplies_bf16,
+    one_by_one,
+    pairs,
+    rows,
+    serve,
+    texts,
+    trained,
+)
+
+# Texts that batch sizes are tried with, and that static int8 is calibrated on at most.
+_TRIED, _CALIBRATED = 128, 256
 
 # From the folder of passages to a saved array, as the documentation of sentence-transformers encodes.
 _ENCODE = """
@@ -15,28 +38,133 @@ import json, sys
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-model, corpus, output = sys.argv[1:]
+model, keywords, batch, corpus, output = sys.argv[1:]
 with open(corpus, encoding="utf-8") as stream:
     texts = [json.loads(line)["text"] for line in stream]
-np.save(output, SentenceTransformer(model).encode(texts))
+np.save(output, SentenceTransformer(model, **json.loads(keywords)).encode(texts, batch_size=int(batch)))
 """
 
 
-def encode(data: Path, folder: Path, *, count: int, length: int | None = None) -> Callable[[], Any]:
-    """Vectors of passages; in fp32, which is its default."""
+def _resolved(precision: str) -> str:
+    """A precision; "auto" is bf16 where the hardware multiplies in it, else fp32."""
+    return ("bf16" if multiplies_bf16() else "fp32") if precision == "auto" else precision
+
+
+def _prepared(
+    kind: Any, model: Path, folder: Path, backend: str, precision: str, sample: list[str]
+) -> tuple[str, dict[str, Any]]:
+    """The folder and keywords with which a class of sentence-transformers loads a model in a backend.
+
+    int8 is static in OpenVINO, calibrated on the sample, and dynamic in ONNX. The rest of an int8 model computes in
+    bf16 in OpenVINO where the hardware can.
+    """
+    precision = _resolved(precision)
+    if backend == "torch":
+        return str(model), {"model_kwargs": {"dtype": {"bf16": "bfloat16", "fp32": "float32"}[precision]}}
+    exported = folder / "exported"
+    loaded = kind(str(model), backend=backend)
+    loaded.save_pretrained(str(exported))
+    hint = "f32" if precision == "fp32" or not multiplies_bf16() else "bf16"
+    options: dict[str, Any] = {}
+    if backend == "openvino":
+        options["ov_config"] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
+    if precision == "int8":
+        export = _static_openvino if backend == "openvino" else _dynamic_onnx
+        options["file_name"] = export(loaded, exported, sample)
+    return str(exported), {"backend": backend, "model_kwargs": options}
+
+
+def _static_openvino(loaded: Any, folder: Path, sample: list[str]) -> str:
+    from sentence_transformers import export_static_quantized_openvino_model
+
+    calibration = folder.parent / "calibration"
+    calibration.mkdir()
+    with (calibration / "train.jsonl").open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"text": text}) + "\n" for text in sample[:_CALIBRATED])
+    export_static_quantized_openvino_model(
+        loaded,
+        quantization_config=None,
+        model_name_or_path=str(folder),
+        dataset_name=str(calibration),
+        dataset_config_name="default",
+        dataset_split="train",
+        column_name="text",
+    )
+    return "openvino_model_qint8_quantized.xml"
+
+
+def _dynamic_onnx(loaded: Any, folder: Path, sample: list[str]) -> str:
+    from sentence_transformers import export_dynamic_quantized_onnx_model
+
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    form = "avx512_vnni" if "avx512_vnni" in flags else "avx2"
+    form = "arm64" if platform.machine() in ("arm64", "aarch64") else form
+    export_dynamic_quantized_onnx_model(loaded, form, str(folder))
+    return f"model_qint8_{form}.onnx"
+
+
+def encode(
+    data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "auto", length: int | None = None
+) -> Side:
+    """Vectors of passages."""
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(str(data / "model"))
     found = texts(data / "passages.jsonl", count)
     if length is not None:
         found = [" ".join((text.split() * length)[:length]) for text in found]
-    return lambda: encoder.encode(found, show_progress_bar=False)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
+    encoder = SentenceTransformer(model, **keywords)
+    return _encoding(lambda some, batch: encoder.encode(some, batch_size=batch), found, precision, data)
 
 
-def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
-    """A script that saves .npy."""
+def _encoding(run: Callable[[list[str], int], Any], found: list[str], precision: str, data: Path) -> Side:
+    """Encode texts in batches of the fastest size; in int8, compare with the vectors in fp32."""
+    batch = fastest_batch(lambda size: run(found[:_TRIED], size))
+    settings = {"precision": _resolved(precision), "batch": batch}
+    check = int8_check(precision, lambda: among_themselves(run(found, batch)), data / "exact.npy")
+    return Side(lambda: run(found, batch), check=check, settings=settings)
+
+
+def fastembed(data: Path, folder: Path, *, count: int) -> Side:
+    """fastembed with the ONNX int8 model of sentence-transformers; texts sorted by length, as it pads as they come."""
+    import numpy as np
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+    from sentence_transformers import SentenceTransformer
+
+    found = texts(data / "passages.jsonl", count)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, "onnx", "int8", found)
+    tokenizer = Path(model) / "tokenizer_config.json"  # where fastembed reads the most tokens of a text
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 256, "max_length": 256}))
+    TextEmbedding.add_custom_model(
+        model="local/model",
+        pooling=PoolingType.MEAN,
+        normalization=True,
+        sources=ModelSource(hf="local/model"),
+        dim=384,
+        model_file=f"onnx/{keywords['model_kwargs']['file_name']}",
+    )
+    encoder = TextEmbedding("local/model", specific_model_path=model)
+
+    def run(some: list[str], batch: int) -> Any:
+        order = sorted(range(len(some)), key=lambda row: -len(some[row]))
+        vectors = np.empty((len(some), 384), dtype=np.float32)
+        vectors[order] = list(encoder.embed([some[row] for row in order], batch_size=batch))
+        return vectors
+
+    return _encoding(run, found, "int8", data)
+
+
+def encode_command(data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "auto") -> Side:
+    """A script that saves .npy, with a model that was exported before."""
+    from sentence_transformers import SentenceTransformer
+
     corpus, output = head(data / "passages.jsonl", folder, count), folder / "vectors.npy"
-    run = command(sys.executable, "-c", _ENCODE, data / "model", corpus, output)
+    found = texts(corpus, _TRIED)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
+    encoder = SentenceTransformer(model, **keywords)
+    batch = fastest_batch(lambda size: encoder.encode(found, batch_size=size))
+    run = command(sys.executable, "-c", _ENCODE, model, json.dumps(keywords), batch, corpus, output)
 
     def encoded() -> Any:
         import numpy as np
@@ -47,17 +175,23 @@ def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]
         run()
         return encoded
 
-    return round_
+    return Side(round_, settings={"precision": _resolved(precision), "batch": batch})
 
 
-def query(data: Path, folder: Path, *, count: int) -> Callable[[], Timed]:
+def query(data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "fp32") -> Side:
     """Vectors of questions, one by one."""
     import numpy as np
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(str(data / "model"))
     asked = texts(data / "questions.jsonl", count)
-    return lambda: one_by_one(asked, lambda one: encoder.encode(one, show_progress_bar=False)[None], np.concatenate)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, asked)
+    encoder = SentenceTransformer(model, **keywords)
+
+    def run() -> Timed:
+        return one_by_one(asked, lambda one: encoder.encode(one, show_progress_bar=False)[None], np.concatenate)
+
+    check = int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy")
+    return Side(run, check=check, settings={"precision": _resolved(precision)})
 
 
 def train(
@@ -99,6 +233,7 @@ def train(
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
+            **_in_bf16(),
         )
         trainer = SentenceTransformerTrainer(
             model=encoder, args=arguments, train_dataset=columns.select(range(count)), loss=loss
@@ -109,19 +244,28 @@ def train(
     return trained(run, "model", batch, steps)
 
 
-def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+def _in_bf16() -> dict[str, bool]:
+    """Arguments of a trainer: bf16 where the hardware multiplies in it."""
+    import torch
+
+    return {"bf16": multiplies_bf16(), "use_cpu": not torch.cuda.is_available()}  # else bf16 is refused
+
+
+def splade_encode(data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "auto") -> Side:
     """Weights of passages over the vocabulary, as it returns them: a sparse tensor."""
     from sentence_transformers import SparseEncoder
 
-    encoder = SparseEncoder(str(data / "splade"))
-    encoder.max_seq_length = 256
     found = texts(data / "passages.jsonl", count)
+    model, keywords = _prepared(SparseEncoder, data / "splade", folder, backend, precision, found)
+    encoder = SparseEncoder(model, **keywords)
+    encoder.max_seq_length = 256
+    batch = fastest_batch(lambda size: encoder.encode(found[:_TRIED], batch_size=size))
 
     def run() -> Callable[[], Any]:
-        weights = encoder.encode(found, show_progress_bar=False)
-        return lambda: weights.to_dense().cpu().numpy()
+        weights = encoder.encode(found, batch_size=batch, show_progress_bar=False)
+        return lambda: weights.float().to_dense().cpu().numpy()
 
-    return run
+    return Side(run, settings={"precision": _resolved(precision), "batch": batch})
 
 
 def splade_train(data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1) -> Side:
@@ -153,6 +297,7 @@ def splade_train(data: Path, folder: Path, *, batch: int, steps: int, length: in
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
+            **_in_bf16(),
         )
         done = SparseEncoderTrainer(
             model=encoder, args=arguments, train_dataset=columns.select(range(count)), loss=loss
@@ -162,19 +307,24 @@ def splade_train(data: Path, folder: Path, *, batch: int, steps: int, length: in
     return trained(run, "splade", batch, steps)
 
 
-def rerank(data: Path, folder: Path, *, count: int) -> Callable[[], dict[str, float]]:
-    """Scores of pairs by CrossEncoder.predict."""
+def rerank(data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "auto") -> Side:
+    """Scores of pairs by CrossEncoder.predict; in int8, as (questions, passages)."""
     import torch
     from sentence_transformers import CrossEncoder
 
-    model = CrossEncoder(str(data / "reranker"))
-    pairs = [(row["anchor"], row["positive"]) for row in rows(data / "triples.jsonl", count)]
+    found = pairs(data, count)
+    sample = [" ".join(pair) for pair in found]
+    model, keywords = _prepared(CrossEncoder, data / "reranker", folder, backend, precision, sample)
+    reranker = CrossEncoder(model, **keywords)
 
-    def run() -> dict[str, float]:
-        scores = model.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
-        return {str(row): float(one) for row, one in enumerate(scores)}
+    def run(some: list[tuple[str, str]], batch: int) -> Any:
+        return reranker.predict(
+            some, batch_size=batch, activation_fn=torch.nn.Identity(), show_progress_bar=False
+        ).reshape(-1, PASSAGES)
 
-    return run
+    batch = fastest_batch(lambda size: run(found[:_TRIED], size))
+    check = int8_check(precision, lambda: run(found, batch), data / "exact.npy")
+    return Side(lambda: run(found, batch), check=check, settings={"precision": _resolved(precision), "batch": batch})
 
 
 # A script that mines: a model, passages, examples and where to write.
@@ -184,7 +334,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
-model, corpus, examples, depth, output = sys.argv[1:]
+model, dtype, corpus, examples, depth, output = sys.argv[1:]
 with open(corpus, encoding="utf-8") as stream:
     passages = {row["_id"]: row["text"] for row in map(json.loads, stream)}
 with open(examples, encoding="utf-8") as stream:
@@ -192,7 +342,7 @@ with open(examples, encoding="utf-8") as stream:
 pairs = Dataset.from_dict(
     {"anchor": [row["query"] for row in asked], "positive": [passages[row["positives"][0]] for row in asked]}
 )
-encoder = SentenceTransformer(model)
+encoder = SentenceTransformer(model, model_kwargs={"dtype": dtype})
 encoder.max_seq_length = 256
 mined = mine_hard_negatives(
     pairs, encoder, corpus=list(passages.values()), range_min=1, range_max=int(depth),
@@ -205,7 +355,8 @@ mined.to_json(output)
 def mine(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], None]:
     """A script around mine_hard_negatives: the corpus is encoded, and searched."""
     corpus, examples = mined_from(data, folder, questions, count)
-    run = command(sys.executable, "-c", _MINE, data / "splade", corpus, examples, depth, folder / "mined.jsonl")
+    dtype = "bfloat16" if multiplies_bf16() else "float32"
+    run = command(sys.executable, "-c", _MINE, data / "splade", dtype, corpus, examples, depth, folder / "mined.jsonl")
 
     def round_() -> None:
         run()

@@ -5,8 +5,8 @@ and brings its weights into the order of the matrix units. Here the weights are 
 with the product in front of it, and what passes between the layers is bf16. Sums, norms and softmax are taken in
 float32 inside their kernels. The weights themselves stay float32. All but the norms is for inference, in eval mode.
 
-59.2 against 52.9 texts/s of a model in bf16 (MiniLM-L6, medquad, AVX512-BF16). OpenVINO is faster still (63 to 65); this
-is for machines without it, and for the evaluations of a training.
+59.2 against 52.9 texts/s of a model in bf16 (MiniLM-L6, medquad, AVX512-BF16). OpenVINO is faster still (63 to 65):
+this is for machines without it, and for evaluations during training.
 """
 
 from __future__ import annotations

@@ -418,12 +418,12 @@ class Encoder(nn.Module, ABC):
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
-        """An encoder for inference on a processor, which `backend` ("openvino", "onnx") computes; optional."""
+        """An encoder for inference only, computed by `backend` ("openvino" or "onnx"); optional."""
         del backend
         return cls(model, **options)  # type: ignore[call-arg]
 
     def computing(self, precision: str, *, parallel: bool) -> AbstractContextManager[None]:
-        """The context in which it encodes a batch, in one of several threads or alone; optional.
+        """A context for encoding a batch in a precision, in one of several threads if `parallel`; optional.
 
         Raises:
             UnsupportedError: It does not compute in this precision.
@@ -435,7 +435,7 @@ class Encoder(nn.Module, ABC):
         return nullcontext()
 
     def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
-        """Find the ranges of int8 on batches like those to encode; optional.
+        """Calibrate int8 on batches like those to encode; optional.
 
         Raises:
             UnsupportedError: It does not compute in int8.

@@ -1,8 +1,8 @@
-"""Modules of torch as graphs that OpenVINO or ONNX Runtime compute, for inference on a processor.
+"""Inference on a processor by OpenVINO or ONNX Runtime instead of torch.
 
-A graph is exported when it is first called, compared with the module, and kept for the next process:
+A module is exported as a graph on first use. The graph is compared with the module, and cached for later processes:
 
-    ~/.cache/retrievalkit/graphs/MODEL/   of each model: NAME.xml and NAME.bin (OpenVINO) or NAME.onnx
+    ~/.cache/retrievalkit/graphs/MODEL/   NAME.xml and NAME.bin (OpenVINO) or NAME.onnx
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOLERANCE = 1e-3
 
 
 class ExportError(Exception):
-    """A module cannot be exported, or its graph computes something else."""
+    """A module cannot be exported, or its graph gives other outputs."""
 
 
 def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
@@ -75,10 +75,10 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
 
 
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
-    """The folder of a model's graphs, by its files (of a hub, the commit), options and the versions of packages.
+    """The cache folder of a model's graphs, keyed by its files (on a hub: the commit), options and package versions.
 
-    The folder that was used least recently makes room. None if the model has no configuration file, or the cache cannot
-    be written to.
+    The least recently used of more than ten is deleted. None if the model has no configuration file or the cache is not
+    writable.
     """
     config = model_file(source, "config.json", revision=revision)
     if config is None:
@@ -106,10 +106,10 @@ class Graph:
 
     Args:
         runtime: "openvino" or "onnx".
-        module: Returns the module. It takes the inputs in order and gives a tuple of tensors; called to export it.
-        examples: Inputs by name, of two sizes: the first are traced, the second compared.
-        folder: Where the graph is kept; None = for this process only.
-        name: Its name there.
+        module: Returns the module, which maps the inputs, in order, to a tuple of tensors. Called only for the export.
+        examples: Returns named example inputs of a given number of texts and tokens.
+        folder: The cache folder of the graph; None = a temporary one.
+        name: File name of the graph, without suffix.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Graph:
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Mapping[str, Tensor], precision: Precision, *, parallel: bool) -> list[Tensor]:
-        """The outputs of the module; `parallel` calls come from several threads, each of which has a core.
+        """The outputs of the module. With `parallel`, several threads call at once, and each call uses one core.
 
         Raises:
             ExportError: The module cannot be exported.
@@ -141,7 +141,7 @@ class Graph:
         return self._programs[precision, parallel](inputs)
 
     def quantise(self, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        """Find the ranges of int8 on batches of inputs, for this process."""
+        """Quantise the graph to int8 for this process, calibrated on batches of inputs."""
         if self.runtime != "openvino":
             msg = f"backend {self.runtime} does not compute in int8 here. Use --backend openvino."
             raise UnsupportedError(msg)
@@ -171,7 +171,7 @@ class Graph:
         return _OpenVinoProgram(self._exported(".xml"), precision, parallel=parallel)
 
     def _exported(self, suffix: str) -> Path:
-        """The file of the graph, which is exported if it is not there yet."""
+        """The file of the graph, exported if it does not exist yet."""
         file = self._folder / f"{self.name}{suffix}"
         if file.exists():
             return file
@@ -190,14 +190,14 @@ class Graph:
             if not same:
                 msg = "its outputs are not those of torch"
                 raise ExportError(msg)
-            # The weights first: a graph whose first file is there is whole.
+            # The graph file comes last: if it exists, the export is complete.
             for part in sorted(Path(scratch).iterdir(), key=lambda path: path == staging):
                 part.replace(self._folder / part.name)
         return file
 
 
 def _same(found: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
-    """Whether outputs are equal; those of padding are of no account."""
+    """Whether two outputs are equal, ignoring padding."""
     if mask is not None and expected.shape[:2] == mask.shape:
         found, expected = found[mask.bool()], expected[mask.bool()]
     return torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
@@ -266,7 +266,7 @@ def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -
 
 
 def _openvino() -> Any:
-    """The package openvino, which sends a report of each import unless its telemetry is missing."""
+    """Import openvino with its telemetry disabled; otherwise each import sends a report."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 
@@ -275,7 +275,7 @@ def _openvino() -> Any:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Without the warnings and the progress bars of exporters."""
+    """Suppress the warnings and progress bars of exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,8 +1,8 @@
-"""The encoder `transformer` with layers that OpenVINO or ONNX Runtime computes, for encoding only.
+"""The encoder `transformer` for inference only, with its layers computed by OpenVINO or ONNX Runtime.
 
-Once its graph is exported, a model is loaded without transformers, whose import takes twice as long as that of torch:
-the folder of its graphs has the configuration and the tokenizer too. Weights are loaded for what is not in the graph,
-such as the vocabulary head.
+The cache folder of a model's graphs also holds its configuration and tokenizer. Once they are cached, the model loads
+without transformers, whose import takes twice as long as torch's. Weights are loaded only for what the graph lacks, such
+as the vocabulary head.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CompiledTransformer(Transformer):
 
     @contextmanager
     def computing(self, precision: str, *, parallel: bool) -> Iterator[None]:
-        """The context in which it computes in a precision, and in several threads at once or not."""
+        """Set the precision, and whether several threads compute at once, for a block."""
         token = _COMPUTING.set(_Computing(cast("Precision", precision), parallel))
         try:
             yield
@@ -71,7 +71,7 @@ class CompiledTransformer(Transformer):
             _COMPUTING.reset(token)
 
     def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
-        """Find the ranges of int8 on batches like those to encode."""
+        """Calibrate int8 on batches like those to encode."""
         inputs = [self._inputs(batch) for batch in batches]
         self._graph(tuple(inputs[0]), layers).quantise(inputs)
 
@@ -81,10 +81,10 @@ class CompiledTransformer(Transformer):
         raise UnsupportedError(msg)
 
     def _load_configuration(self) -> tuple[Any, Any]:
-        """The configuration and the tokenizer, as they were when the folder of graphs was made."""
+        """The configuration and the tokenizer, from the cache if they are there."""
         check_source(self.source)
         if not self._options.get("trust_remote_code"):
-            # Lengths and prefixes belong to the tokens, not to the graph.
+            # Other options, such as lengths and prefixes, do not change the graph.
             options = {name: self._options.get(name) for name in ("attention", "lora_rank")}
             self._folder = graph_folder(self.source, options, revision=self._options.get("revision"))
         if self._folder is not None and (self._folder / _DESCRIPTION).exists():
@@ -102,7 +102,7 @@ class CompiledTransformer(Transformer):
         new = any(tokens.source == "new" for tokens in self.needs.extra_tokens.values())
         drawn = new and not (Path(self.source) / extra_tokens.WEIGHTS).is_file()
         if self.needs.vocabulary_head or drawn:
-            _ = self._network  # what is random depends on what loading drew before
+            _ = self._network  # random weights depend on the draws before them
 
     @cached_property
     def _network(self) -> Any:
@@ -137,7 +137,7 @@ class CompiledTransformer(Transformer):
         return self._graphs[key]
 
     def _example(self, names: Sequence[str], texts: int, tokens: int) -> dict[str, Tensor]:
-        """Inputs of a graph: random tokens, and padding at the end of the first text."""
+        """Example inputs of a graph; the first text is padded."""
         ids = torch.arange(texts * tokens).view(texts, tokens) % self.info.vocabulary_size
         mask = torch.ones_like(ids)
         mask[0, tokens // 2 :] = 0
@@ -180,7 +180,7 @@ class _Encoded(NamedTuple):
 
 
 class _FastTokenizer:
-    """A fast tokenizer of transformers without transformers, from what `described` took of it."""
+    """A fast tokenizer that works without transformers, restored from `described`."""
 
     is_fast = True
 
@@ -194,7 +194,7 @@ class _FastTokenizer:
 
     @staticmethod
     def described(tokenizer: Any) -> dict[str, Any]:
-        """What is needed to make a tokenizer again, as JSON."""
+        """The state of a tokenizer, as JSON values."""
         names = ("truncation_side", "all_special_ids", *_TOKEN_IDS)
         return {"tokenizer": tokenizer.backend_tokenizer.to_str(), **{name: getattr(tokenizer, name) for name in names}}
 

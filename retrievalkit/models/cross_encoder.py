@@ -145,12 +145,17 @@ class CrossEncoder(nn.Module, Reranker):
         runtime = resolve_backend(backend, self.device)
         if runtime == "torch":
             return
-        names = ["input_ids", "attention_mask", *(["token_type_ids"] if self._typed else [])]
-        folder = graph_folder(locate_model(self.source))
-        self._graph = Graph(runtime, lambda: _Logits(self.model, names), self._example, folder=folder, name="logits")
+        self._graph = Graph(
+            runtime,
+            lambda: self.model,
+            lambda inputs: [self.model(**inputs).logits],
+            self._example,
+            folder=graph_folder(locate_model(self.source)),
+            name="logits",
+        )
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:
-        """Random pairs, the first of which is padded."""
+        """Example pairs; the first is padded."""
         size = self.model.config.vocab_size
         ids = [np.arange(count) % size for count in (tokens // 2, *[tokens] * (pairs - 1))]
         return self.collate([(row, 3) for row in ids])
@@ -300,18 +305,6 @@ def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
 
 def _longest_input(model: Any, tokenizer: Any) -> int:
     return min(int(tokenizer.model_max_length), longest_input(model.config))
-
-
-class _Logits(nn.Module):
-    """The logits (pairs, labels), in a tuple, from inputs in order."""
-
-    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
-        """As the class says."""
-        return (self.model(**dict(zip(self.names, inputs, strict=True))).logits,)
 
 
 class FirstToken(nn.Module):

@@ -106,7 +106,8 @@ class Graph:
 
     Args:
         runtime: "openvino" or "onnx".
-        module: Returns the module, which maps the inputs, in order, to a tuple of tensors. Called only for the export.
+        network: Returns the module that holds the weights. Called only for the export.
+        function: Maps named inputs to the outputs of the graph.
         examples: Returns named example inputs of a given number of texts and tokens.
         folder: The cache folder of the graph; None = a temporary one.
         name: File name of the graph, without suffix.
@@ -115,13 +116,14 @@ class Graph:
     def __init__(
         self,
         runtime: Runtime,
-        module: Callable[[], nn.Module],
+        network: Callable[[], nn.Module],
+        function: Callable[[dict[str, Tensor]], Sequence[Tensor]],
         examples: Callable[[int, int], dict[str, Tensor]],
         *,
         folder: Path | None,
         name: str,
     ) -> None:
-        self.runtime, self.module, self.examples, self.name = runtime, module, examples, name
+        self.runtime, self.network, self.function, self.examples, self.name = runtime, network, function, examples, name
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
         self._folder = Path(self._scratch.name) if self._scratch else cast("Path", folder)
         self._programs: dict[tuple[Precision, bool], Callable[[Mapping[str, Tensor]], list[Tensor]]] = {}
@@ -176,8 +178,8 @@ class Graph:
         if file.exists():
             return file
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
-            staging, module = Path(scratch) / file.name, self.module()
-            example, other = self.examples(2, 9), self.examples(3, 17)
+            staging, example, other = Path(scratch) / file.name, self.examples(2, 9), self.examples(3, 17)
+            module = _Module(self.network(), self.function, list(example))
             try:
                 with _silenced(), torch.inference_mode(mode=False), torch.no_grad():
                     export = _export_onnx if suffix == ".onnx" else _export_openvino
@@ -194,6 +196,17 @@ class Graph:
             for part in sorted(Path(scratch).iterdir(), key=lambda path: path == staging):
                 part.replace(self._folder / part.name)
         return file
+
+
+class _Module(nn.Module):
+    """A function of named inputs as a module of inputs in order."""
+
+    def __init__(self, network: nn.Module, function: Callable[..., Sequence[Tensor]], names: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.function, self.names = network, function, names
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.function(dict(zip(self.names, inputs, strict=True))))
 
 
 def _same(found: Tensor, expected: Tensor, mask: Tensor | None) -> bool:

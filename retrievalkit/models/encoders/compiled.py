@@ -1,14 +1,14 @@
 """The encoder `transformer` for inference only, with its layers computed by OpenVINO or ONNX Runtime.
 
-The cache folder of a model's graphs also holds its configuration and tokenizer. Once they are cached, the model loads
-without transformers, whose import takes twice as long as torch's. Weights are loaded only for what the graph lacks, such
-as the vocabulary head.
+The cache folder of a model's graphs also holds its configuration and tokenizer. Once they are cached, the model
+loads without transformers, whose import takes twice as long as torch's. Weights are loaded only for what the graph
+lacks, such as the vocabulary head.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from tokenizers import Encoding, Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from retrievalkit.contracts import Batch
 from retrievalkit.contracts.commands import write_json
@@ -127,9 +127,11 @@ class CompiledTransformer(Transformer):
     def _graph(self, names: tuple[str, ...], layers: Sequence[int]) -> Graph:
         key = (*names, *layers)
         if key not in self._graphs:
+            states = super()._states
             self._graphs[key] = Graph(
                 cast("Runtime", self.backend),
-                lambda: _Layers(self._network, super(CompiledTransformer, self)._states, names, list(layers)),
+                lambda: self._network,
+                lambda inputs: list(states(inputs, layers).values()),
                 lambda texts, tokens: self._example(names, texts, tokens),
                 folder=self._folder,
                 name="-".join(map(str, key)),
@@ -147,25 +149,6 @@ class CompiledTransformer(Transformer):
         if "inputs_embeds" in names:
             made["inputs_embeds"] = self._embeddings(ids)
         return {name: made[name].contiguous() for name in names}
-
-
-class _Layers(nn.Module):
-    """The hidden states of some layers, as a tuple, from inputs in order."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        states: Callable[..., dict[int, Tensor]],
-        names: Sequence[str],
-        layers: Sequence[int],
-    ) -> None:
-        super().__init__()
-        self.network, self.states, self.names, self.layers = network, states, names, layers
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Each (texts, tokens, width)."""
-        states = self.states(dict(zip(self.names, inputs, strict=True)), self.layers)
-        return tuple(states[layer] for layer in self.layers)
 
 
 class _Encoded(NamedTuple):

@@ -33,7 +33,7 @@ from retrievalkit.scoring import lexical
 
 
 class DenseSparse(Pooler):
-    """A dense vector, sparse weights over the vocabulary, or both, with their scores summed.
+    """CoT-MAE v2 or SPLADE: a dense vector, sparse weights over the vocabulary, or both, with their scores summed.
 
     The sparse view needs an encoder with a vocabulary head; the dense view suits encoders that start each text with a
     [CLS]-like token. Weights are float32; mixed precision applies only to the product with the vocabulary matrix.

@@ -83,7 +83,7 @@ class CoTMAEv2(Pretrainer):
             directions: Reconstruct each span from the other ("both"), or only the partner from the span ("one").
             mask_ratio: Fraction of tokens to mask in the encoder's input.
             decoder_mask_ratio: Fraction of tokens to mask in the AE decoder's input.
-            whole_words: Whether to mask all tokens of a word together.
+            whole_words: Whether to mask all tokens of a word together (whole word masking).
             decoder_layers: Layers of each decoder.
             sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with only its
                 "projection", as printed in Eq. 4.
@@ -138,7 +138,7 @@ class CoTMAEv2(Pretrainer):
         return next(both), next(both)
 
     def collate(self, samples: Sequence[tuple[Pieces, Pieces]], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """Inputs and labels for the encoder and each decoder; each row reconstructs one text from another."""
+        """Inputs and labels for the encoder and each decoder; each row reconstructs one text from another one."""
         rows: dict[str, list[tuple[list[int], list[int]]]] = {"encoder": [], "ae": []}
         for pair in samples:
             # Draw masks sample by sample, so that they do not depend on the batch size.
@@ -247,7 +247,7 @@ def next_tokens(texts: Batch) -> Tensor:
 
 
 def _embeddings_have_positions(encoder: Encoder, vocabulary: Vocabulary) -> bool:
-    """Whether a token's embedding depends on its position; with rotary positions (ModernBERT) it does not."""
+    """True if a token's embedding depends on its position; with rotary positions (ModernBERT) it does not."""
     token = vocabulary.ordinary[-1]
     text = encoder.collate([vocabulary.wrap([token, token])], "document")
     device = next(encoder.parameters()).device

@@ -46,7 +46,7 @@ class MultiVector(Pooler):
         token: TokenRule = "auto",
         normalize: bool = False,
     ) -> None:
-        """Choose where a document's vectors come from.
+        """Select the vectors of a document.
 
         Args:
             info: Properties of the encoder.
@@ -54,7 +54,7 @@ class MultiVector(Pooler):
                 (layers 10 and 12 of 12), unless `tokens` is set.
             tokens: Number of leading tokens of the last layer that each contribute one vector (8: ME-BERT), or "all"
                 tokens (ColBERT); instead of `layers`.
-            token: Which state of a layer represents the text: the "first" token's, the "mean" over all tokens, or
+            token: State that represents the text in a layer: the "first" token's, the "mean" over all tokens, or
                 "auto": the first token's if it is a special token ([CLS]), otherwise the mean (T5).
             normalize: Whether to L2-normalise every vector (averages after averaging). The paper does not; encoders
                 trained with cosine similarity need it.
@@ -76,7 +76,7 @@ class MultiVector(Pooler):
         self.setup()
 
     def setup(self) -> None:
-        """Check the layers and create parameters; overridden instead of `__init__`, which declares the options once."""
+        """Check the layers and create parameters. Subclasses override this, not `__init__`, to share its options."""
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
@@ -101,7 +101,7 @@ class MultiVector(Pooler):
     def text_vector(self, states: TokenStates, layer: int) -> Tensor:
         """(batch, width): a text's ordinary vector in a layer, the state of its first token or the mean over all."""
         first, has_first = states.first_states(layer), self._has_first(states)
-        # A shortcut, which a traced graph cannot have.
+        # This shortcut depends on the data, so a traced graph cannot contain it.
         if not torch.compiler.is_exporting() and bool(has_first.all()):
             return first
         mean = masked_mean(states.layers[layer], states.attention_mask)
@@ -115,7 +115,7 @@ class MultiVector(Pooler):
     def _token_vectors(self, states: TokenStates, tokens: int | Literal["all"]) -> tuple[Tensor, Tensor]:
         """The vectors (batch, m, width) of the leading tokens and a mask (batch, m), False past the end of a text.
 
-        If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, and the tokens follow.
+        If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, followed by the tokens.
         """
         hidden = states.layers[self.info.layers]  # (batch, tokens, width)
         has_first = self._has_first(states)
@@ -135,7 +135,7 @@ class MultiVector(Pooler):
 
 
 class MultiLayer(MultiVector):
-    """All m vectors of a document, in training and in the index; the best-scoring vector determines the score."""
+    """Multi-vector documents: all m vectors are trained and indexed; the largest inner product is the score."""
 
     def view_names(self, count: int) -> list[str]:
         """Name vectors after their layers; or the ordinary vector "lead", and number the tokens after it."""

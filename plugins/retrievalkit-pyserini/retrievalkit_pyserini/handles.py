@@ -19,22 +19,22 @@ _PRIMITIVES = {int: "Integer", float: "Float", bool: "Boolean", "long": "Long", 
 
 
 def method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
-    """The handle of a public method; its first argument is the object that it is called on."""
+    """Handle of a public method; its first argument is the object that it is called on."""
     return _lookup().findVirtual(java_type(owner), name, _signature(returns, *arguments))
 
 
 def static_method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
-    """The handle of a public static method."""
+    """Handle of a public static method."""
     return _lookup().findStatic(java_type(owner), name, _signature(returns, *arguments))
 
 
 def constructor(owner: str, *arguments: Type) -> Any:
-    """The handle that makes a new object of a class."""
+    """Handle of a class's constructor."""
     return _lookup().findConstructor(java_type(owner), _signature("void", *arguments))
 
 
 def array_constructor(array: str) -> Any:
-    """The handle that makes an array of a given length; named as Java does, such as "[I" for one of int."""
+    """Handle that creates an array of a given length; `array` is its Java name, such as "[I" for an array of int."""
     return java_class("java.lang.invoke.MethodHandles").arrayConstructor(java_type(array))
 
 
@@ -51,7 +51,7 @@ def then(first: Any, second: Any) -> Any:
 
 
 def returning(type_: Type, handle: Any) -> Any:
-    """The handle with what it returns cast to another type."""
+    """The handle, with its result cast to another type."""
     return handle.asType(handle.type().changeReturnType(_type(type_)))
 
 

@@ -1,4 +1,4 @@
 from retrievalkit_testing import conformance
 
-# A test of each property, of the component and of the package that it comes with.
+# One test per property of the component and its package.
 test_conforms = conformance("my_name")

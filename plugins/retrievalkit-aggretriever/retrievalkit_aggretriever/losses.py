@@ -4,7 +4,7 @@ With S the scores of all queries with all documents, and S_p the scores computed
 
     L = CE(S) + lambda ( CE(S_cls) + CE(S_agg) )
 
-where CE is the cross entropy with each query's positive as the target. Each part thus learns to rank by itself, without
+where CE is the cross entropy with each query's positive as the target. Each part learns to rank by itself, without
 relying on the other. With a single part this is the plain contrastive loss.
 """
 

@@ -53,7 +53,7 @@ class Aggretriever(Pooler):
             its own term only: the variant without masked language model.
         head: Compute logits with the "complete" vocabulary head (the released code), or with only its "projection",
             one linear map, as printed in Eq. 2.
-        pooled_tokens: Tokens pooled into "agg": "all" except [CLS] (the released code), or those of the "text", without
+        pooled_tokens: Tokens pooled into "agg": "all" except [CLS] (the released code), or only the "text", without
             [SEP], as printed in Eq. 3.
         slices: Terms in a slice: every n-th by id ("strided", the released code), terms in random order ("seeded"),
             or, for aggregation=semi, the two slices of agg* ("same_as_star", the paper).
@@ -63,8 +63,8 @@ class Aggretriever(Pooler):
         drop_limit: Maximum number of ids to drop; beyond it, zeros are appended.
         padding: "masked" keeps a text's vector independent of its batch; "released": with signed weights, a text is
             clipped at 0 only if its batch pads it; without vocabulary head, padding counts like other tokens.
-        projections: "auto" = the model's projections if it is an Aggretriever checkpoint, else new ones; "new" = always
-            new ones.
+        projections: "auto" = the model's projections if it is an Aggretriever checkpoint, else new projections; "new" =
+            always new projections.
         layers: Layers that each contribute one vector per document, in any order; 0 = embeddings, -1 = the last. The
             best vector counts. A query has one vector, from the last layer.
         keep: With several layers: index "all" vectors, or only the "last" layer's, which a loss contrasts with the
@@ -93,7 +93,7 @@ class Aggretriever(Pooler):
     ) -> None:
         terms = agg_dim != 0 and aggregation != "average"
         sliced = terms and agg_dim != "vocabulary" and aggregation in ("full", "semi")
-        # The released code's padding changes a vector only where weights may be below 0, or where [SEP] counts as well.
+        # The released code's padding changes a vector only if weights may be below 0, or if [SEP] counts as well.
         padded = terms and (term_weight == "signed" if vocabulary_head else pooled_tokens == "all")
         made_by, of_head = "agg_dim aggregation", "agg_dim aggregation vocabulary_head"
         refuse_idle(
@@ -143,7 +143,7 @@ class Aggretriever(Pooler):
         elif size and aggregation == "linear":
             check_fits(size, info.vocabulary_size)
             self.aggregate = nn.Linear(info.vocabulary_size, size)
-            # This keeps inner products of v in expectation. torch's default weights for so many inputs are so small
+            # This keeps inner products of v in expectation. torch's default weights for this many inputs are so small
             # that all texts score alike, and the gradient of the other part dominates.
             nn.init.normal_(self.aggregate.weight, std=size**-0.5)
         elif size and agg_dim != "vocabulary":

@@ -61,7 +61,7 @@ class DenseSparse(Pooler):
             views: Represent a text by its "dense" vector, its "sparse" weights, or "both".
             top_k: Number of largest weights to keep per query or document, in training as well; the others are set to
                 0 and receive no gradient. Ties keep the term with the lower id. None = all.
-            pooled_tokens: Tokens to pool weights over: those of the "text" (the paper), or "all", including [CLS] and
+            pooled_tokens: Tokens to pool weights over: only the "text" (the paper), or "all", including [CLS] and
                 [SEP] (SPLADE). Padding is always excluded.
             sparse_head: Compute logits with the "complete" vocabulary head, or with only its "projection", one linear
                 map, as printed in Eq. 4.

@@ -127,7 +127,7 @@ class CoTMAEv2(Pretrainer):
         )
 
     def samples(self, document: Document) -> int:
-        """One per document that has at least two spans."""
+        """One sample per document that has at least two spans."""
         return int(len(document.spans) > 1)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> tuple[Pieces, Pieces]:  # noqa: ARG002
@@ -138,7 +138,7 @@ class CoTMAEv2(Pretrainer):
         return next(both), next(both)
 
     def collate(self, samples: Sequence[tuple[Pieces, Pieces]], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """Inputs and labels for the encoder and each decoder; each row reconstructs one text from another one."""
+        """Inputs and labels for the encoder and each decoder; each row reconstructs one text from another."""
         rows: dict[str, list[tuple[list[int], list[int]]]] = {"encoder": [], "ae": []}
         for pair in samples:
             # Draw masks sample by sample, so that they do not depend on the batch size.
@@ -161,7 +161,7 @@ class CoTMAEv2(Pretrainer):
         return pair[::-1] if self.both else pair[1:]
 
     def _by_direction(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Reorder rows: first those of one direction, then those of the other."""
+        """Reorder rows: first all rows of one direction, then all rows of the other."""
         return [*rows[::2], *rows[1::2]] if self.both else rows
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A Milvus collection that holds the texts of a vectors/ folder: searching, and reading rows."""
+"""A Milvus collection with the texts of a vectors/ folder: searching, and reading rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class VectorIndex:
     search_parameters: Mapping[str, Any]
 
     def is_exact(self, field: str) -> bool:
-        """Whether searches of this field are exact."""
+        """True if searches of this field are exact."""
         return field != VECTOR or self.type == "FLAT"
 
     def search_options(self, field: str, limit: int) -> dict[str, Any]:

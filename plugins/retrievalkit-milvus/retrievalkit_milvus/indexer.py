@@ -53,14 +53,14 @@ class Milvus(Indexer):
         index_type: Milvus's index of the vectors: FLAT is exact; HNSW, IVF_FLAT, AUTOINDEX and others are approximate.
         parameters: Build parameters as comma-separated NAME=NUMBER pairs, such as "M=16,efConstruction=200".
         search_parameters: Search parameters, such as "nprobe=16" or "ef=200"; ef is 100, or the number of hits.
-        view: Which part of texts with vectors and weights to store and compare: "all", "vectors" or "weights". An index
+        view: Part of texts with vectors and weights to store and compare: "all", "vectors" or "weights". An index
             of both can also be searched by either.
         candidates: Minimum number of candidates per part: texts when vectors and weights are compared together, rows
             per vector for queries with several vectors.
         batch: Rows per request when building the index.
         replace: Replace a collection of the same name that has other contents.
         timeout: Seconds to wait for a server when connecting.
-        search_timeout: Seconds to wait for a server's answer to one request of a search.
+        search_timeout: Seconds to wait for a server's response to a search request.
         partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
         search_partitions: Partitions to search, such as "0,2-5"; "" = all.
         consistency: Consistency level of searches on a server: strong, bounded, session, eventually.
@@ -69,7 +69,7 @@ class Milvus(Indexer):
         k1: BM25's term frequency saturation: the higher, the longer repetitions of a term add to the score.
         b: BM25's length normalisation, 0 to 1.
         hybrid: Milvus's own fusion of vectors, weights and words: rrf, rrf:60, or weighted:0.7,0.3 with a weight for
-            each that the index holds, in this order; "" = vectors and weights are summed exactly.
+            each part of the index, in this order; "" = vectors and weights are summed exactly.
     """
 
     indexes = "vectors"

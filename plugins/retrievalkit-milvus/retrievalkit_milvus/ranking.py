@@ -27,7 +27,7 @@ Found = tuple[np.ndarray, np.ndarray]
 def best_texts(
     collection: Collection, field: str, asked: Sequence[Any], k: int, only: Sequence[int] = ()
 ) -> list[Found]:
-    """The best texts of each query by one field; a query without terms has no hits.
+    """The best texts of each query by a single field; a query without terms has no hits.
 
     Args:
         collection: Collection to search.

@@ -151,7 +151,7 @@ def write(
             # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
             client.load_collection(name, retry_times=PATIENT_RETRIES)
         except BaseException:
-            with suppress(import_pymilvus().MilvusException):  # the original error is the one to report
+            with suppress(import_pymilvus().MilvusException):  # report the original error instead
                 client.drop_collection(partial, retry_times=RETRIES)
             raise
 

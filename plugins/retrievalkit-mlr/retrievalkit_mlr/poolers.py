@@ -1,7 +1,7 @@
 """Poolers over several vectors of a document.
 
 After "Investigating Multi-layer Representations for Dense Passage Retrieval". A document has m vectors d_1 ... d_m, d_1
-from the last layer; a query has one, from the last layer: an ordinary dual encoder's vector. The document is indexed as
+from the last layer; a query has a single vector, from the last layer, as in a dual encoder. The document is indexed as
 
     multi_layer        all m: the score is the largest of the m inner products
     self_contrastive   d_1 only; the others exist only in training, where the loss contrasts them with d_1
@@ -131,7 +131,7 @@ class MultiVector(Pooler):
 
     @abstractmethod
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """Combine the vectors (batch, m, width), given their mask (batch, m), into the document's representation."""
+        """Combine the vectors (batch, m, width) and their mask (batch, m) into the document's representation."""
 
 
 class MultiLayer(MultiVector):
@@ -151,13 +151,13 @@ class MultiLayer(MultiVector):
 class SelfContrastive(MultiVector):
     """All m vectors in training, for the loss `self_contrastive`; only the last layer's vector in the index.
 
-    Indexing, searching and encoding are therefore exactly those of a plain dual encoder, at the same cost.
+    Indexing, searching and encoding are therefore the same as for a plain dual encoder, at the same cost.
     """
 
     default_loss = "self_contrastive"
 
     def setup(self) -> None:
-        """Check that the kept vector is one of the m."""
+        """Check that the kept vector is among the m vectors."""
         if self.layers[0] != self.info.layers:
             listed = ",".join(str(layer) for layer in sorted(self.layers))
             msg = (

@@ -82,7 +82,7 @@ def import_name(name: str) -> str:
 
 
 def _spec(top: str) -> ModuleSpec | None:
-    """Where an importable package or module is; None if it is not installed."""
+    """The import spec of a package or module; None if it is not installed."""
     with suppress(ImportError, ValueError):  # ValueError: a module created at run time
         return importlib.util.find_spec(top) if top.isidentifier() else None
     return None
@@ -163,7 +163,7 @@ class Module:
                     self._call(_dotted(function), arguments)
 
     def _document(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, prefix: str) -> None:
-        """Add a definition's docstring, and those of a class's members."""
+        """Add the docstrings of a definition and of a class's members."""
         name = prefix + node.name
         doc = ast.get_docstring(node, clean=False)
         for member in node.body if isinstance(node, ast.ClassDef) else ():
@@ -244,7 +244,7 @@ class Module:
 
 
 def read_module(source: str, name: str, *, package: bool = False) -> Module:
-    """Read a source file; invalid Python gives an empty module."""
+    """Read a source file; invalid Python yields an empty module."""
     module = Module(name, package)
     with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError):
         # Warnings about invalid escapes in third-party code do not concern the user.

@@ -133,7 +133,7 @@ class PythonDocumentation(Source):
         """The summary lines with enough words that belong to a single passage."""
         return ({"query_id": f"q:{entry.name}", "text": entry.summary} for entry in self._asking())
 
-    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is one split
+    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is only one split
         """Each summary line with the passage it was taken from."""
         return ({"query_id": f"q:{entry.name}", "doc_id": entry.name, "score": 1} for entry in self._asking())
 

@@ -286,7 +286,7 @@ class BM25(Indexer):
 
         Returns:
             For each query, float32 scores in the order of its ids; 0 for a text that shares no term with it, NaN for a
-            text that is not in the index, such as an empty one.
+            text that is not in the index, such as an empty text.
 
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini does not expose.

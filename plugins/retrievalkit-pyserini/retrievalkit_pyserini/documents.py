@@ -1,4 +1,4 @@
-"""Lucene documents created in Java, a batch per call, and the single-segment index that holds them.
+"""Lucene documents created in Java, a batch per call, and the single-segment index that contains them.
 
 Lucene's document number is the text's row, so hits need no look-up and ties come in index order. A single thread adds
 documents in that order. Several threads add them in any order and Lucene then sorts them, which costs about as much as

@@ -45,7 +45,7 @@ def bind(handle: Any, position: int, *values: Any) -> Any:
 
 
 def then(first: Any, second: Any) -> Any:
-    """The handle that passes the result of the first to the second, which takes one argument."""
+    """Handle that passes the result of the first to the second, which takes one argument."""
     fitting = java_class("java.lang.invoke.MethodType").methodType(_returned(second), [_returned(first)])
     return java_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second.asType(fitting))
 
@@ -98,7 +98,7 @@ def _type(type_: Type) -> Any:
 
 
 def _boxed(value: Any) -> Any:
-    """Numbers as Java objects: pyjnius takes a list that starts with a bare number for an array of numbers."""
+    """Numbers as Java objects: pyjnius mistakes a list that starts with a bare number for an array of numbers."""
     if isinstance(value, bool):
         return java_class("java.lang.Boolean")(value)
     if isinstance(value, float):

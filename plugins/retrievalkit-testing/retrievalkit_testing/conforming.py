@@ -114,7 +114,7 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 
     Args:
         name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: a model to test them with instead of tiny ones.
+        model: For encoders, poolers and pretrainers: a model to test them with instead of tiny models.
         options: Options of the component.
     """
 

@@ -149,7 +149,7 @@ def check_package(name: str, *, root: str | Path | None = None) -> None:
 
     Args:
         name: Name of the distribution; for a single-file plugin (RKIT_PLUGIN_FILES), its path.
-        root: Its source folder; by default that of an editable install.
+        root: Its source folder; by default the source of an editable install.
     """
     PACKAGES.check(name, root=root)
 

@@ -331,7 +331,7 @@ def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor])
 
 
 def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
-    """A batch with selected rows in a given order."""
+    """A batch with selected rows, in the selected order."""
     rows = {one.shape[0] if one.dim() else 0 for one in tensors_of(values).values()}
     if len(rows) != 1 or 0 in rows:
         leave_out("the tensors of a batch do not have one row for each text.")

@@ -56,7 +56,7 @@ ANSWERS, RESULT, PLOT = "answers.jsonl", "analysis.json", "views.png"
 def analyse(options: AnalyseViewsOptions) -> Analysis:
     """Find the view of each judged document that answers its queries, and write the analysis to a folder.
 
-    The folder holds answers.jsonl (a line for each pair), analysis.json and views.png.
+    The folder contains answers.jsonl (a line for each pair), analysis.json and views.png.
 
     Raises:
         InputError: There are no judgements, none applies to the corpus, or texts have no vectors.

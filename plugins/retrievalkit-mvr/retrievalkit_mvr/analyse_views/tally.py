@@ -49,7 +49,7 @@ class Compared:
     Attributes:
         document_id: The document.
         rows: For each query vector, the query's id, and the vector's number if the query has several.
-        numbers: (m,) positions of the document's vectors among those of its pooler.
+        numbers: (m,) positions of the document's vectors among the pooler's vectors.
         queries: (n, dim) query vectors.
         views: (m, dim) vectors of the document.
         products: (n, m) their inner products.

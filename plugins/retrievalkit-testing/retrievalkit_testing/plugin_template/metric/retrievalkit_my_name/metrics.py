@@ -4,7 +4,7 @@ from retrievalkit.contracts import Judged, Metric
 
 
 class MyName(Metric):
-    """Success: 1 if a document of a wanted grade was found, else 0.
+    """Success: 1 if a document of a wanted grade is among the hits, else 0.
 
     Args:
         grade: The lowest grade that counts.

@@ -8,7 +8,7 @@ class MyName(Pooler):
     """Mean pooling: the mean of a text's token states as its single vector.
 
     Args:
-        normalize: Whether vectors are scaled to length 1, so that inner products are cosines.
+        normalize: Whether to L2-normalise vectors, so that inner products are cosines.
     """
 
     # The encoder computes only the layers requested here: -1 is the last layer, 0 the embeddings.

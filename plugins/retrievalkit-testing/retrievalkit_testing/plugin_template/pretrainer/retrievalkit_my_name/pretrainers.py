@@ -18,7 +18,7 @@ class MyName(Pretrainer):
         mask_ratio: Fraction of a text's tokens to mask.
     """
 
-    # The vocabulary head: hidden states -> logits. A model without one gets a random one.
+    # The vocabulary head: hidden states -> logits. A model without a head gets a random one.
     needs = Needs(vocabulary_head=True)
 
     # Keyword-only arguments are the options: typed, documented above, set by --set pretrainer.mask_ratio=0.15.

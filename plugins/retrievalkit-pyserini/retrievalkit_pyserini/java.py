@@ -62,7 +62,7 @@ _OPTIONS = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 FEW_PROCESSORS = 8
-"""Up to this number of processors, one thread collects garbage: Java's default, which runs concurrently, takes more time."""
+"""Up to this many processors, one thread collects garbage: Java's concurrent default takes more time."""
 
 _OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _starting = threading.Lock()

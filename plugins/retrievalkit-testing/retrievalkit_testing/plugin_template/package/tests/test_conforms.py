@@ -1,4 +1,4 @@
 from retrievalkit_testing import conformance
 
-# One test per property of the component and its package.
+# A test of each property, of the component and of the package that it comes with.
 test_conforms = conformance("my_name")

@@ -14,13 +14,13 @@ __version__ = "0.1.0"
 
 
 def opened(index: Any) -> rk.Index | rk.Hybrid:
-    """What to search.
+    """Open an index for searching.
 
     Args:
-        index: An open index or hybrid, an index folder, or a list of folders, which are fused by reciprocal ranks.
+        index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
 
     Raises:
-        InputError: There is no such index, or it is something else.
+        InputError: The index does not exist, or is something else.
     """
     import retrievalkit as rk
 
@@ -37,5 +37,5 @@ def opened(index: Any) -> rk.Index | rk.Hybrid:
 
 
 def lacking(package: str, toolkit: str) -> MissingDependencyError:
-    """The error of an adapter whose toolkit is not installed."""
+    """Return the error of an adapter whose toolkit is not installed."""
     return MissingDependencyError(package, f"a retriever for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")

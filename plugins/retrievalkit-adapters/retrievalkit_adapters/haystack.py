@@ -1,4 +1,4 @@
-"""An index as a retriever of Haystack, for its pipelines.
+"""An index as a Haystack retriever, for pipelines.
 
 from retrievalkit_adapters.haystack import IndexRetriever
 
@@ -22,16 +22,16 @@ except ImportError as error:
 
 @component
 class IndexRetriever:
-    """Finds the documents of an index, with their scores, and titles and ranks as meta data.
+    """Retrieves documents from an index, with scores, and titles and ranks as metadata.
 
     Args:
-        index: An index folder, or a list of folders, which are fused by reciprocal ranks; or an open index or hybrid,
-            which a pipeline cannot be saved with.
+        index: An index folder, or a list of folders, fused by reciprocal rank fusion; or an open index or hybrid, with
+            which a pipeline cannot be saved.
         top_k: Documents per query.
-        explain: Whether the meta data have the reasons for the score, under "why".
+        explain: Whether to include the explanation of the score in the metadata, under "why".
 
     Raises:
-        InputError: There is no such index.
+        InputError: The index does not exist.
     """
 
     def __init__(self, index: Any, top_k: int = 10, explain: bool = False) -> None:
@@ -41,7 +41,7 @@ class IndexRetriever:
         self.explain = explain
 
     def warm_up(self) -> None:
-        """Load what the first query would load."""
+        """Load everything that the first query would load."""
         self.index.warm()
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
@@ -50,7 +50,7 @@ class IndexRetriever:
 
         Args:
             query: Its text.
-            top_k: How many; None = as of the component.
+            top_k: Number of documents; None = the component's setting.
 
         Raises:
             InputError: The query is empty.
@@ -69,10 +69,10 @@ class IndexRetriever:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a saved pipeline holds it.
+        """The component in the format of a saved pipeline.
 
         Raises:
-            InputError: It was made of an open index.
+            InputError: It was created from an open index.
         """
         places = self.places if isinstance(self.places, list | tuple) else [self.places]
         if not all(isinstance(one, str | os.PathLike) for one in places):
@@ -85,6 +85,6 @@ class IndexRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> IndexRetriever:
-        """The component of a saved pipeline."""
+        """Restore the component from a saved pipeline."""
         made: IndexRetriever = default_from_dict(cls, data)
         return made

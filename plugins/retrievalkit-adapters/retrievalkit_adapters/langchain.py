@@ -1,4 +1,4 @@
-"""An index as a retriever of LangChain, in chains and for agents.
+"""An index as a LangChain retriever, for chains and agents.
 
 from retrievalkit_adapters.langchain import IndexRetriever
 
@@ -24,15 +24,15 @@ except ImportError as error:
 
 
 class IndexRetriever(BaseRetriever):
-    """Finds the documents of an index, with their titles, scores and ranks as metadata.
+    """Retrieves documents from an index, with titles, scores and ranks as metadata.
 
     Attributes:
-        index: An open index or hybrid, an index folder, or a list of folders, which are fused by reciprocal ranks.
+        index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         k: Documents per query; `invoke(query, k=...)` overrides it.
-        explain: Whether the metadata have the reasons for the score, under "why".
+        explain: Whether to include the explanation of the score in the metadata, under "why".
 
     Raises:
-        InputError: There is no such index.
+        InputError: The index does not exist.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""Aggretriever for retrievalkit: slice max pooling of word predictions beside a projected [CLS], and its loss."""
+"""Aggretriever for retrievalkit: slice max pooling of word predictions joined to a projected [CLS], and its loss."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def register_poolers(register: Callable[[str, str], None]) -> None:
 
 @hookimpl
 def register_losses(register: Callable[[str, str], None]) -> None:
-    """Register the loss of the whole vector and of its parts."""
+    """Register the loss of the whole vector and its parts."""
     register("aggretriever", "retrievalkit_aggretriever.losses:Aggretriever")

@@ -1,11 +1,11 @@
-"""Aggretriever's loss: the contrastive loss of the whole vectors, plus that of each of their parts.
+"""Aggretriever's loss: the contrastive loss of the whole vectors, plus the losses of their parts.
 
-With S the scores of all queries with all documents, and S_p the scores by the part p of the vectors alone,
+With S the scores of all queries with all documents, and S_p the scores computed from part p of the vectors alone,
 
     L = CE(S) + lambda ( CE(S_cls) + CE(S_agg) )
 
-CE being the cross entropy with each query's positive as the target. So each part learns to rank by itself, and neither
-relies on the other. With a single part this is the plain contrastive loss.
+where CE is the cross entropy with each query's positive as the target. Each part learns to rank by itself, without
+relying on the other. With a single part this is the plain contrastive loss.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Aggretriever(Loss):
-    """Contrastive loss of the whole vectors, plus that of each of their parts.
+    """Contrastive loss with in-batch negatives of the whole vectors, plus the same loss of each part.
 
     For poolers that name the parts of their vectors (`Representation.parts`). Every score follows the shared rule: if a
-    document has several vectors the best counts, and for each part the best in that part.
+    document has several vectors, the best one counts; each part is compared separately by its best vector.
 
     Args:
-        part_weight: Lambda, the weight of each part's loss; the loss of the whole has 1. The paper: 0.5.
-        temperature: Divides the scores, in all terms; None = 0.05 for a pooler whose scores are cosines, else 1.
+        part_weight: Lambda, the weight of each part's loss; the loss of the whole vector has weight 1. The paper: 0.5.
+        temperature: Divides the scores in all terms; None = 0.05 for a pooler whose scores are cosines, else 1.
     """
 
     def __init__(self, *, part_weight: NonNegativeFloat = 0.5, temperature: PositiveFloat | None = None) -> None:

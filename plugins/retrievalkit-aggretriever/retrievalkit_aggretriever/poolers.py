@@ -1,7 +1,7 @@
-"""Aggretriever: a text's vector joins a projection of [CLS] and the pooled word predictions of all its tokens.
+"""Aggretriever: concatenates a projection of [CLS] and the pooled word predictions of all other tokens of a text.
 
 After "Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage Retrieval". With
-h_t the states of the tokens, h_0 that of [CLS], and z_t the logits of the vocabulary head at token t > 0:
+h_t the states of the tokens, h_0 the state of [CLS], and z_t the logits of the vocabulary head at token t > 0:
 
     c    = W_c h_0 + b_c                                   the part "cls"
     w_t  = | u . h_t + b |                                 the weight of a token
@@ -39,36 +39,36 @@ from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling
 
 
 class Aggretriever(Pooler):
-    """A projected [CLS] and the aggregated word predictions of all other tokens, as one vector per text.
+    """Aggretriever: a projected [CLS] and the aggregated word predictions of all other tokens, as one vector per text.
 
     Args:
         cls_dim: Size of the part "cls"; 0 = none.
         agg_dim: Size of the part "agg"; "vocabulary" = all terms, not pooled; 0 = none.
-        aggregation: How "agg" is made: "full" (agg*, two slices per dimension, told apart by the sign), "semi" (agg+,
+        aggregation: Pooling for "agg": "full" (agg*, two slices per dimension, told apart by the sign), "semi" (agg+,
             one slice per dimension), "linear" (a linear map of all terms, whose weights are drawn with variance
             1 / agg_dim), or "average" (a linear map of the mean state).
-        term_weight: The weight of a token: its "abs" value (the paper), "signed" (the released code, for its
+        term_weight: Weight of a token: its absolute value, "abs" (the paper), "signed" (the released code, for its
             checkpoints), or "none" (1 for all).
-        vocabulary_head: Whether a token counts for the terms that the vocabulary head predicts at it, or (false) for
-            its own term only, which is the variant without masked language model.
+        vocabulary_head: Whether a token contributes to the terms that the vocabulary head predicts at it, or (false) to
+            its own term only: the variant without masked language model.
         head: Compute logits with the "complete" vocabulary head (the released code), or with only its "projection",
             one linear map, as printed in Eq. 2.
-        pooled_tokens: The tokens behind "agg": "all" but [CLS] (the released code), or those of the "text", without
+        pooled_tokens: Tokens pooled into "agg": "all" except [CLS] (the released code), or only the "text", without
             [SEP], as printed in Eq. 3.
-        slices: Which terms make a slice: every n-th by id ("strided", the released code) or in a random order
-            ("seeded"), or, for aggregation=semi, the two slices of agg* ("same_as_star", the paper).
+        slices: Terms in a slice: every n-th by id ("strided", the released code), terms in random order ("seeded"),
+            or, for aggregation=semi, the two slices of agg* ("same_as_star", the paper).
         slice_seed: Seed of slices=seeded.
         remainder: If slices do not divide the vocabulary: "drop" the first ids, or "pad" with zeros; "auto" drops ids
-            of BERT's vocabulary, where the first are unused, and pads any other.
-        drop_limit: Most ids that are dropped; if there are more, zeros are appended.
-        padding: "masked", so that a text's vector does not depend on its batch, or as "released": with signed weights a
-            text is cut off at 0 only if its batch pads it; without vocabulary head padding is a token like others.
-        projections: "auto" = those of the model if it is an Aggretriever checkpoint, else new ones; "new" = always new
-            ones.
-        layers: Layers that a document has a vector from, in any order; 0 = embeddings, -1 = the last. The best vector
-            counts. A query has one, from the last layer.
-        keep: With several layers: "all" vectors are indexed, or only the "last" layer's, which a loss contrasts with
-            the others (self_contrastive).
+            of BERT's vocabulary, whose first ids are unused, and pads any other vocabulary.
+        drop_limit: Maximum number of ids to drop; beyond it, zeros are appended.
+        padding: "masked" keeps a text's vector independent of its batch; "released": with signed weights, a text is
+            clipped at 0 only if its batch pads it; without vocabulary head, padding counts like other tokens.
+        projections: "auto" = the model's projections if it is an Aggretriever checkpoint, else new projections; "new" =
+            always new projections.
+        layers: Layers that each contribute one vector per document, in any order; 0 = embeddings, -1 = the last. The
+            best vector counts. A query has one vector, from the last layer.
+        keep: With several layers: index "all" vectors, or only the "last" layer's, which a loss contrasts with the
+            others (self_contrastive).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Aggretriever(Pooler):
     ) -> None:
         terms = agg_dim != 0 and aggregation != "average"
         sliced = terms and agg_dim != "vocabulary" and aggregation in ("full", "semi")
-        # The released code's padding changes a vector only where weights may be below 0, or where [SEP] counts too.
+        # The released code's padding changes a vector only if weights may be below 0, or if [SEP] counts as well.
         padded = terms and (term_weight == "signed" if vocabulary_head else pooled_tokens == "all")
         made_by, of_head = "agg_dim aggregation", "agg_dim aggregation vocabulary_head"
         refuse_idle(
@@ -104,7 +104,7 @@ class Aggretriever(Pooler):
                 "vocabulary_head": (terms, made_by),
                 "head": (terms and vocabulary_head, of_head),
                 "pooled_tokens": (agg_dim != 0, "agg_dim"),
-                # full is agg*, so same_as_star is what it does anyway.
+                # full is agg*, so same_as_star would change nothing.
                 "slices": (sliced and (slices, aggregation) != ("same_as_star", "full"), made_by),
                 "slice_seed": (slices == "seeded", "slices"),
                 "remainder": (sliced, made_by),
@@ -143,8 +143,8 @@ class Aggretriever(Pooler):
         elif size and aggregation == "linear":
             check_fits(size, info.vocabulary_size)
             self.aggregate = nn.Linear(info.vocabulary_size, size)
-            # Inner products of v are kept in expectation; the weights that torch draws for so many inputs are so
-            # small that all texts score alike, and the other part's gradient decides for both.
+            # This keeps inner products of v in expectation. torch's default weights for this many inputs are so small
+            # that all texts score alike, and the gradient of the other part dominates.
             nn.init.normal_(self.aggregate.weight, std=size**-0.5)
         elif size and agg_dim != "vocabulary":
             self.aggregate = SlicePooling(
@@ -159,22 +159,22 @@ class Aggretriever(Pooler):
 
     @property
     def default_loss(self) -> str:  # type: ignore[override]
-        """The paper's loss; with keep=last the loss of retrievalkit-mlr that trains the kept vector."""
+        """The paper's loss; with keep=last, retrievalkit-mlr's loss, which trains the kept vector."""
         return "self_contrastive" if self.keep == "last" else "aggretriever"
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """The last layer for queries, the layers that are indexed or trained for documents, and the head."""
+        """The last layer for queries, the indexed or trained layers for documents, and the vocabulary head."""
         return Needs(
             layers={"query": (self.info.layers,), "document": self._layers_of("document")},
             vocabulary_head=self.has_head,
         )
 
     def bind(self, encoder: Encoder) -> None:
-        """Load the projections of the model if it is an Aggretriever checkpoint.
+        """Load the model's projections if it is an Aggretriever checkpoint.
 
         Raises:
-            UnsupportedError: The encoder's texts have no [CLS]-like token, or the checkpoint's projections do not fit.
+            UnsupportedError: The encoder adds no [CLS]-like token, or the checkpoint's projections do not fit.
         """
         batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
@@ -187,7 +187,7 @@ class Aggretriever(Pooler):
             load_projections(encoder, {"cls": self.cls_projection, "term": self.term_projection})
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """(batch, 1, cls_dim + agg_dim), or for documents a vector from each layer, the highest first."""
+        """(batch, 1, cls_dim + agg_dim); for documents, one vector from each layer, the highest first."""
         vectors = []
         for layer in self._layers_of(side):
             columns = []
@@ -202,10 +202,10 @@ class Aggretriever(Pooler):
         return Representation(torch.stack(vectors, dim=1), kept=kept, parts=self.parts)
 
     def terms(self, states: TokenStates, layer: int = -1) -> Tensor:
-        """v, the value of each term of the vocabulary for each text: (batch, vocabulary).
+        """v, the value of each vocabulary term for each text: (batch, vocabulary).
 
         Args:
-            states: With the vocabulary head, if the pooler uses it.
+            states: The encoder's states, with the vocabulary head if the pooler uses it.
             layer: The layer whose states are used.
         """
         hidden = states.layers[absolute_layer(layer, self.info)]
@@ -213,7 +213,7 @@ class Aggretriever(Pooler):
             mask = self._pooled(states)
             if self.released_padding:
                 mask = _without_first(states, torch.ones_like(states.attention_mask))
-            # The greatest weight of each term among its occurrences in a text, at least 0.
+            # The largest weight of each term among its occurrences in a text, at least 0.
             weights = self._weights(hidden).to(torch.promote_types(hidden.dtype, torch.float32)).masked_fill(~mask, 0.0)
             zeros = weights.new_zeros(weights.shape[0], self.info.vocabulary_size)
             return zeros.scatter_reduce(1, states.input_ids, weights, "amax", include_self=True)
@@ -231,7 +231,7 @@ class Aggretriever(Pooler):
         return torch.where(padded, floored, values)
 
     def _pooled(self, states: TokenStates) -> Tensor:
-        """(batch, tokens) bool, True at the real tokens that the part "agg" is made of."""
+        """(batch, tokens) bool, True at the tokens pooled into the part "agg"."""
         return text_mask(states) if self.text_only else _without_first(states, states.attention_mask)
 
     def _weights(self, hidden: Tensor) -> Tensor:
@@ -242,7 +242,7 @@ class Aggretriever(Pooler):
         return weights if self.signed else weights.abs()
 
     def _layers_of(self, side: Side) -> tuple[int, ...]:
-        """The layers that a text of that side has a vector from, in the current mode."""
+        """The layers that contribute a vector to texts of that side, in the current mode."""
         if side == "query" or (self.keep == "last" and not self.training):
             return (self.info.layers,)
         return self.layers

@@ -1,4 +1,4 @@
-"""The projections that published Aggretriever checkpoints store beside the model, in either of two layouts.
+"""Loads the projections that published Aggretriever checkpoints store with the model, in either of two layouts.
 
 castorini/aggretriever-*    one weights file (model.safetensors or pytorch_model.bin) with the model under the
                             prefix "encoder.", and cls_proj.{weight,bias}, tok_proj.{weight,bias}
@@ -27,16 +27,16 @@ _MEANING = {"cls": "of [CLS]", "term": "to token weights"}
 
 
 def load_projections(encoder: Encoder, wanted: Mapping[str, nn.Linear | None]) -> None:
-    """Load the projections that an encoder's model brings; without any, nothing is changed.
+    """Load the projections stored with an encoder's model; without any, nothing changes.
 
     Args:
-        encoder: Made with a model that may be an Aggretriever checkpoint.
-        wanted: The projections of the parts "cls" and "term" to fill; None for a part that is not used.
+        encoder: An encoder whose model may be an Aggretriever checkpoint.
+        wanted: The projections of the parts "cls" and "term" to fill; None for an unused part.
 
     Raises:
         ArtifactError: A file cannot be read.
-        OptionError: The checkpoint lacks a projection, or has it in another size.
-        UnsupportedError: It has different projections for queries and passages.
+        OptionError: The checkpoint lacks a projection, or stores it in another size.
+        UnsupportedError: The checkpoint has different projections for queries and passages.
     """
     published = _published(encoder)
     if not published:
@@ -79,7 +79,7 @@ def _under(prefix: str, tensors: Tensors) -> Tensors:
 
 
 def _read(path: Path, prefixes: tuple[str, ...] = ("",)) -> Tensors:
-    """The tensors of a file whose names have a prefix. Nothing but tensors is ever unpickled."""
+    """The tensors of a file whose names have a prefix. Only tensors are ever unpickled."""
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:

@@ -6,8 +6,8 @@ padded with zeros. A column is a slice of the vocabulary, and only its maximum i
     agg*  (full)    C = 2d; of the columns a = 2n and b = 2n + 1:   agg*[n] = a if a > b, otherwise -b
     agg+  (semi)    C = d;                                           agg+[n] = the maximum of column n
 
-The sign tells from which of its two slices the value of a dimension comes, so that terms of different slices do not
-match. Ties are negative. The gradient goes to the term of the maximum, and the sign is a constant.
+The sign shows which of its two slices the value of a dimension comes from, so terms of different slices do not match.
+Ties are negative. The gradient flows to the term of the maximum; the sign is treated as a constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from retrievalkit.errors import OptionError
 Remainder = Literal["auto", "drop", "pad"]
 SliceRule = Literal["strided", "seeded", "same_as_star"]
 BERT_VOCABULARY = 30_522
-"""The size of BERT's uncased vocabulary, of which about the first 1,000 ids are special or unused."""
+"""Size of BERT's uncased vocabulary, whose first 1,000 ids or so are special or unused."""
 DROP_LIMIT = 1_000
 
 
@@ -50,14 +50,14 @@ class Table:
 
 
 def table(vocabulary: int, columns: int, *, remainder: Remainder = "auto", drop_limit: int = DROP_LIMIT) -> Table:
-    """The table for a vocabulary.
+    """Lay out a vocabulary as a table.
 
     Args:
         vocabulary: Number of terms, at least as many as columns.
         columns: Number of slices.
         remainder: If the columns do not divide the vocabulary: "drop" the first ids, up to `drop_limit`, or "pad" the
             last row with zeros; "auto" drops ids of BERT's vocabulary and pads any other.
-        drop_limit: Most ids that are dropped; if there are more, the last row is padded.
+        drop_limit: Maximum number of ids to drop; beyond it, the last row is padded.
     """
     surplus = vocabulary % columns
     if drops(vocabulary, remainder) and surplus <= drop_limit:
@@ -66,10 +66,10 @@ def table(vocabulary: int, columns: int, *, remainder: Remainder = "auto", drop_
 
 
 def check_fits(dimensions: int, vocabulary: int, *, slices: int = 1) -> None:
-    """Refuse more dimensions, of `slices` slices each, than the vocabulary has terms for.
+    """Refuse more dimensions, of `slices` slices each, than the vocabulary can fill.
 
     Raises:
-        OptionError: Gives the largest number.
+        OptionError: The vocabulary is too small; names the largest possible number.
     """
     if dimensions * slices > vocabulary:
         wanted = f"two slices of the vocabulary each, {2 * dimensions} terms at least" if slices == 2 else "a term each"
@@ -81,14 +81,14 @@ def check_fits(dimensions: int, vocabulary: int, *, slices: int = 1) -> None:
 
 
 def drops(vocabulary: int, remainder: Remainder) -> bool:
-    """Whether ids may be dropped at all."""
+    """True if ids may be dropped at all."""
     return remainder == "drop" or (remainder == "auto" and vocabulary == BERT_VOCABULARY)
 
 
 class SlicePooling(nn.Module):
     """Slice max pooling of one vocabulary into a number of dimensions.
 
-    A random order of the terms ("seeded") is stored with the weights, as a trained model depends on it.
+    A random order of the terms ("seeded") is stored with the weights, because a trained model depends on it.
     """
 
     order: Tensor | None
@@ -108,10 +108,10 @@ class SlicePooling(nn.Module):
 
         Args:
             vocabulary: Number of terms.
-            dimensions: Number of dimensions that they are pooled into.
-            signed: Whether a dimension has two slices, told apart by the sign (agg*), or one (agg+).
-            rule: Which terms make a slice: every n-th by id ("strided") or in a random order ("seeded"), or, for agg+,
-                the two slices of agg* ("same_as_star").
+            dimensions: Number of dimensions to pool into.
+            signed: Whether a dimension has two slices, distinguished by the sign (agg*), or one (agg+).
+            rule: Terms in a slice: every n-th by id ("strided"), terms in random order ("seeded"), or, for agg+, the
+                two slices of agg* ("same_as_star").
             seed: Seed of the random order.
             remainder: See `table`.
             drop_limit: See `table`.

@@ -1,4 +1,4 @@
-"""The fine-tuning loss of CoT-MAE v2, and its FLOPS regulariser as a loss of its own.
+"""The fine-tuning loss of CoT-MAE v2, and its FLOPS regulariser as a separate loss.
 
 With s(q, d) the score (dense plus sparse), d+ the query's positive and t the temperature:
 
@@ -24,10 +24,10 @@ from retrievalkit_cotmae.regularizers import STEPS, Norm, Schedule, Sparsity
 
 
 class DenseSparse(Loss):
-    """Contrastive loss over dense vectors and sparse weights, plus regularisation that keeps the weights sparse.
+    """Contrastive loss (in-batch negatives) over dense vectors and sparse weights, plus FLOPS sparsity regularisation.
 
     For poolers that produce vectors, weights or both; with only one view, it is the contrastive loss of that view.
-    FLOPS is computed over all queries and all documents of the step, on the weights that are scored, i.e. after top-k.
+    FLOPS is computed over all queries and documents of the step, on the weights that are scored, i.e. after top-k.
 
     Args:
         views: One cross entropy over the "summed" scores (the paper), or the sum of "separate" cross entropies over
@@ -83,10 +83,10 @@ class DenseSparse(Loss):
 
 
 class Flops(Loss):
-    """Sparsity regularisation of weights over a vocabulary, to be added to a loss that trains those weights.
+    """FLOPS sparsity regularisation of weights over a vocabulary, to add to a loss that trains those weights.
 
     `--loss contrastive+flops` is SPLADE's loss, `--loss distill_kl+flops` the same with a teacher. FLOPS is computed
-    over all queries and all documents of the step; it depends neither on scores nor on which documents are positives.
+    over all queries and documents of the step; it depends neither on scores nor on which documents are positives.
 
     Args:
         flops_query: Lambda of the queries' regulariser.

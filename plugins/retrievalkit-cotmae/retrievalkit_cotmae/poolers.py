@@ -33,7 +33,7 @@ from retrievalkit.scoring import lexical
 
 
 class DenseSparse(Pooler):
-    """A dense vector, sparse weights over the vocabulary, or both, with their scores summed.
+    """CoT-MAE v2 or SPLADE: a dense vector, sparse weights over the vocabulary, or both, with their scores summed.
 
     The sparse view needs an encoder with a vocabulary head; the dense view suits encoders that start each text with a
     [CLS]-like token. Weights are float32; mixed precision applies only to the product with the vocabulary matrix.
@@ -61,7 +61,7 @@ class DenseSparse(Pooler):
             views: Represent a text by its "dense" vector, its "sparse" weights, or "both".
             top_k: Number of largest weights to keep per query or document, in training as well; the others are set to
                 0 and receive no gradient. Ties keep the term with the lower id. None = all.
-            pooled_tokens: Tokens to pool weights over: those of the "text" (the paper), or "all", including [CLS] and
+            pooled_tokens: Tokens to pool weights over: only the "text" (the paper), or "all", including [CLS] and
                 [SEP] (SPLADE). Padding is always excluded.
             sparse_head: Compute logits with the "complete" vocabulary head, or with only its "projection", one linear
                 map, as printed in Eq. 4.

@@ -83,7 +83,7 @@ class CoTMAEv2(Pretrainer):
             directions: Reconstruct each span from the other ("both"), or only the partner from the span ("one").
             mask_ratio: Fraction of tokens to mask in the encoder's input.
             decoder_mask_ratio: Fraction of tokens to mask in the AE decoder's input.
-            whole_words: Whether to mask all tokens of a word together.
+            whole_words: Whether to mask all tokens of a word together (whole word masking).
             decoder_layers: Layers of each decoder.
             sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with only its
                 "projection", as printed in Eq. 4.
@@ -127,7 +127,7 @@ class CoTMAEv2(Pretrainer):
         )
 
     def samples(self, document: Document) -> int:
-        """One per document that has at least two spans."""
+        """One sample per document that has at least two spans."""
         return int(len(document.spans) > 1)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> tuple[Pieces, Pieces]:  # noqa: ARG002
@@ -161,7 +161,7 @@ class CoTMAEv2(Pretrainer):
         return pair[::-1] if self.both else pair[1:]
 
     def _by_direction(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Reorder rows: first those of one direction, then those of the other."""
+        """Reorder rows: first all rows of one direction, then all rows of the other."""
         return [*rows[::2], *rows[1::2]] if self.both else rows
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
@@ -247,7 +247,7 @@ def next_tokens(texts: Batch) -> Tensor:
 
 
 def _embeddings_have_positions(encoder: Encoder, vocabulary: Vocabulary) -> bool:
-    """Whether a token's embedding depends on its position; with rotary positions (ModernBERT) it does not."""
+    """True if a token's embedding depends on its position; with rotary positions (ModernBERT) it does not."""
     token = vocabulary.ordinary[-1]
     text = encoder.collate([vocabulary.wrap([token, token])], "document")
     device = next(encoder.parameters()).device

@@ -47,7 +47,7 @@ class Sparsity:
         query: Lambda of the queries.
         document: Lambda of the documents.
         query_norm: Norm of the queries' weights; documents always use FLOPS.
-        schedule: How the lambdas change over the steps.
+        schedule: Change of the lambdas over the steps.
         steps: T of the quadratic schedule.
     """
 

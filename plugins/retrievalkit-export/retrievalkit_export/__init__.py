@@ -1,4 +1,4 @@
-"""Checkpoints and vectors in the forms of other libraries, which open them without any code of ours: `rkit export`."""
+"""Exports checkpoints and vectors to the formats of other libraries, which need none of our code: `rkit export`."""
 
 from __future__ import annotations
 

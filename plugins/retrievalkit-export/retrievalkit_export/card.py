@@ -1,4 +1,4 @@
-"""The README.md of an export: how to use it, and what it was made from, as the Hugging Face hub shows it."""
+"""The README.md of an export, as a Hugging Face model card: how to use it, and its origin."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _DO = "Write it again: rkit evaluate RUN --qrels Q --json"
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a target.
+    """The result of writing an export target.
 
     Attributes:
-        library: The library that opens it, as the Hugging Face hub names it.
+        library: The library that opens it, by its name on the Hugging Face hub.
         example: Code or commands that use the folder, which they call FOLDER.
-        language: Of `example`.
-        notes: What the user has to know.
+        language: Language of `example`.
+        notes: Information that the user needs.
         tags: Tags of the model card.
-        pipeline: The task that the hub shows.
+        pipeline: The task shown on the hub.
         figures: Measurements, by name.
     """
 
@@ -37,10 +37,10 @@ class Written:
 
 
 def card_text(source: str, written: Written, license: str | None, figures: Sequence[Place]) -> str:  # noqa: A002
-    """The card in Markdown.
+    """The model card in Markdown.
 
     Raises:
-        ArtifactError: A file of figures has none.
+        ArtifactError: A file of figures contains no figures.
     """
     metadata = {
         "library_name": written.library,
@@ -63,7 +63,7 @@ def card_text(source: str, written: Written, license: str | None, figures: Seque
 
 
 def _training(source: str) -> dict[str, Any]:
-    """What the checkpoint's manifest says of its training: the command, the options and the data."""
+    """Training information from the checkpoint's manifest: the command, the options and the data."""
     if kind_of(source) is None:
         return {"model": source}
     manifest = read_manifest(source)
@@ -86,7 +86,7 @@ def _training(source: str) -> dict[str, Any]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a document, whatever they are nested in, by the innermost name."""
+    """All numbers of a nested document, by their innermost name."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""`rkit export`: a checkpoint, vectors or an index in, a folder that another library opens out.
+"""`rkit export`: converts a checkpoint, vectors or an index to a folder that another library opens.
 
     rkit export CHECKPOINT DIR --to sentence-transformers|sparse-encoder|pylate|pyserini|onnx
 
-A target is a module of its name with a function `write`.
+A target is a module with its name and a function `write`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class ExportOptions:
     Args:
         source: A checkpoint or the name or folder of a model; for Pyserini also a vectors folder or an index.
         output: The folder to write.
-        to: The library that is to open it.
-        length: One length in tokens for queries and documents.
-        quantize: Of onnx: also write 8-bit weights, and state their loss.
-        texts: The corpus on whose vectors the loss is stated.
-        queries: Queries, to state the loss as nDCG@10 and R@100 too.
+        to: The library that will open the folder.
+        length: Maximum length in tokens, the same for queries and documents.
+        quantize: For onnx: also write 8-bit weights, and report their loss.
+        texts: The corpus on whose vectors the loss is measured.
+        queries: Queries, to report the loss in nDCG@10 and R@100 too.
         qrels: The judgements of the queries.
-        license: The licence that the model card names, such as "apache-2.0".
-        figures: A file of `rkit evaluate --json`, whose figures the card shows.
+        license: The licence named in the model card, such as "apache-2.0".
+        figures: An output file of `rkit evaluate --json`, whose figures the card shows.
         push: Upload to this repository on the Hugging Face hub; only with --no-dry-run.
         dry_run: List what `push` would upload.
         overwrite: Replace an existing output folder.
@@ -75,9 +75,9 @@ class ExportOptions:
 
 @command("export", ExportOptions)
 def export(options: ExportOptions) -> rk.Folder:
-    """Write SOURCE (a checkpoint, a model, or for Pyserini vectors) as another library opens it.
+    """Convert SOURCE (a checkpoint, a model, or for Pyserini vectors) to the format of another library.
 
-    The manifest of the folder has the `figures` of a quantisation, `notes`, and with --push what is uploaded.
+    The manifest of the folder has the `figures` of a quantisation, `notes`, and with --push the list of uploads.
     """
     _check(options)
     source, output = options.source, Path(options.output)
@@ -100,7 +100,7 @@ def export(options: ExportOptions) -> rk.Folder:
 
             retriever = opened(source, for_tracing=options.to == "onnx", length=options.length)
             target = importlib.import_module(f"retrievalkit_export.{options.to.replace('-', '_')}")
-            with gathered():  # the texts that it is probed with may be cut
+            with gathered():  # the probe texts may be truncated
                 written = target.write(retriever, staging)
             if options.quantize:
                 from retrievalkit_export.quantize import quantize
@@ -123,7 +123,7 @@ def export(options: ExportOptions) -> rk.Folder:
         )
     lines = [f"{output}: a folder for {options.to}", *(f"{name}: {value}" for name, value in written.figures.items())]
     if options.push is not None:
-        # The manifest names paths of this machine.
+        # The manifest contains paths of this machine.
         files = sorted(path for path in output.rglob("*") if path.is_file() and path.name != _MANIFEST)
         sizes = {path.relative_to(output).as_posix(): path.stat().st_size for path in files}
         manifest["push"] = {"name": options.push, "dry_run": options.dry_run, "files": sizes}
@@ -155,10 +155,10 @@ def _check(options: ExportOptions) -> None:
 
 
 def _push(folder: Path, name: str) -> str:
-    """Make the repository if it does not exist, private, and upload the files; returns its address.
+    """Create the repository as private if it does not exist, and upload the files; returns its address.
 
     Raises:
-        RetrievalkitError: The hub cannot be reached, or refuses.
+        RetrievalkitError: The hub cannot be reached, or rejects the upload.
     """
     import huggingface_hub
 
@@ -166,7 +166,7 @@ def _push(folder: Path, name: str) -> str:
     try:
         api.create_repo(name, private=True, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=str(folder), ignore_patterns=[_MANIFEST])
-    except Exception as error:  # those of the library's HTTP client, which its releases change
+    except Exception as error:  # errors of the library's HTTP client, which differ between releases
         reason = " ".join(str(error).split())[:300]
         msg = f"'{folder}' was not uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
         raise RetrievalkitError(msg) from error

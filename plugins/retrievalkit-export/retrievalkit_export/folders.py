@@ -1,4 +1,4 @@
-"""The folder of a sentence-transformers model: the encoder's files in the folder itself, modules in folders inside."""
+"""The folder of a sentence-transformers model: the encoder's files at the top, other modules in subfolders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from retrievalkit.contracts.commands import write_json
 from retrievalkit_export.forms import ACTIVATIONS, Layer
 
-# Their names of 2.x, which all later releases know.
+# Class names of 2.x, which all later releases accept.
 _TYPES = "sentence_transformers.models."
 
 
 class ModuleFolders:
-    """Writes the modules of a model one after the other, first that of the encoder, which is in the folder itself."""
+    """Writes the modules of a model in order, starting with the encoder, which is in the folder itself."""
 
     def __init__(self, folder: Path, encoder: str, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -25,7 +25,7 @@ class ModuleFolders:
         self._list(encoder, "")
 
     def add(self, kind: str, configuration: Mapping[str, Any]) -> Path:
-        """Add a module, and return its folder."""
+        """Add a module and return its folder."""
         name = f"{len(self.listed)}_{kind.rpartition('.')[2]}"
         (self.folder / name).mkdir()
         write_json(self.folder / name / "config.json", configuration)
@@ -59,7 +59,7 @@ class ModuleFolders:
 
 
 def transformer_settings(lengths: Mapping[str, int], **more: Any) -> tuple[dict[str, Any], list[str]]:
-    """The settings of the Transformer, and a note where they need a recent release."""
+    """The settings of the Transformer module, and a note if they need a recent release."""
     query, document = lengths["query"], lengths["document"]
     settings = {"max_seq_length": max(query, document), "do_lower_case": False, **more}
     if query == document:

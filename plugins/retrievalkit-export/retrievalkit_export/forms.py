@@ -1,7 +1,7 @@
-"""Forms that other libraries have for the computation of a retriever; a refusal where they have none.
+"""Equivalents of a retriever's computation in other libraries; refuses retrievers without an equivalent.
 
-A pooler of a plugin may be a plain one when it encodes, as `self_contrastive` is, so poolers are recognised by the
-vectors that they make of some texts, not by their names.
+A plugin's pooler may be equivalent to a plain pooler when encoding, as `self_contrastive` is. Poolers are therefore
+recognised by their vectors for some texts, not by their names.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 POOLINGS = ("cls", "mean", "max", "last")
 PROBES = ("what is the capital of peru", "rome", "a text, which is longer than the others, about numbers 1, 2 and 3.")
-"""Texts of several lengths on which computations are compared."""
+"""Texts of several lengths for comparing computations."""
 
 _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer above the pooled states: weight (out, in), bias (out) or None, and the function after it."""
+    """A linear layer on top of the pooled states: weight (out, in), bias (out) or None, and an activation function."""
 
     weight: Tensor
     bias: Tensor | None
@@ -39,13 +39,13 @@ class Layer:
 
     @classmethod
     def of(cls, linear: nn.Linear, activation: str = "identity") -> Layer:
-        """A layer of torch."""
+        """Convert a torch layer."""
         return cls(linear.weight.detach(), None if linear.bias is None else linear.bias.detach(), activation)
 
 
 @dataclass(frozen=True)
 class SingleVector:
-    """One vector a text: poolings of the last layer's states side by side, linear layers, and perhaps the length 1."""
+    """One vector per text: concatenated poolings of the last layer, linear layers, and optional L2 normalisation."""
 
     poolings: tuple[str, ...]
     layers: tuple[Layer, ...]
@@ -53,15 +53,15 @@ class SingleVector:
 
 
 def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
-    """A checkpoint or a pretrained model, on the processor, in eval mode.
+    """Load a checkpoint or a pretrained model on the CPU, in eval mode.
 
     Args:
         source: Name or folder.
-        for_tracing: Whether its attention has to be made of plain operations.
-        length: Most tokens of a text of either side; None = its own lengths.
+        for_tracing: Whether its attention must consist of plain operations.
+        length: Maximum number of tokens per text on both sides; None = its own lengths.
 
     Raises:
-        LengthError: It does not take texts of that length.
+        LengthError: The model does not support that length.
     """
     options: dict[str, Any] = {"attention": "eager"} if for_tracing else {}
     options |= dict.fromkeys(("query_length", "document_length"), length) if length else {}
@@ -72,7 +72,7 @@ def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
 
 
 def refuse(target: str, problem: str) -> NoReturn:
-    """Name the part of the checkpoint that the target lacks.
+    """Refuse the export, naming the part of the checkpoint that the target does not support.
 
     Raises:
         UnsupportedError: Always.
@@ -82,16 +82,16 @@ def refuse(target: str, problem: str) -> NoReturn:
 
 
 def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, markers: bool = False) -> None:
-    """Refuse encoders that are more than a Hugging Face model with its tokenizer.
+    """Refuse encoders that are not plain Hugging Face models with their tokenizers.
 
     Args:
         retriever: The retriever.
         target: The target, for the message.
         separate: Whether the target has an encoder for each side.
-        markers: Whether the target puts tokens in front of texts.
+        markers: Whether the target prepends tokens to texts.
 
     Raises:
-        UnsupportedError: The encoder is another one, or what it does with the tokens cannot be said there.
+        UnsupportedError: The encoder is of another kind, or its token handling cannot be expressed in the target.
     """
     name = retriever.description["encoder"]["name"]
     if name != "transformer":
@@ -108,7 +108,7 @@ def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, 
 
 
 def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
-    """A batch of some texts, and the encoder's states of it."""
+    """A batch of texts, and the encoder's states for it."""
     tower = retriever.tower(side)
     batch = tower.collate(tower.tokenize([("", text) for text in texts], side), side).to(retriever.device)
     return batch, tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
@@ -116,10 +116,10 @@ def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -
 
 @torch.no_grad()
 def single_vector(retriever: Retriever, target: str) -> SingleVector:
-    """The pooling of a retriever.
+    """The pooling of a retriever, in terms of `SingleVector`.
 
     Raises:
-        UnsupportedError: A text has several vectors, or weights, or they are made in a way that the target lacks.
+        UnsupportedError: A text has several vectors or has weights, or the target does not support the pooling.
     """
     found: list[SingleVector] = []
     for side in SIDES:
@@ -156,7 +156,7 @@ def _check_single(retriever: Retriever, made: Representation, side: Side, target
 
 
 def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
-    """The forms that a pooler may have: with its own linear layers, and without."""
+    """The possible equivalents of a pooler: with its own linear layers, and without."""
     pooler: Any = retriever.pooler
     if retriever.description["pooler"]["name"] == "projected":
         options = retriever.description["pooler"]["options"]
@@ -171,7 +171,7 @@ def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
 
 
 def _pooled(form: SingleVector, retriever: Retriever, states: TokenStates, side: Side) -> Tensor:
-    """The vectors (batch, dimension) as a form describes them."""
+    """The vectors (batch, dimension) that an equivalent computes."""
     info = retriever.tower(side).info
     options = {"pooling": form.poolings, "normalize": False}
     pooled: Tensor = create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
@@ -197,14 +197,14 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def write_encoder(retriever: Retriever, side: Side, folder: Path) -> None:
-    """Write the encoder of a side as a Hugging Face folder, with LoRA adapters added to its weights."""
+    """Write the encoder of a side as a Hugging Face folder, with LoRA adapters merged into its weights."""
     tower: Any = retriever.tower(side)
     folder.mkdir(parents=True, exist_ok=True)
     for module in tower.model.modules():
         if hasattr(module, "base_layer") and not module.merged:
             module.merge()
     tower.save(folder)
-    # What was added to the weights.
+    # Already merged into the weights.
     (folder / "adapters.safetensors").unlink(missing_ok=True)
 
 
@@ -214,17 +214,17 @@ def prompts(retriever: Retriever) -> dict[str, str]:
 
 
 def tower_of(retriever: Retriever, side: Side) -> Any:
-    """The encoder of a side, whose attributes are those of the encoder `transformer`."""
+    """The encoder of a side, which has the attributes of the encoder `transformer`."""
     return retriever.tower(side)
 
 
 def lengths(retriever: Retriever) -> dict[str, int]:
-    """Most tokens of a text of each side."""
+    """Maximum number of tokens per text of each side."""
     return {side: tower_of(retriever, side).lengths[side] for side in SIDES}
 
 
 def title_note(retriever: Retriever, library: str) -> str:
-    """What to do with passages that have a title."""
+    """Instructions for passages with a title."""
     how = tower_of(retriever, "document").title
     if how == "space":
         return f'{library} takes a passage as one text: pass "TITLE TEXT", as it was trained.'

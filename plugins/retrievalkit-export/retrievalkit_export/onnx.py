@@ -1,8 +1,8 @@
-"""An ONNX graph of encoder and pooler together, for onnxruntime: token ids in, one vector (or weights) a text out.
+"""An ONNX graph of encoder and pooler for onnxruntime: token ids in, one vector (or weights) per text out.
 
-model.onnx                    both sides; or query.onnx and document.onnx where these differ
+model.onnx                    both sides; or query.onnx and document.onnx if they differ
 tokenizer.json                for the package `tokenizers`
-tokenization.json             by side: prefix, most tokens, how a title is joined
+tokenization.json             by side: prefix, maximum tokens, how to join a title
 model.int8.onnx               with --quantize int8
 """
 
@@ -50,12 +50,12 @@ inputs = {
 
 
 def write(retriever: Retriever, folder: Path) -> Written:
-    """Write the graphs, and compare what onnxruntime makes of them with torch.
+    """Write the graphs, and compare onnxruntime's outputs with torch's.
 
     Raises:
         MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
-        UnsupportedError: A text has several vectors, or its tokens are more than the tokenizer's.
-        RetrievalkitError: The graph's vectors are not those of the checkpoint.
+        UnsupportedError: A text has several vectors, or has tokens that the tokenizer does not produce.
+        RetrievalkitError: The graph's vectors differ from the checkpoint's.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
@@ -110,7 +110,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
 
 @torch.no_grad()
 def _output(retriever: Retriever) -> str:
-    """Whether a text has "vectors" or "weights"."""
+    """The kind of output of a text: "vectors" or "weights"."""
     made = {side: retriever.pooler(states_of(retriever, side)[1], side) for side in SIDES}
     name = retriever.description["pooler"]["name"]
     for side, one in made.items():
@@ -125,7 +125,7 @@ def _output(retriever: Retriever) -> str:
 
 @torch.no_grad()
 def _same(retriever: Retriever) -> bool:
-    """Whether one graph makes the vectors of both sides."""
+    """True if one graph computes the vectors of both sides."""
     if "query" in retriever.towers:
         return False
     tower = retriever.tower("query")
@@ -145,7 +145,7 @@ def _single(made: Representation) -> Tensor:
 
 
 def _make_plain(retriever: Retriever) -> None:
-    """Replace layers that choose their arithmetic when they are called by those of torch; LoRA becomes weights."""
+    """Replace layers that choose their arithmetic at run time by torch's own; merge LoRA into the weights."""
     for module in retriever.modules():
         kind = type(module)
         if hasattr(module, "base_layer") and not module.merged:
@@ -168,17 +168,17 @@ class _Graph(nn.Module):
         self.layers = self.pooler.needs.layers_of(side, self.tower.info)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(batch, dimension) of token ids and their mask, both (batch, tokens)."""
+        """(batch, dimension), from token ids and their mask, both (batch, tokens)."""
         special = (input_ids[:, :, None] == self.special).any(dim=2) & attention_mask.bool()
         states = self.tower(Batch(input_ids, attention_mask, special), self.layers)
-        # A function in place of a `VocabularyHead`, whose product is fused with its pooling by loops over the data.
+        # A plain function instead of a `VocabularyHead`, which fuses its product and pooling in data-dependent loops.
         states.head = None if states.head is None else states.head.__call__
         return _single(self.pooler(states, self.side))
 
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """Silences torch's exporter, which reports packages that it could use and what it tries."""
+    """Silence torch's exporter, which reports optional packages and its attempts."""
     loggers = [
         logging.getLogger(name)
         for name in ("torch.onnx", "torch.fx", "torch.export", "transformers", "onnxscript", "onnx_ir")
@@ -213,7 +213,7 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
                 external_data=size > _LARGEST_FILE,
                 verbose=False,
             )
-        except Exception as error:  # noqa: BLE001 - the exporter raises whatever an operation does
+        except Exception as error:  # noqa: BLE001 - the exporter raises any exception of an operation
             reason = " ".join(str(error.__cause__ or error).split())[:160]
             name = retriever.description["pooler"]["name"]
             refuse(_NAME, f"torch cannot trace its pooler '{name}' with this encoder: {reason}")
@@ -221,11 +221,11 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
 
 @torch.no_grad()
 def _verify(retriever: Retriever, side: Side, path: Path) -> float:
-    """The least cosine between the graph's vectors and torch's."""
+    """The smallest cosine between the graph's vectors and torch's."""
     batch, states = states_of(retriever, side)
     expected = _single(retriever.pooler(states, side)).cpu()
     opened = session(path)
-    # Also with a batch of another shape than the one that was traced.
+    # Also with a batch shape other than the traced one.
     one = Batch(batch.input_ids[1:2], batch.attention_mask[1:2], batch.special_mask[1:2])
     least = 1.0
     for found, wanted in ((run(opened, batch), expected), (run(opened, one), expected[1:2])):
@@ -241,7 +241,7 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
 
 
 def session(path: Path) -> Any:
-    """The graph in onnxruntime, on the processor."""
+    """Open the graph in onnxruntime, on the CPU."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(3)
@@ -249,7 +249,7 @@ def session(path: Path) -> Any:
 
 
 def run(opened: Any, batch: Batch) -> np.ndarray:
-    """The graph's output (batch, dimension)."""
+    """Run the graph: (batch, dimension)."""
     inputs = {"input_ids": batch.input_ids.cpu().numpy(), "attention_mask": batch.attention_mask.cpu().numpy()}
     output: np.ndarray = opened.run(None, inputs)[0]
     return output

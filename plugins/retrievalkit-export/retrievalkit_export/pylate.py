@@ -1,4 +1,4 @@
-"""A PyLate model: Transformer and Dense, with ColBERT's markers, lengths and skipped tokens."""
+"""A PyLate (ColBERT) model: Transformer and Dense, with ColBERT's markers, lengths and skipped tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     """Write the model's folder.
 
     Raises:
-        UnsupportedError: The pooler is not `colbert`, or PyLate lacks an option of it.
+        UnsupportedError: The pooler is not `colbert`, or has an option that PyLate lacks.
     """
     check_encoder(retriever, _NAME, markers=True)
     pooler: Any = retriever.pooler
@@ -53,7 +53,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     write_encoder(retriever, "document", folder)
     taken = lengths(retriever)
     modules = ModuleFolders(folder, "Transformer", {"max_seq_length": max(taken.values()), "do_lower_case": False})
-    # PyLate always has a projection.
+    # PyLate always needs a projection.
     projection = Layer(torch.eye(tower.info.width), None) if pooler.projection is None else Layer.of(pooler.projection)
     modules.add_dense(projection, "pylate.models.Dense.Dense", use_residual=False)
     names = {side: tower.tokenizer.convert_ids_to_tokens(tower.extra.ids[side]) for side in SIDES}

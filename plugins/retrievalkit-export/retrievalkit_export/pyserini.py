@@ -1,4 +1,4 @@
-"""Folders for Pyserini: Hugging Face models for its encoders with the commands that use them, and faiss indexes."""
+"""Folders for Pyserini: Hugging Face models for its encoders with example commands, and faiss indexes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
 
 _NAME = "Pyserini"
-# Pyserini's own constant for queries of SPLADE.
+# Pyserini's constant for SPLADE queries.
 _SPLADE_QUERY_LENGTH = 256
 _JAVA = "Pyserini's commands need a complete JDK 21 in JAVA_HOME, such as openjdk-21-jdk-headless of Debian and Ubuntu."
 _BLOCK = 8192
@@ -39,10 +39,10 @@ _FIELDS = {"pair": "title text --add-sep", "space": "title text", "none": "text"
 
 
 def write(retriever: Retriever, folder: Path) -> Written:
-    """Write a model's folder `encoder`, or `query` and `document`, for Pyserini's encoders `auto` or `splade`.
+    """Write a model folder `encoder`, or `query` and `document`, for Pyserini's encoders `auto` or `splade`.
 
     Raises:
-        UnsupportedError: Pyserini's encoders cannot make the checkpoint's vectors.
+        UnsupportedError: Pyserini's encoders cannot compute the checkpoint's vectors.
     """
     check_encoder(retriever, _NAME, separate=True)
     sparse = retriever.pooler.needs.vocabulary_head
@@ -62,7 +62,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     for side in SIDES if separate else SIDES[:1]:
         write_encoder(retriever, side, folder / folders[side])
     if not sparse:
-        # The length of queries is no option there: their encoder asks the tokenizer.
+        # There is no option for the length of queries: their encoder uses the tokenizer's.
         path = folder / folders["query"] / "tokenizer_config.json"
         settings = json.loads(path.read_text("utf-8")) | {"model_max_length": taken["query"]}
         path.write_text(json.dumps(settings, indent=2), "utf-8")
@@ -116,7 +116,7 @@ def _flags(retriever: Retriever) -> dict[str, str]:
 
 
 def _prefix(prompt: str, side: str) -> str:
-    """Pyserini puts a space behind a prefix."""
+    """The prefix as Pyserini expects it: Pyserini appends a space."""
     if not prompt:
         return ""
     if prompt != f"{prompt.strip()} ":
@@ -126,10 +126,10 @@ def _prefix(prompt: str, side: str) -> str:
 
 
 def write_index(source: Path, folder: Path) -> Written:
-    """Write vectors, or an index `flat`, as an exact faiss `index` of inner products with a list of ids, `docid`.
+    """Write vectors, or an index `flat`, as an exact inner-product faiss `index` with a list of ids, `docid`.
 
     Raises:
-        UnsupportedError: A text has several vectors, or weights, or the index is of another kind.
+        UnsupportedError: A text has several vectors or has weights, or the index is of another kind.
     """
     place = source
     if kind_of(source) == "index":

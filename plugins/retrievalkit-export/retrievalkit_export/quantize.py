@@ -1,4 +1,4 @@
-"""8-bit integer weights for ONNX graphs, with what they cost: cosines, and metrics of an exact search."""
+"""8-bit integer weights for ONNX graphs, with their loss: cosines, and metrics of an exact search."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BATCH = 32
 
 
 def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None, qrels: str | None) -> dict[str, Any]:
-    """Write NAME.int8.onnx beside each graph, and state its loss on the texts that the options name.
+    """Write NAME.int8.onnx next to each graph, and measure its loss on the texts that the options name.
 
     Returns:
-        The least and the mean cosine of quantised and unquantised vectors; with queries, "fp32 -> int8" of each metric.
+        The minimum and mean cosine of quantised and original vectors; with queries, "fp32 -> int8" of each metric.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -38,7 +38,7 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     for name in sorted(set(graphs.values())):
         source, target = (str(folder / f"{name}{suffix}.onnx") for suffix in ("", ".int8"))
         disabled = logging.root.manager.disable
-        logging.disable(logging.WARNING)  # advice to prepare the graph, which torch's exporter has done
+        logging.disable(logging.WARNING)  # its advice to prepare the graph: torch's exporter has done so
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QInt8)
         finally:

@@ -1,4 +1,4 @@
-"""A sentence-transformers model: Transformer, Pooling, Dense where there is a projection, Normalize."""
+"""A sentence-transformers model: Transformer, Pooling, Dense if there is a projection, Normalize."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     """Write the model's folder.
 
     Raises:
-        UnsupportedError: Its modules cannot make the checkpoint's vectors.
+        UnsupportedError: Its modules cannot compute the checkpoint's vectors.
     """
     form = single_vector(retriever, LIBRARY)
     check_encoder(retriever, LIBRARY)
@@ -69,7 +69,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
 
 def _pooling(form: SingleVector, width: int) -> dict[str, object]:
     joined = list(_MODES)
-    # The older form, which every release reads, joins poolings in an order of its own.
+    # The older format, which every release reads, concatenates poolings in a fixed order.
     if list(form.poolings) == [name for name in joined if name in form.poolings]:
         modes: dict[str, object] = {f"pooling_mode_{_MODES[name]}": name in form.poolings for name in joined}
     else:

@@ -1,4 +1,4 @@
-"""A SparseEncoder of sentence-transformers: a masked language model, and SPLADE's pooling of its logits."""
+"""A sentence-transformers SparseEncoder: a masked language model, and SPLADE pooling of its logits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     """Write the model's folder.
 
     Raises:
-        UnsupportedError: The checkpoint's weights are not those of SPLADE.
+        UnsupportedError: The checkpoint does not compute SPLADE weights.
     """
     check_splade(retriever, _NAME)
     check_encoder(retriever, _NAME)
@@ -70,7 +70,7 @@ def check_splade(retriever: Retriever, target: str) -> None:
     """Refuse a checkpoint whose weights are not the maximum of log(1 + relu(logit)) over all tokens of a text.
 
     Raises:
-        UnsupportedError: They are not, or there are vectors beside them.
+        UnsupportedError: They are not, or texts also have vectors.
     """
     name = retriever.description["pooler"]["name"]
     for side in ("query", "document"):

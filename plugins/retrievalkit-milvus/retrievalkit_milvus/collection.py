@@ -1,4 +1,4 @@
-"""A Milvus collection that holds the texts of a vectors/ folder: searching, and reading rows."""
+"""A Milvus collection with the texts of a vectors/ folder: searching, and reading rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BYTES_IN_A_REQUEST = 16_000_000
 PROPERTY = "retrievalkit.fingerprint"
 # The search parameter of each index type that must be at least the number of hits.
 _BREADTH = {"HNSW": "ef", "HNSW_SQ": "ef", "HNSW_PQ": "ef", "DISKANN": "search_list", "SCANN": "reorder_k"}
-# A graph that is searched as broadly as hits are wanted, 10, misses some of them (recall 0.94 of 20,000 vectors).
+# If the search breadth equals the number of hits, 10, some are missed (recall 0.94 of 20,000 vectors).
 _DEFAULT_BREADTH = 100
 
 Hits = tuple[np.ndarray, np.ndarray]
@@ -44,7 +44,7 @@ class VectorIndex:
     search_parameters: Mapping[str, Any]
 
     def is_exact(self, field: str) -> bool:
-        """Whether searches of this field are exact."""
+        """True if searches of this field are exact."""
         return field != VECTOR or self.type == "FLAT"
 
     def search_options(self, field: str, limit: int) -> dict[str, Any]:
@@ -58,11 +58,11 @@ class VectorIndex:
 
 @dataclass(frozen=True)
 class Serving:
-    """Search settings of a collection.
+    """Search settings for a collection.
 
     Attributes:
-        consistency: How recent the data must be that a search sees, as named by Milvus.
-        partitions: Numbers of the partitions that are searched; () = all.
+        consistency: Consistency level of searches, as named by Milvus.
+        partitions: Numbers of the partitions to search; () = all.
     """
 
     consistency: str = "Strong"
@@ -70,8 +70,8 @@ class Serving:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of each request that reads."""
-        # The level that collections are made with needs no mention, which Milvus Lite does not know.
+        """The options of each read request."""
+        # The collections' own level need not be sent; Milvus Lite does not support the option.
         level = {} if self.consistency == "Strong" else {"consistency_level": self.consistency}
         chosen = {"partition_names": [partition_name(one) for one in self.partitions]} if self.partitions else {}
         return {"retry_times": RETRIES, **level, **chosen}
@@ -81,7 +81,7 @@ class Collection:
     """An existing collection with the contents of a layout, loaded for searching.
 
     Raises:
-        ArtifactError: The collection does not exist, or has other contents.
+        ArtifactError: The collection does not exist, or has different contents.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Collection:
                 yield _sorted(hits, unsigned=field == WORDS)
 
     def fused(self, asked: Mapping[str, Sequence[Any]], ranker: Any, candidates: int, limit: int) -> Iterator[Hits]:
-        """For each query, the best `limit` rows by a ranker of pymilvus, of each field's `candidates`."""
+        """For each query, the best `limit` rows by a pymilvus ranker, from the `candidates` of each field."""
         request = import_pymilvus().AnnSearchRequest
         total = len(next(iter(asked.values())))
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // candidates))
@@ -159,7 +159,7 @@ class Collection:
             yield from map(_sorted, found)
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Read the vectors and weights of the given texts, in the given order."""
+        """Read the vectors and weights of these texts, in this order."""
         import scipy.sparse
 
         layout = self.layout
@@ -203,7 +203,7 @@ class Collection:
                 raise ArtifactError(msg)
             for entity in found:
                 if VECTOR in entity:
-                    # A list of Python floats takes several times the memory.
+                    # A list of Python floats would take several times the memory.
                     entity[VECTOR] = np.asarray(entity[VECTOR], dtype=np.float32)
                 yield entity[ROW], entity
 
@@ -231,7 +231,7 @@ def _sorted(hits: Any, *, unsigned: bool = False) -> Hits:
     rows = np.array(list(hits.ids), dtype=np.int64)
     scores = np.array(list(hits.distances), dtype=np.float32)
     if unsigned:
-        # Milvus Lite turns the sign of BM25's scores, which are never below 0.
+        # Milvus Lite negates BM25 scores, which are never below 0.
         scores = np.abs(scores)
     order = np.lexsort((rows, -scores))
     return rows[order], scores[order]

@@ -30,7 +30,7 @@ from retrievalkit_milvus.server import Connection, check_uri, connect, embedded,
 from retrievalkit_milvus.writing import Words, analyzer_json, write
 
 MOST_FILTERED = 1 << 16
-"""Texts that an expression lists, at most; where more are allowed, searching for more hits finds enough."""
+"""Maximum number of texts listed in an expression; if more are allowed, searching for more hits finds enough."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -44,8 +44,8 @@ class Milvus(Indexer):
     which are then scored exactly; texts that no part retrieves are missed.
 
     The server's token is read from the environment variable MILVUS_TOKEN, or from the file that MILVUS_TOKEN_FILE
-    names, and never stored. It is sent to addresses that the user gave, never to one that only a manifest or a recipe
-    names, and beyond this machine only over https.
+    names, and never stored. It is sent only to addresses that the user provided, never to an address that only a
+    manifest or a recipe names, and outside this machine only over https.
 
     Args:
         uri: Address of a Milvus server, such as http://localhost:19530; "" = Milvus Lite, files in the index folder.
@@ -53,23 +53,23 @@ class Milvus(Indexer):
         index_type: Milvus's index of the vectors: FLAT is exact; HNSW, IVF_FLAT, AUTOINDEX and others are approximate.
         parameters: Build parameters as comma-separated NAME=NUMBER pairs, such as "M=16,efConstruction=200".
         search_parameters: Search parameters, such as "nprobe=16" or "ef=200"; ef is 100, or the number of hits.
-        view: Which part of texts with vectors and weights to store and compare: "all", "vectors" or "weights". An index
+        view: Part of texts with vectors and weights to store and compare: "all", "vectors" or "weights". An index
             of both can also be searched by either.
         candidates: Minimum number of candidates per part: texts when vectors and weights are compared together, rows
             per vector for queries with several vectors.
         batch: Rows per request when building the index.
         replace: Replace a collection of the same name that has other contents.
         timeout: Seconds to wait for a server when connecting.
-        search_timeout: Seconds to wait for a server's answer to one request of a search.
+        search_timeout: Seconds to wait for a server's response to a search request.
         partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
         search_partitions: Partitions to search, such as "0,2-5"; "" = all.
-        consistency: How recent the data must be that a search on a server sees: strong, bounded, session, eventually.
-        texts: The corpus that the vectors were encoded from, whose words are then searched too (BM25); "" = none.
-        analyzer: How Milvus tells words apart: standard, english, or its JSON. Milvus Lite has standard and jieba.
-        k1: BM25's: how slowly a term's repetition stops adding to the score.
+        consistency: Consistency level of searches on a server: strong, bounded, session, eventually.
+        texts: The corpus that the vectors were encoded from, to search its words too (BM25); "" = none.
+        analyzer: Milvus analyzer that splits words: standard, english, or its JSON. Milvus Lite has standard and jieba.
+        k1: BM25's term frequency saturation: the higher, the longer repetitions of a term add to the score.
         b: BM25's length normalisation, 0 to 1.
-        hybrid: How Milvus itself makes one ranking by vectors, weights and words: rrf, rrf:60, or weighted:0.7,0.3 with
-            a weight for each that the index holds, in this order; "" = vectors and weights are summed exactly.
+        hybrid: Milvus's own fusion of vectors, weights and words: rrf, rrf:60, or weighted:0.7,0.3 with a weight for
+            each part of the index, in this order; "" = vectors and weights are summed exactly.
     """
 
     indexes = "vectors"
@@ -109,8 +109,8 @@ class Milvus(Indexer):
         if uri:
             check_uri(uri)
         self.uri = uri
-        # A segment on a server would be another collection there, which nobody removes with the folder; and the scores
-        # of words and of ranks depend on all texts.
+        # On a server, a segment would be another collection, which nobody removes with the folder; and scores of words
+        # and ranks depend on all texts.
         self.segmented = not (uri or texts or hybrid)
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
@@ -196,7 +196,7 @@ class Milvus(Indexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """As `search`; where one field with a row for each text or query is compared, Milvus filters."""
+        """Like `search`; if one field with one row per text or query is compared, Milvus filters."""
         opened, asked = self._collection(), viewed(queries, self.view).float().to("cpu")
         field, *more = opened.layout.fields
         single = not more and self.fusion is None and (field == WEIGHTS or is_single(asked))
@@ -210,7 +210,7 @@ class Milvus(Indexer):
         return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The exact scores of given texts, computed from the vectors and weights stored in Milvus."""
+        """The exact scores of the requested texts, computed from the vectors and weights stored in Milvus."""
         opened = self._collection()
         if self.fusion is not None:
             msg = "what Milvus makes of several rankings has scores for its hits only. Fuse with --fusion rrf."
@@ -220,7 +220,7 @@ class Milvus(Indexer):
         return scores_of(queries, opened, [self._ids.rows(one) for one in ids])
 
     def _fused(self, queries: Representation, texts: Sequence[str] | None, k: int) -> list[Found]:
-        """The best texts as Milvus ranks them by all that the index holds."""
+        """The best texts as ranked by Milvus over all fields of the index."""
         assert self.fusion is not None
         opened = self._collection()
         layout = opened.layout
@@ -237,7 +237,7 @@ class Milvus(Indexer):
         return self.fusion.rank(opened, asked, min(max(k, self.candidates), layout.texts, MOST_HITS), k)
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its parts retrieves, in ascending order."""
+        """For each query, the texts retrieved by any of its parts, in ascending order."""
         opened = self._collection()
         layout = opened.layout
         if wanted >= layout.texts:
@@ -264,7 +264,7 @@ class Milvus(Indexer):
         return connection
 
     def _check_server(self, subject: str) -> None:
-        """Refuse the option that only a server has."""
+        """Refuse an option that only servers support."""
         if self.consistency != "strong":
             msg = f"{subject} has no option 'consistency'. Give the address of a Milvus server, or leave it strong."
             raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""How the texts of a vectors/ folder map to rows of a Milvus collection, and the files of the index folder.
+"""Maps the texts of a vectors/ folder to rows of a Milvus collection, and describes the files of the index folder.
 
 A row (a Milvus entity) holds one vector: `row` is its number and primary key, `text` the number of its text, `id` the
 text's id. A text's weights over a vocabulary are stored in its first row. Milvus rejects empty sparse vectors, so the
@@ -23,7 +23,7 @@ from retrievalkit.errors import ArtifactError, UnsupportedError
 
 ROW, TEXT, ID, VECTOR, WEIGHTS, CONTENT, WORDS = "row", "text", "id", "vector", "weights", "content", "words"
 MOST_DIM, MOST_BYTES, MOST_PARTITIONS = 32_768, 65_535, 1024
-"""Milvus's limits; that of bytes is of an id, and of a passage whose words are searched."""
+"""Milvus's limits; the limit in bytes applies to ids, and to passages whose words are searched."""
 
 FOLDER = "milvus.db"
 """The subfolder of an index folder in which Milvus Lite keeps its files."""
@@ -46,7 +46,7 @@ class _Held:
         vocabulary: Number of terms; 0 without weights.
         most_vectors: The largest number of rows of any text.
         partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
-        analyzer: Milvus's analyzer of the words of the texts, in JSON; "" = only vectors and weights are held.
+        analyzer: Milvus's analyzer of the words of the texts, in JSON; "" = vectors and weights only.
     """
 
     collection: str
@@ -62,7 +62,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _File:
-    """The form of a file's entry."""
+    """Schema of a file's entry."""
 
     size: int
     checksum: str
@@ -70,7 +70,7 @@ class _File:
 
 @dataclass(frozen=True, kw_only=True)
 class _Description(_Held):
-    """The form of milvus.json."""
+    """Schema of milvus.json."""
 
     files: dict[str, _File]
     index: list[Any]
@@ -150,7 +150,7 @@ class Layout(_Held):
         Args:
             source: The vectors folder.
             rows: Number of rows.
-            contents: The words of each text, one after the other.
+            contents: The words of each text, in order.
         """
         entities: list[dict[str, Any]] = []
         for block in source.blocks(rows):
@@ -189,7 +189,7 @@ class Layout(_Held):
         if self.offsets is not None:
             np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
         values = {name: value for name, value in vars(self).items() if name != "offsets"}
-        # Only what is there is named, so that an index without them is as it always was.
+        # Only existing parts are recorded, so that an index without them keeps its format.
         values = {name: value for name, value in values.items() if name not in ("partitions", "analyzer") or value}
         files = {
             name: {"size": entry["bytes"], "checksum": entry["blake2b"]}
@@ -214,7 +214,7 @@ class Layout(_Held):
         if values.pop("checksum", None) != _seal(values) or values.get("form") != _FORM:
             msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {_DO}"
             raise ArtifactError(msg)
-        # Whoever alters the file can seal it again.
+        # Anyone who alters the file can also update its checksum.
         values = dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=_DO))
         files = {
             name: {"bytes": entry["size"], "blake2b": entry["checksum"]}

@@ -27,14 +27,14 @@ Found = tuple[np.ndarray, np.ndarray]
 def best_texts(
     collection: Collection, field: str, asked: Sequence[Any], k: int, only: Sequence[int] = ()
 ) -> list[Found]:
-    """The best texts of each query by one field; a query without terms has no hits.
+    """The best texts of each query by a single field; a query without terms has no hits.
 
     Args:
         collection: Collection to search.
         field: Field to compare.
         asked: For each query, a vector, or its terms with their weights.
         k: Maximum number of texts per query.
-        only: Texts that may be found; () = all.
+        only: Texts to search; () = all.
     """
     layout = collection.layout
     most = min(milvus.MOST_HITS, layout.rows)
@@ -53,7 +53,7 @@ def best_texts(
             break
         limit = min(most, 2 * limit)
     for query in unsure if most < layout.rows else ():
-        # Past Milvus's maximum number of hits.
+        # Beyond Milvus's maximum number of hits.
         known = np.sort(found[query][0])
         while True:
             (hits,) = collection.nearest(field, [asked[query]], most, but=known.tolist(), only=only)
@@ -73,7 +73,7 @@ def _texts(collection: Collection, hits: Hits, k: int) -> Found:
 
 
 def _is_sure(collection: Collection, field: str, found: Found, hits: Hits, k: int, limit: int) -> bool:
-    """Whether no row outside the hits can change the best k texts."""
+    """True if no row outside the hits can change the best k texts."""
     if len(hits[0]) < limit:
         return True
     if len(found[0]) < k:
@@ -83,11 +83,11 @@ def _is_sure(collection: Collection, field: str, found: Found, hits: Hits, k: in
 
 @dataclass(frozen=True)
 class Fusion:
-    """Milvus's way to make one ranking of several.
+    """Milvus's fusion of several rankings.
 
     Attributes:
-        weights: Of each field, in their order, 0 to 1: scores are summed; () = by reciprocal ranks.
-        smoothing: What is added to each rank; 60 in the paper.
+        weights: Weight of each field, in order, 0 to 1, for summing scores; () = reciprocal rank fusion.
+        smoothing: Constant added to each rank; 60 in the paper.
     """
 
     weights: tuple[float, ...] = ()
@@ -95,10 +95,10 @@ class Fusion:
 
     @classmethod
     def parse(cls, text: str) -> Fusion | None:
-        """The option `hybrid`: rrf, rrf:K or weighted:W,W; None = none.
+        """Parse the option `hybrid`: rrf, rrf:K or weighted:W,W; None = no fusion.
 
         Raises:
-            OptionError: It is none of these.
+            OptionError: The text has none of these forms.
         """
         kind, _, rest = text.strip().partition(":")
         try:
@@ -118,10 +118,10 @@ class Fusion:
         raise OptionError(msg)
 
     def rank(self, collection: Collection, asked: Mapping[str, Sequence[Any]], candidates: int, k: int) -> list[Found]:
-        """The best `k` texts, each of one row, of each query, whose vectors, terms or words `asked` has by field.
+        """For each query, the best `k` texts of one row each; `asked` has its vectors, terms or words by field.
 
         Raises:
-            OptionError: There is not a weight for each field.
+            OptionError: The number of weights differs from the number of fields.
         """
         if self.weights and len(self.weights) != len(asked):
             held = ", ".join(asked)
@@ -133,7 +133,7 @@ class Fusion:
         found: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(asked[counted[0]])
         groups: dict[tuple[str, ...], list[int]] = {}
         for query in range(len(found)):
-            # Milvus refuses a request without any term.
+            # Milvus refuses requests without any term.
             groups.setdefault(tuple(field for field in counted if len(asked[field][query])), []).append(query)
         for fields, queries in groups.items():
             if fields:

@@ -23,10 +23,10 @@ from filelock import FileLock, Timeout
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 TOKEN, TOKEN_FILE = "MILVUS_TOKEN", "MILVUS_TOKEN_FILE"
-"""Environment variables: the token, such as USER:PASSWORD; or a file that holds it."""
+"""Environment variables: the token, such as USER:PASSWORD; or a file that contains it."""
 
 ADDRESS, PLAINTEXT = "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"
-"""Environment variables: an address that the user vouches for; 1 lets the token go over http."""
+"""Environment variables: a trusted address; 1 allows sending the token over http."""
 
 CERTIFICATES = {
     "MILVUS_SERVER_CERT": "server_pem_path",
@@ -34,18 +34,18 @@ CERTIFICATES = {
     "MILVUS_CLIENT_CERT": "client_pem_path",
     "MILVUS_CLIENT_KEY": "client_key_path",
 }
-"""Environment variables that name PEM files for https, and what pymilvus calls them: the server's certificate or that
-of who signed it; and, for a server that asks for them, all of the other three."""
+"""Environment variables that name PEM files for https, with pymilvus's option names: the certificate of the server or
+its issuer; and, for servers that require client certificates, all of the other three."""
 
 SERVER_NAME = "MILVUS_SERVER_NAME"
-"""Environment variable: the name in the server's certificate, where it is not that of the address."""
+"""Environment variable: the name in the server's certificate, if it differs from the address."""
 
 RETRIES, PATIENT_RETRIES = 5, 15
 """Attempts per request before a server counts as unreachable: about three seconds when searching, and half a minute
 when writing, since servers defer writes under load. pymilvus's default would retry for minutes."""
 
 GRPC_OPTIONS = {"grpc.keepalive_time_ms": 330_000}
-"""Channel options of every client. A gRPC server that is left at its defaults, as Milvus Lite is, treats more than two
+"""Channel options of every client. A gRPC server with default settings, such as Milvus Lite, treats more than two
 idle keepalive pings within five minutes as an attack and closes the connection; pymilvus sends them every 10 s."""
 
 _VIEW = "rkit-milvus-"
@@ -59,7 +59,7 @@ class Connection:
         client: The `pymilvus.MilvusClient`.
         place: Description of the server in messages.
         lite: Whether the server is Milvus Lite, in this process or elsewhere.
-        lock: What tells that the temporary folder is in use, if there is one.
+        lock: Marks the temporary folder as in use, if there is one.
         close: Closes the connection; further calls do nothing.
     """
 
@@ -78,12 +78,12 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
     Args:
         uri: The server's address, such as http://localhost:19530.
         timeout: Seconds to wait for it.
-        search_timeout: Seconds to wait for an answer to a request of a search.
-        confirmed: Whether the user gave the address, rather than a manifest or a recipe.
+        search_timeout: Seconds to wait for a response to a search request.
+        confirmed: Whether the user provided the address, rather than a manifest or a recipe.
 
     Raises:
-        InputError: No server answers, the server is not Milvus, or it rejects the token; nobody but a file vouches for
-            the address; or the token would go out unencrypted.
+        InputError: No server answers, the server is not Milvus, or it rejects the token; only a file names the
+            address; or the token would be sent unencrypted.
     """
     token = _token()
     host = urlsplit(uri).hostname or ""
@@ -91,7 +91,7 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
         is_here = host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         is_here = False
-    # The address may be a stranger's; one of this machine may be searched where there is no token.
+    # The address may be a stranger's; a local address may be searched if there is no token.
     if not confirmed and _parts(uri) != _parts(os.environ.get(ADDRESS, "")) and (token or not is_here):
         gets = f"the token in {TOKEN}" if token else "the queries or vectors"
         msg = (
@@ -105,14 +105,14 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
             f"nobody listens, set {PLAINTEXT}=1."
         )
         raise InputError(msg)
-    # A deadline for each request that reads: pymilvus's own would count all attempts, also those that fail at once.
+    # Set a deadline per read request: pymilvus's own would cover all attempts, including those that fail immediately.
     names = [
         {"service": "milvus.proto.milvus.MilvusService", "method": f"{one}"}
         for one in ("Search", "HybridSearch", "Query")
     ]
     patience = json.dumps({"methodConfig": [{"name": names, "timeout": f"{search_timeout:g}s"}]})
     options = {**_certificates(uri), "grpc_options": {**GRPC_OPTIONS, "grpc.service_config": patience}}
-    # pymilvus would share the connection of an earlier client of this address, whatever its certificates and deadlines.
+    # pymilvus would otherwise reuse an earlier client's connection to this address, with its certificates and deadline.
     client = _client(uri, timeout=timeout, token=token, dedicated=True, **options)
     return Connection(client, f"Milvus at '{uri}'")
 
@@ -122,7 +122,7 @@ def embedded_view(folder: Path) -> Connection:
 
     Milvus Lite locks its folder and writes to it even when only searching. It therefore runs on a temporary folder of
     links to the files, so that several processes can search an index, and no search can damage it. Hidden files and
-    links to folders are left out: no manifest lists them. Views that killed searches left are removed first.
+    links to folders are left out: no manifest lists them. Views left by killed searches are removed first.
     """
 
     def unlisted(place: str, names: list[str]) -> list[str]:
@@ -137,7 +137,7 @@ def embedded_view(folder: Path) -> Connection:
                 return
         shutil.copyfile(source, target)
 
-    # A view belongs to a living process as long as its lock is held.
+    # A view belongs to a running process as long as its lock is held.
     for left in list(Path(tempfile.gettempdir()).glob(f"{_VIEW}*/.lock")):
         with suppress(Timeout, OSError), FileLock(left, blocking=False):
             shutil.rmtree(left.parent)
@@ -188,7 +188,7 @@ def _token() -> str:
 
 
 def _certificates(uri: str) -> dict[str, Any]:
-    """The files that an encrypted connection needs, as options of pymilvus."""
+    """The files for an encrypted connection, as options of pymilvus."""
     if urlsplit(uri).scheme != "https":
         return {}
     given = {name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)}
@@ -201,7 +201,7 @@ def _certificates(uri: str) -> dict[str, Any]:
         msg = f"{own[0]} is set, and needs MILVUS_CA_CERT, MILVUS_CLIENT_CERT and MILVUS_CLIENT_KEY together."
         raise InputError(msg)
     if own:
-        # pymilvus would look at the server's certificate alone.
+        # Otherwise pymilvus would use only the server's certificate.
         given.pop("MILVUS_SERVER_CERT", None)
     elif "MILVUS_CA_CERT" in given:
         given.setdefault("MILVUS_SERVER_CERT", given.pop("MILVUS_CA_CERT"))

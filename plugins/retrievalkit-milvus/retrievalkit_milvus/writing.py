@@ -1,4 +1,4 @@
-"""Writing the texts of a vectors/ folder to a Milvus collection, whole or not at all."""
+"""Writes the texts of a vectors/ folder to a Milvus collection, all or nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Words:
     Attributes:
         source: The corpus, as the user named it.
         analyzer: Milvus's analyzer, in its JSON.
-        k1: How slowly a term's repetition stops adding to the score.
+        k1: Term frequency saturation: the higher, the longer repetitions of a term add to the score.
         b: Length normalisation, 0 to 1.
     """
 
@@ -38,15 +38,15 @@ class Words:
         return [open_corpus(self.source).fingerprint(), self.analyzer, self.k1, self.b]
 
     def of(self, ids: Iterable[str]) -> Iterator[str]:
-        """Title and text of each of these ids, which are in the order of the corpus.
+        """Title and text of each of these ids, which must be in corpus order.
 
         Raises:
-            InputError: The corpus lacks a text, or has it elsewhere.
-            UnsupportedError: A passage is longer than Milvus takes.
+            InputError: The corpus lacks a text, or has it in another position.
+            UnsupportedError: A passage is too long for Milvus.
         """
         passages = iter(open_corpus(self.source))
         for text_id in ids:
-            # Both come in one order, so neither is held as a whole.
+            # Both have the same order, so neither needs to be in memory as a whole.
             found = next((passage for passage in passages if passage.id == text_id), None)
             if found is None:
                 msg = (
@@ -65,10 +65,10 @@ class Words:
 
 
 def analyzer_json(text: str) -> str:
-    """An analyzer by its name, such as standard or english, or by Milvus's JSON, as JSON.
+    """Convert an analyzer's name, such as standard or english, or Milvus's JSON, to JSON.
 
     Raises:
-        OptionError: It is neither.
+        OptionError: The text is neither of these.
     """
     if not text.lstrip().startswith("{"):
         return json.dumps({"type": text})
@@ -89,20 +89,20 @@ def write(
     replace: bool,
     words: Words | None = None,
 ) -> None:
-    """Write a vectors folder to a collection, which is renamed to its final name once complete and dropped on failure.
+    """Write a vectors folder to a collection, renamed to its final name when complete and dropped on failure.
 
     Args:
         connection: The Milvus to write to.
         source: The vectors folder.
         layout: The contents of the collection.
-        index: The index of its vectors.
+        index: Configuration of the vector index.
         batch: Rows per request.
         replace: Whether to replace a collection of the same name that has other contents.
-        words: The texts whose words are searched; None = only vectors and weights are.
+        words: The texts whose words are searched; None = vectors and weights only.
 
     Raises:
-        InputError: A collection of that name has other contents, and is not to be replaced; or the texts are not those
-            of the vectors.
+        InputError: A collection of that name has other contents and must not be replaced; or the texts do not match
+            the vectors.
         OptionError: Milvus does not support the index type or its parameters.
         RetrievalkitError: Milvus reported an error.
     """
@@ -118,7 +118,7 @@ def write(
             )
             raise InputError(msg)
         partial, old = f"{name}_partial", f"{name}_replaced"
-        client.drop_collection(partial, retry_times=RETRIES)  # of a build that was killed
+        client.drop_collection(partial, retry_times=RETRIES)  # left by a killed build
         try:
             properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
             made = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
@@ -141,7 +141,7 @@ def write(
             held = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
             if held != layout.rows:
                 msg = f"{connection.place} holds {held:,} of {layout.rows:,} rows that it was given. Index again."
-                raise RetrievalkitError(msg)  # noqa: TRY301 - it has to drop the collection too
+                raise RetrievalkitError(msg)  # noqa: TRY301 - the handler must also drop the collection
             _make_index(connection, partial, indexes, index)
             client.drop_collection(old)
             if client.has_collection(name):
@@ -151,7 +151,7 @@ def write(
             # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
             client.load_collection(name, retry_times=PATIENT_RETRIES)
         except BaseException:
-            with suppress(import_pymilvus().MilvusException):  # the original error is the one to report
+            with suppress(import_pymilvus().MilvusException):  # report the original error instead
                 client.drop_collection(partial, retry_times=RETRIES)
             raise
 

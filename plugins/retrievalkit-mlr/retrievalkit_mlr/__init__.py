@@ -12,7 +12,7 @@ retrievalkit_contract = "1"
 
 @hookimpl
 def register_poolers(register: Callable[[str, str], None]) -> None:
-    """Register the four poolers, which differ in how they turn a document's vectors into what is indexed."""
+    """Register the four poolers, which differ in which of a document's vectors are indexed."""
     register("multi_layer", "retrievalkit_mlr.poolers:MultiLayer")
     register("self_contrastive", "retrievalkit_mlr.poolers:SelfContrastive")
     register("layer_average", "retrievalkit_mlr.poolers:LayerAverage")

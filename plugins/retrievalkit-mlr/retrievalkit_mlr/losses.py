@@ -28,7 +28,7 @@ from retrievalkit.scoring import cross_entropy_in_batch, own_scores, scores
 
 
 class SelfContrastive(Loss):
-    """Contrastive loss of the kept vectors against all vectors of negatives, and a regulariser within each positive.
+    """MLR's loss: in-batch negatives for the kept vectors, each against all vectors of the negatives, plus L_reg.
 
     For poolers that mark one vector as kept (`self_contrastive`). With one vector per document it reduces to the plain
     contrastive loss. Lexical weights, if any, add to the scores of L_con; they do not affect L_reg, which compares

@@ -1,7 +1,7 @@
 """Poolers over several vectors of a document.
 
 After "Investigating Multi-layer Representations for Dense Passage Retrieval". A document has m vectors d_1 ... d_m, d_1
-from the last layer; a query has one, from the last layer: an ordinary dual encoder's vector. The document is indexed as
+from the last layer; a query has a single vector, from the last layer, as in a dual encoder. The document is indexed as
 
     multi_layer        all m: the score is the largest of the m inner products
     self_contrastive   d_1 only; the others exist only in training, where the loss contrasts them with d_1
@@ -46,7 +46,7 @@ class MultiVector(Pooler):
         token: TokenRule = "auto",
         normalize: bool = False,
     ) -> None:
-        """Choose where a document's vectors come from.
+        """Select the vectors of a document.
 
         Args:
             info: Properties of the encoder.
@@ -54,7 +54,7 @@ class MultiVector(Pooler):
                 (layers 10 and 12 of 12), unless `tokens` is set.
             tokens: Number of leading tokens of the last layer that each contribute one vector (8: ME-BERT), or "all"
                 tokens (ColBERT); instead of `layers`.
-            token: Which state of a layer represents the text: the "first" token's, the "mean" over all tokens, or
+            token: State that represents the text in a layer: the "first" token's, the "mean" over all tokens, or
                 "auto": the first token's if it is a special token ([CLS]), otherwise the mean (T5).
             normalize: Whether to L2-normalise every vector (averages after averaging). The paper does not; encoders
                 trained with cosine similarity need it.
@@ -76,7 +76,7 @@ class MultiVector(Pooler):
         self.setup()
 
     def setup(self) -> None:
-        """Check the layers and create parameters; overridden instead of `__init__`, which declares the options once."""
+        """Check the layers and create parameters. Subclasses override this, not `__init__`, to share its options."""
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
@@ -101,7 +101,7 @@ class MultiVector(Pooler):
     def text_vector(self, states: TokenStates, layer: int) -> Tensor:
         """(batch, width): a text's ordinary vector in a layer, the state of its first token or the mean over all."""
         first, has_first = states.first_states(layer), self._has_first(states)
-        # A shortcut, which a traced graph cannot have.
+        # This shortcut depends on the data, so a traced graph cannot contain it.
         if not torch.compiler.is_exporting() and bool(has_first.all()):
             return first
         mean = masked_mean(states.layers[layer], states.attention_mask)
@@ -115,7 +115,7 @@ class MultiVector(Pooler):
     def _token_vectors(self, states: TokenStates, tokens: int | Literal["all"]) -> tuple[Tensor, Tensor]:
         """The vectors (batch, m, width) of the leading tokens and a mask (batch, m), False past the end of a text.
 
-        If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, and the tokens follow.
+        If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, followed by the tokens.
         """
         hidden = states.layers[self.info.layers]  # (batch, tokens, width)
         has_first = self._has_first(states)
@@ -131,11 +131,11 @@ class MultiVector(Pooler):
 
     @abstractmethod
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """Combine the vectors (batch, m, width), given their mask (batch, m), into the document's representation."""
+        """Combine the vectors (batch, m, width) and their mask (batch, m) into the document's representation."""
 
 
 class MultiLayer(MultiVector):
-    """All m vectors of a document, in training and in the index; the best-scoring vector determines the score."""
+    """Multi-vector documents: all m vectors are trained and indexed; the largest inner product is the score."""
 
     def view_names(self, count: int) -> list[str]:
         """Name vectors after their layers; or the ordinary vector "lead", and number the tokens after it."""
@@ -151,13 +151,13 @@ class MultiLayer(MultiVector):
 class SelfContrastive(MultiVector):
     """All m vectors in training, for the loss `self_contrastive`; only the last layer's vector in the index.
 
-    Indexing, searching and encoding are therefore exactly those of a plain dual encoder, at the same cost.
+    Indexing, searching and encoding are therefore the same as for a plain dual encoder, at the same cost.
     """
 
     default_loss = "self_contrastive"
 
     def setup(self) -> None:
-        """Check that the kept vector is one of the m."""
+        """Check that the kept vector is among the m vectors."""
         if self.layers[0] != self.info.layers:
             listed = ",".join(str(layer) for layer in sorted(self.layers))
             msg = (

@@ -31,7 +31,7 @@ ROUNDING = 1e-6
 
 
 class GlobalLocal(Loss):
-    """Contrastive loss of the best vectors, and a local loss within each positive, at an annealed temperature.
+    """Contrastive loss of the best vectors (in-batch negatives), plus a local loss within each positive; annealed.
 
     For poolers with several vectors per document (`viewers`, `multi_layer`). With one vector per document it reduces
     to the contrastive loss at that temperature. Lexical weights, if any, add to the scores of the global part; they do

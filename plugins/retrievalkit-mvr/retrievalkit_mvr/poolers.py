@@ -2,7 +2,7 @@
 
 After "Multi-View Document Representation Learning for Open-Domain Dense Retrieval": k viewer tokens replace a
 document's [CLS], all at position 0, so that they differ only in their embeddings and the text keeps its positions; a
-query has one viewer of its own. Their last hidden states are the vectors.
+query has a single viewer. Their last hidden states are the vectors.
 
     document   [VIE_0] ... [VIE_k-1] text [SEP]     positions 0 ... 0, 1, 2, ...     k vectors
     query      [VIE] text [SEP]                     positions 0, 1, 2, ...           1 vector
@@ -36,11 +36,11 @@ class Viewers(Pooler):
 
     Args:
         viewers: Number of viewers per document; a query has one.
-        source: Embeddings of the viewers: "new" rows, or rows of the vocabulary that pre-training left "unused".
+        source: Embeddings of the viewers: "new" rows, or vocabulary rows that pre-training left "unused".
         standard_deviation: Standard deviation of the normal distribution from which new embeddings are drawn.
         position: Position number of all viewers; null numbers viewers and text consecutively, like ordinary tokens.
         replace_first: Whether viewers replace the [CLS]-like token (true) or follow it (false).
-        query_viewer: Whether a query has a viewer, too (true), or uses the vector of its [CLS]-like token (false).
+        query_viewer: Whether a query also has a viewer (true), or uses the vector of its [CLS]-like token (false).
         layers: Layers that each contribute one vector per viewer, in any order; 0 = embeddings, -1 = the last. A
             document has viewers x layers vectors, highest layer first; a query has one, from the last layer.
         keep: With several layers, index "all" vectors, or only the "last" layer's; the latter requires one viewer and

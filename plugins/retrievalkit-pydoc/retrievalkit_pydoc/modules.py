@@ -2,7 +2,7 @@
 
 Source code is parsed, not imported, except for a few compiled modules whose import has no side effects.
 The public name of a function is the shortest path by which it can be reached: `scipy.linalg.eigh` rather than
-`scipy.linalg._decomp.eigh`. Imports, star imports, `__all__` and assignments are followed for it.
+`scipy.linalg._decomp.eigh`. To find it, imports, star imports, `__all__` and assignments are followed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _COMPILED = {
         "zlib",
     ),
 }  # fmt: skip
-# Modules of the standard library that are not for users, or are known by another name.
+# Modules of the standard library that are not for users, or have another name.
 _EXCLUDED_MODULES = frozenset((
     "antigravity", "this", "idlelib", "lib2to3", "test", "turtledemo", "ensurepip", "distutils", "pydoc_data", "nt",
     "posix", "msilib", "__future__", "sre_compile", "sre_constants", "sre_parse", "nturl2path", "opcode", "pyexpat",
@@ -82,8 +82,8 @@ def import_name(name: str) -> str:
 
 
 def _spec(top: str) -> ModuleSpec | None:
-    """Where an importable package or module is; None if it is not installed."""
-    with suppress(ImportError, ValueError):  # ValueError: a module that was made at run time
+    """The import spec of a package or module; None if it is not installed."""
+    with suppress(ImportError, ValueError):  # ValueError: a module created at run time
         return importlib.util.find_spec(top) if top.isidentifier() else None
     return None
 
@@ -163,7 +163,7 @@ class Module:
                     self._call(_dotted(function), arguments)
 
     def _document(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, prefix: str) -> None:
-        """Add a definition's docstring, and those of a class's members."""
+        """Add the docstrings of a definition and of a class's members."""
         name = prefix + node.name
         doc = ast.get_docstring(node, clean=False)
         for member in node.body if isinstance(node, ast.ClassDef) else ():
@@ -214,7 +214,7 @@ class Module:
                 self.computed = True
 
     def _call(self, path: str, arguments: list[ast.expr]) -> None:
-        """Read a call used as a statement: it may add to `__all__`, or document compiled code.
+        """Read a call used as a statement: it may extend `__all__`, or document compiled code.
 
         Known calls: add_newdoc("module", "name", doc | ("attribute", doc) | [("attribute", doc), ...]),
         add_newdoc("name", doc), add_docstr(module.name, doc), add_docstr_all("method", doc).
@@ -226,7 +226,7 @@ class Module:
                 (value,) = arguments
                 self._export(ast.List(elts=[value]) if isinstance(value, ast.Constant) else value)
             case "extend_all", [_] if owner := _dotted(arguments[0]):
-                self.exports_of.append(owner)  # numpy's way to add a module's names to `__all__`
+                self.exports_of.append(owner)  # numpy's idiom for adding a module's names to `__all__`
             case "add_newdoc", [owner, name, doc] if owner and name:
                 documented.append((owner, name, doc))
                 for pair in arguments[2].elts if isinstance(arguments[2], ast.List) else [arguments[2]]:
@@ -244,19 +244,19 @@ class Module:
 
 
 def read_module(source: str, name: str, *, package: bool = False) -> Module:
-    """Read a source file; invalid Python gives an empty module."""
+    """Read a source file; invalid Python yields an empty module."""
     module = Module(name, package)
     with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError):
-        # Warnings about invalid escapes in other people's code do not concern the user.
+        # Warnings about invalid escapes in third-party code do not concern the user.
         warnings.simplefilter("ignore")
         module.read(ast.parse(source).body)
     return module
 
 
 def read_package(package: str) -> dict[str, Module]:
-    """The contents of all modules of a package; documentation for another module is moved there."""
+    """The contents of all modules of a package; documentation written for another module is moved there."""
     modules: dict[str, Module] = {}
-    # Syntax trees are many objects without cycles, so that garbage collection only costs time.
+    # Syntax trees are many objects without cycles, so garbage collection only costs time.
     with uncollected():
         for name, path in _files(package):
             modules[name] = read_module(path.read_text("utf-8", "replace"), name, package=path.stem == "__init__")
@@ -339,7 +339,7 @@ def _rank(path: str, definition: str) -> tuple[int, bool, int, str]:
 
 
 def is_public(name: str) -> bool:
-    """Whether a module's path is for users: no underscores, no tests."""
+    """True if a module's path is for users: no underscores, no tests."""
     return not any(
         part.startswith(("_", "test_")) or part in ("tests", "test", "conftest", "setup") for part in name.split(".")
     )
@@ -387,7 +387,7 @@ class _Names:
         return module.defined | module.aliases.keys() | module.instances.keys()
 
     def exports(self, name: str) -> set[str]:
-        """The names that a star import from a module brings; none from outside of the package."""
+        """The names that a star import from a module brings; empty for modules outside the package."""
         if name not in self._exports:
             self._exports[name] = set()  # breaks cycles of star imports
             if module := self.modules.get(name):
@@ -395,7 +395,7 @@ class _Names:
         return self._exports[name]
 
     def resolve(self, home: str, name: str, seen: set[tuple[str, str]] | None = None) -> tuple[str, str] | None:
-        """The module and name of a definition that a module's name stands for; None if outside of the package."""
+        """Resolve a module's name to the module and name of its definition; None if it is outside the package."""
         seen = set() if seen is None else seen
         module = self.modules.get(home)
         if module is None or (home, name) in seen:
@@ -429,7 +429,7 @@ class _Names:
                 yield from self.exports(module.target(path))
             if not module.computed:
                 return
-        # Else the public names defined here, or imported from modules beside and below this one.
+        # Otherwise, the public names defined here, or imported from sibling modules and submodules.
         home = module.name if module.package else module.name.rpartition(".")[0]
         names = [*module.defined, *module.aliases, *module.instances]
         names += [

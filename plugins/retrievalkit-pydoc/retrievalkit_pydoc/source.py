@@ -1,8 +1,8 @@
 """The documentation of installed Python packages as a collection: `pydoc:numpy,scipy`.
 
 Passage: a function or class; its qualified name is id and title, its docstring without the summary line is the text.
-Question: the summary line; the passage from which it was taken is the answer. Every machine has thousands of them,
-written by people, and the task is realistic: find the function from a description.
+Question: the summary line; the passage it was taken from is the answer. Every machine has thousands of them, written by
+people, and the task is realistic: find the function from a description.
 
 Markup of Sphinx, numpydoc and Markdown is removed, and white space is collapsed. Unfilled placeholders of templates are
 removed if they are on a line of their own; otherwise the docstring is rejected. The documentation is cached in the
@@ -32,7 +32,7 @@ _RENAMED = {
     "builtins.": "",
     "pandas.core.strings.accessor.StringMethods.": "pandas.Series.str.",
 }
-# Prefixes of names that are not for users, according to the documentation or their purpose, despite their spelling.
+# Name prefixes that are not for users, according to the documentation or their purpose, despite their spelling.
 _PRIVATE = (
     "pdb.Pdb.do_",
     "pandas.core.",
@@ -96,7 +96,7 @@ _POINTER = re.compile(
     r"legacy\b|(?:in-?place|out-?of-?place) version of)",
     re.IGNORECASE,
 )
-# Words that say nothing about the purpose of a function.
+# Words without information about the purpose of a function.
 _GENERIC = frozenset(
     _WORD.findall(
         "a an the of for to in on and or with by from is are be as at it its this that self new base simple "
@@ -133,8 +133,8 @@ class PythonDocumentation(Source):
         """The summary lines with enough words that belong to a single passage."""
         return ({"query_id": f"q:{entry.name}", "text": entry.summary} for entry in self._asking())
 
-    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is one split
-        """Each summary line with the passage from which it was taken."""
+    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is only one split
+        """Each summary line with the passage it was taken from."""
         return ({"query_id": f"q:{entry.name}", "doc_id": entry.name, "score": 1} for entry in self._asking())
 
     def fingerprint(self) -> str:
@@ -179,7 +179,7 @@ def _of_package(package: str) -> list[Entry]:
     text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
     with suppress(OSError):  # the cache is optional; the home folder may be read-only or full
         cache.parent.mkdir(parents=True, exist_ok=True)
-        # Written in place: a truncated gzip file is recognised, and several writers write equal bytes.
+        # Written in place: a truncated gzip file is detected, and concurrent writers write equal bytes.
         cache.write_bytes(gzip.compress(text.encode(), compresslevel=3, mtime=0))
     return entries
 
@@ -229,7 +229,7 @@ def read_docstring(doc: str, name: str) -> Entry | None:
 
 
 def asks(summary: str, name: str) -> bool:
-    """Whether a summary line is specific enough to be a question answered by the documented object."""
+    """True if a summary line is specific enough to be a question answered by the documented object."""
     words = _WORD.findall(summary)
     letters = [word for word in words if word[0].isalpha()]
     if len(letters) < LEAST_SUMMARY_WORDS or len(words) > MOST_SUMMARY_WORDS:

@@ -1,10 +1,10 @@
-"""The indexer `bm25`: a corpus in a Lucene index, searched by BM25, with the scores that Pyserini gives.
+"""The indexer `bm25`: a corpus in a Lucene index, searched with BM25, with the same scores as Pyserini.
 
     rkit index CORPUS --indexer bm25 --output bm25
     rkit search bm25 --queries QUERIES --k 1000 --output bm25.trec
 
-The folder holds `lucene/` (an index that Pyserini opens too), `ids.txt` (the texts' ids in Lucene's order) and
-`bm25.json` (how the texts were analysed).
+The folder holds `lucene/` (an index that Pyserini can also open), `ids.txt` (the texts' ids in Lucene's order) and
+`bm25.json` (the analysis options).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Language = Literal[
 ]  # fmt: skip
 
 FEW = 100
-"""Maximum number of hits of a single query that are read one by one."""
+"""Maximum number of hits of a single query that are read one at a time."""
 
 MANY = 5_000
-"""Texts from which on an index is worth the seconds that make Java start faster afterwards."""
+"""Minimum number of texts for which faster starts of Java justify seconds of extra work at indexing."""
 
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
@@ -55,28 +55,28 @@ _IDS, _SETTINGS = "ids.txt", "bm25.json"
 
 @dataclasses.dataclass(frozen=True)
 class _Settings:
-    """The form of bm25.json."""
+    """Schema of bm25.json."""
 
     analysis: Analysis
     term_vectors: bool
 
 
 class BM25(Indexer):
-    """Lucene's BM25 through Pyserini; title and text are one field, as in Pyserini's flat BEIR indexes.
+    """Lucene's BM25 through Pyserini; title and text form one field, as in Pyserini's flat BEIR indexes.
 
-    Hits are those of Pyserini's `LuceneSearcher`, scores included: rounded to four decimals, equal ones ordered by id
-    and each lowered by a millionth more than the one before. A query without a term in the index has no hits.
+    Hits and scores equal those of Pyserini's `LuceneSearcher`: rounded to four decimals, with ties ordered by id and
+    each lowered by a millionth more than the previous one. A query without a term in the index has no hits.
 
     Args:
-        k1: How slowly a term's repetition stops adding to the score; 0 counts a term once.
+        k1: Term frequency saturation: the higher, the longer repetitions of a term add to the score; 0 counts it once.
         b: Length normalisation: 0 does not penalise long texts, 1 penalises them in proportion to their length.
         language: Two-letter code of the texts' language, which determines Lucene's analyzer.
         stemmer: For English: "porter", "krovetz" (lighter) or "none".
         remove_stopwords: For English: remove Lucene's 33 stop words.
-        store: Also store the texts in the index, for reading them with Pyserini; rkit reads them from the corpus.
-        rm3: Expand queries by RM3 (relevance feedback); makes the index larger and search slower.
+        store: Also store the texts in the index, to read them with Pyserini; rkit reads them from the corpus.
+        rm3: Expand queries with RM3 (pseudo-relevance feedback); makes the index larger and search slower.
         rm3_terms: Number of terms that RM3 adds.
-        rm3_documents: Number of top hits of the first search from which RM3 takes them.
+        rm3_documents: Number of top hits of the first search that supply the terms.
         rm3_original_weight: Weight of the original query, 0 to 1.
         threads: Threads for building and searching; none = one per processor. Does not affect hits.
     """
@@ -116,10 +116,10 @@ class BM25(Indexer):
 
     @alone
     def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
-        """Index every text of a corpus; those without any text are counted as "empty" and never found.
+        """Index all texts of a corpus; empty texts are counted as "empty" and never retrieved.
 
         Raises:
-            DataError: No passage has any text, or an id holds a line break.
+            DataError: No passage has any text, or an id contains a line break.
             RetrievalkitError: Lucene ran out of disk space or memory. No files are left behind.
         """
         with undone_on_failure(Path(index_dir), _IDS, _SETTINGS):
@@ -150,11 +150,11 @@ class BM25(Indexer):
         return {"texts": texts, "empty": empty}
 
     def _write_ids(self, folder: Path, path: Path) -> int:
-        """Write the ids in Lucene's order, and return how many there are."""
+        """Write the ids in Lucene's order and return their number."""
         searcher = Searcher(folder, self.analysis, k1=self.k1, b=self.b)
         ids = searcher.ids()
         if len(ids) >= MANY:
-            # So that what a search needs is among the classes.
+            # This loads the classes that a search needs, so that the archive contains them.
             searcher.few("text", 1), searcher.contributions("text", [0])
             quicken_next_start()
         searcher.close()
@@ -166,10 +166,10 @@ class BM25(Indexer):
     def changed(
         self, index_dir: Path, target: Path, *, deleted: Collection[str], added: Corpus | Any, compact: bool
     ) -> Mapping[str, int]:
-        """Write the changed index; its scores are those of an index built anew.
+        """Write the changed index; its scores equal those of a newly built index.
 
         Raises:
-            DataError: No text with any word would be left.
+            DataError: No text with any word would remain.
             RetrievalkitError: Lucene ran out of disk space or memory.
         """
         index_dir, target = Path(index_dir), Path(target)
@@ -192,7 +192,7 @@ class BM25(Indexer):
 
     @alone
     def join(self, parts: Sequence[Path], target: Path) -> None:
-        """Write one index of the texts of several; its scores are those of an index built at once.
+        """Merge the texts of several indexes into one; its scores equal those of a single build.
 
         Raises:
             RetrievalkitError: Lucene ran out of disk space or memory.
@@ -205,7 +205,7 @@ class BM25(Indexer):
 
     @alone
     def open(self, index_dir: Path) -> None:
-        """Open an index, wherever it was moved to.
+        """Open an index; its folder may have been moved.
 
         Raises:
             ArtifactError: The index does not exist, or was built with other analysis options.
@@ -258,7 +258,7 @@ class BM25(Indexer):
     def search_among(
         self, queries: Sequence[str] | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """As `search`, with a filter that leaves scores as they are; with rm3, by searching for more hits."""
+        """Like `search`, with a filter that does not change scores; with rm3, by requesting more hits."""
         if self.rm3 is not None:
             return super().search_among(queries, k, allowed)
         return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
@@ -276,7 +276,7 @@ class BM25(Indexer):
 
     @alone
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The BM25 scores of given texts, rounded to four decimals as in `search`.
+        """The BM25 scores of the requested texts, rounded to four decimals as in `search`.
 
         `search` breaks ties by millionths, which depends on the other hits; here, equal scores stay equal.
 
@@ -286,7 +286,7 @@ class BM25(Indexer):
 
         Returns:
             For each query, float32 scores in the order of its ids; 0 for a text that shares no term with it, NaN for a
-            text that is not in the index, such as an empty one.
+            text that is not in the index, such as an empty text.
 
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini does not expose.
@@ -305,7 +305,7 @@ class BM25(Indexer):
 
     @alone
     def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """The contribution of each query term (stemmed, as in the index) to the scores of given texts, largest first.
+        """The contribution of each query term (stemmed, as in the index) to the scores of texts, largest first.
 
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini does not expose.
@@ -317,7 +317,7 @@ class BM25(Indexer):
         return searcher.contributions(query, list(map(self._known().get, ids)))
 
     def _known(self) -> dict[str, int]:
-        """Lucene's number of each text."""
+        """Lucene's document number of each text."""
         if self._numbers is None:
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers
@@ -338,7 +338,7 @@ class BM25(Indexer):
 
 
 def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    """The passages in lists of bounded length, in passages and in characters."""
+    """Split the passages into lists of bounded length, in passages and in characters."""
     batch: list[Passage] = []
     characters = 0
     for passage in passages:

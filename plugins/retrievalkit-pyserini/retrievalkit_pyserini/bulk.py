@@ -1,7 +1,7 @@
-"""Running a Java program, composed of method handles, for a whole batch in Java threads.
+"""Runs a Java program, composed of method handles, for a whole batch in Java threads.
 
 Results return as a single text, and arrays of numbers are passed as a single byte string, because every call from
-Python into Java costs about ten microseconds, whatever it does.
+Python into Java costs about ten microseconds.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def best(answer: Any, count: int, threads: int) -> list[np.ndarray]:
     if not count:
         return []
     found = _answers(answer, count, threads, "\n").encode("ascii")
-    # A line such as [[[12,3.5],[7,2.25]]] has a bracket for each hit, and two more.
+    # A line such as [[[12,3.5],[7,2.25]]] has one bracket per hit, plus two.
     ends = np.cumsum([line.count(b"[") - 2 for line in found.split(b"\n")])
-    # NumPy reads a number from spaces alone.
+    # NumPy parses only numbers separated by spaces.
     cells = found.translate(_AS_SPACES, b"[]").strip().decode()
     numbers = np.fromstring(cells, dtype=np.float64, sep=" ") if cells else np.empty(0)
     return np.split(numbers.reshape(ends[-1], 2), ends[:-1])
 
 
 def _answers(answer: Any, count: int, threads: int, separator: str) -> str:
-    """What a handle gives for each position, as JSON, joined."""
+    """The handle's results for all positions, as JSON, joined."""
     write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
     function = as_interface("java.util.function.IntFunction", then(answer, bind(write, 0, _hits_mapper())))
     answers = java_class("java.util.stream.IntStream").range(0, count).parallel().mapToObj(function)
@@ -84,7 +84,7 @@ def _answers(answer: Any, count: int, threads: int, separator: str) -> str:
 
 
 def do(action: Any, count: int, threads: int) -> None:
-    """Call a handle (position -> anything) for every position below a count; in order with a single thread."""
+    """Call a handle (position -> anything) for every position below a count; in order if there is a single thread."""
     consumer = as_interface("java.util.function.IntConsumer", returning("void", action))
     numbers = java_class("java.util.stream.IntStream").range(0, count)
     numbers = numbers.parallel() if threads > 1 else numbers
@@ -105,7 +105,7 @@ def _pool(threads: int) -> Iterator[Any]:
 
 
 def strings(texts: Sequence[str]) -> Any:
-    """The handle (position -> text) of texts that are kept in Java."""
+    """A handle (position -> text) of texts stored in Java."""
     kept = java_class("java.util.ArrayList")()
     for text in texts:
         kept.add(java_text(text))
@@ -113,12 +113,12 @@ def strings(texts: Sequence[str]) -> Any:
 
 
 def ints(numbers: np.ndarray) -> Any:
-    """The handle (position -> int) of numbers that are kept in Java."""
+    """A handle (position -> int) of numbers stored in Java."""
     return bind(method("java.nio.IntBuffer", "get", int, int), 0, _buffer(numbers.astype("<i4")).asIntBuffer())
 
 
 def vectors(rows: np.ndarray) -> Any:
-    """The handle (position -> float[]) of the rows of a matrix, which are kept in Java."""
+    """A handle (position -> float[]) of the rows of a matrix stored in Java."""
     count, dim = rows.shape
     kept = java_class("java.nio.FloatBuffer").allocate(count * dim).put(_buffer(rows.astype("<f4")).asFloatBuffer())
     copy = static_method("java.util.Arrays", "copyOfRange", "[F", "[F", int, int)
@@ -128,7 +128,7 @@ def vectors(rows: np.ndarray) -> Any:
 
 
 def lines(text: str) -> Any:
-    """The handle (position -> text) of the lines of a text, which are kept in Java; each ends with a line break."""
+    """A handle (position -> text) of the lines of a text stored in Java; each ends with a line break."""
     split = java_class("java.lang.String")(text.encode(), "UTF-8").lines().toList()
     return returning("java.lang.String", bind(method("java.util.List", "get", object, int), 0, split))
 
@@ -144,7 +144,7 @@ def joining(separator: str) -> Any:
 
 
 def _hits_mapper() -> Any:
-    """A writer of JSON that makes [document number, score] or [id, number, score] of a hit."""
+    """A JSON writer that writes a hit as [document number, score] or [id, number, score]."""
     mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
     features = java_class("com.fasterxml.jackson.databind.MapperFeature")
     mapper.configure(features.SORT_PROPERTIES_ALPHABETICALLY, True)

@@ -1,7 +1,7 @@
-"""Changing a Lucene index: deleted texts leave it, those of another index join it, and the old one stays as it is.
+"""Writes a changed copy of a Lucene index, with texts deleted and other indexes merged in; the old index stays intact.
 
-Lucene never alters a file once it is written, so the changed index shares the files of the old one by hard links. What
-holds deleted texts is written anew without them: otherwise they would still count in the statistics of BM25.
+Lucene never modifies a file after writing it, so the changed index shares files with the old one by hard links.
+Segments with deleted texts are rewritten without them: otherwise they would still count in BM25's statistics.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def write_changed(
 
     Args:
         folder: The index.
-        target: Where the changed one goes; must not exist.
-        deleted: The ids of texts that leave.
-        added: Indexes whose texts join.
-        compact: Whether to make one segment of all.
+        target: Folder of the changed index; must not exist.
+        deleted: The ids of texts to delete.
+        added: Indexes whose texts to add.
+        compact: Whether to merge all segments into one.
     """
     target.mkdir()
     for file in sorted(folder.iterdir()):
@@ -68,7 +68,7 @@ def _join(writer: Any, folder: Path) -> None:
 
 
 def _taking_one(name: str, kind: str) -> Any:
-    """The handle of a writer's method that takes any number of objects, for one; pyjnius mistakes its overloads."""
+    """Handle of a writer's varargs method, bound to take one object; pyjnius confuses its overloads."""
     array = f"[L{kind};"
     return method("org.apache.lucene.index.IndexWriter", name, "long", array).asCollector(java_type(array), 1)
 

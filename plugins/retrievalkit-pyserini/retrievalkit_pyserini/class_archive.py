@@ -1,7 +1,7 @@
-"""An archive of Lucene's classes as Java lays them out in memory ("class data sharing"), which halves Java's start.
+"""An archive of Lucene's classes in Java's memory layout ("class data sharing"), which halves Java's start-up time.
 
-It lies in the user's cache folder. Java itself checks that it fits the jar and the Java that it was made from, and
-otherwise starts without it.
+It is stored in the user's cache folder. Java checks that the archive matches the jar and the Java version that it was
+created from; otherwise Java starts without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECONDS = 60
 
 
 def archive_of(home: Path, version: str, jar: Path) -> Path | None:
-    """Where the archive of a Java and a jar lies once it was made; None = the user has no cache folder."""
+    """Path of the archive for a Java and a jar, whether it exists or not; None = the user has no cache folder."""
     folder = _folder()
     if folder is None or os.pathsep in str(folder):
         return None
@@ -29,19 +29,19 @@ def archive_of(home: Path, version: str, jar: Path) -> Path | None:
 
 
 def archive_options(archive: Path | None) -> list[str]:
-    """Java's options to start with an archive, if it was made."""
+    """Java's options to start with an archive, if it exists."""
     if archive is None or not archive.is_file():
         return []
-    # Java would print to standard output that an archive does not fit.
+    # Java would print to standard output if an archive does not fit.
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 def make_archive(archive: Path, jnius: Any) -> None:
-    """Make the archive of the classes that this process has loaded; where that fails, there is none.
+    """Write an archive of the classes that this process has loaded; on failure, write nothing.
 
     Args:
         archive: Its path.
-        jnius: The module, with a Java that it has started.
+        jnius: The jnius module, which has started Java.
     """
     with contextlib.suppress(OSError, subprocess.SubprocessError, jnius.JavaException):
         archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def make_archive(archive: Path, jnius: Any) -> None:
             subprocess.run(command, env=environment, capture_output=True, check=True, timeout=_SECONDS)
             with made.open("rb") as stream:
                 os.fsync(stream.fileno())
-            # Another process that makes the same makes it as good.
+            # If another process writes the same archive, either copy will do.
             made.replace(archive)
         for old in sorted(archive.parent.glob("*.jsa"), key=lambda path: path.stat().st_mtime)[:-_MOST]:
             old.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def make_archive(archive: Path, jnius: Any) -> None:
 def _list_classes(path: Path, jnius: Any) -> None:
     class Sharing(jnius.JavaClass, metaclass=jnius.MetaJavaClass):  # type: ignore[misc]
         __javaclass__ = "jdk/internal/misc/CDS"
-        # Private in Java 21, which is the only version that is started; `jcmd PID VM.cds` calls it.
+        # Private in Java 21, the only version that is started; `jcmd PID VM.cds` calls it.
         dumpClassList = jnius.JavaStaticMethod("(Ljava/lang/String;)V")  # noqa: N815 - Java's name
 
     Sharing.dumpClassList(str(path))

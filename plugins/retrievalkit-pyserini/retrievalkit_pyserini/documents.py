@@ -1,8 +1,8 @@
-"""Lucene documents created in Java, a batch per call, and the single-segment index that holds them.
+"""Lucene documents created in Java, a batch per call, and the single-segment index that contains them.
 
 Lucene's document number is the text's row, so hits need no look-up and ties come in index order. A single thread adds
-documents in that order. Several threads add them in any order and Lucene sorts them, which costs about as much as
-adding plain texts: threads pay off if adding is more expensive, as with vectors.
+documents in that order. Several threads add them in any order and Lucene then sorts them, which costs about as much as
+adding plain texts: threads pay off if adding costs more, as with vectors.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def write_buffer() -> float:
 
 
 class IndexWriting:
-    """A context manager of Lucene's IndexWriter, which commits, or rolls back where the block fails.
+    """A context manager for Lucene's IndexWriter: commits, or rolls back if the block fails.
 
     Args:
-        folder: Where the index goes.
+        folder: The index folder.
         writer: The IndexWriter.
         one_segment: Whether to merge all segments before the commit.
     """
@@ -59,11 +59,11 @@ class IndexWriting:
 
 
 class DocumentWriter(IndexWriting):
-    """Writes an index of one segment.
+    """Writes a single-segment index.
 
     Args:
-        folder: Where the index goes.
-        configure: Given Lucene's IndexWriterConfig, to set what is particular to this index.
+        folder: The index folder.
+        configure: Callback that applies settings specific to this index to Lucene's IndexWriterConfig.
         analyzer: Lucene analyzer that tokenizes the texts, if any.
         threads: Threads for adding.
     """
@@ -85,10 +85,10 @@ class DocumentWriter(IndexWriting):
         self._threads = threads
 
     def add(self, first: int, ids: Sequence[str], field: Any) -> None:
-        """Add texts, each with its id and one more field.
+        """Add texts, each with its id and one additional field.
 
         Args:
-            first: The row of the first.
+            first: The row of the first text.
             ids: Their ids, without line breaks.
             field: The handle (position -> field) of their indexed content.
         """
@@ -130,11 +130,11 @@ def _row(first: int, count: int) -> Any:
 
 
 class DocumentSearcher:
-    """Searches an index that a `DocumentWriter` wrote, many queries at a time.
+    """Searches an index written by a `DocumentWriter`, many queries at a time.
 
     Args:
-        folder: Where the index is.
-        texts: How many texts it must have.
+        folder: The index folder.
+        texts: Expected number of texts.
 
     Raises:
         ArtifactError: The index does not exist, or is damaged.
@@ -148,9 +148,9 @@ class DocumentSearcher:
 
         Args:
             queries: The handle (position -> Lucene query).
-            count: How many queries there are.
+            count: Number of queries.
             most: Maximum number of hits per query.
-            threads: Threads to search in.
+            threads: Number of search threads.
         """
         search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, "org.apache.lucene.search.Query", int)
         search = bind(bind(search, 0, self._searcher), 1, most)
@@ -158,7 +158,7 @@ class DocumentSearcher:
 
 
 def _open_reader(folder: Path, texts: int) -> Any:
-    """Lucene's reader of an index of so many texts."""
+    """Open Lucene's reader of an index; checks its number of texts."""
     if not folder.is_dir():
         msg = f"the index is damaged: its folder '{folder}' is missing. Index again."
         raise ArtifactError(msg)

@@ -1,4 +1,4 @@
-"""Lucene queries among some documents: a FILTER clause with their ids, which leaves scores as they are."""
+"""Lucene queries restricted to some documents by a FILTER clause on their ids, which does not change scores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BYTES, _BUILDER = "org.apache.lucene.util.BytesRef", f"{_LUCENE}.BooleanQuery$B
 
 
 def with_ids(ids: Sequence[str]) -> Any:
-    """Lucene's query for the documents with some ids."""
+    """A Lucene query for the documents with these ids."""
     texts = java_class("java.lang.String")("".join(f"{document}\n" for document in ids).encode(), "UTF-8").lines()
     as_bytes = as_interface("java.util.function.Function", constructor(_BYTES, "java.lang.CharSequence"))
     return java_class(f"{_LUCENE}.TermInSetQuery")("id", texts.map(as_bytes).toList())
 
 
 def among(queries: Any, only: Any) -> Any:
-    """The handle (position -> Lucene query) of queries that find only documents of another query; None = any."""
+    """A handle (position -> Lucene query) of queries restricted to the documents of another query; None = all."""
     if only is None:
         return queries
     occur = java_class(f"{_LUCENE}.BooleanClause$Occur")

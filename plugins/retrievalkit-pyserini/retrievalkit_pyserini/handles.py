@@ -19,22 +19,22 @@ _PRIMITIVES = {int: "Integer", float: "Float", bool: "Boolean", "long": "Long", 
 
 
 def method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
-    """The handle of a public method; its first argument is the object that it is called on."""
+    """Handle of a public method; its first argument is the object that it is called on."""
     return _lookup().findVirtual(java_type(owner), name, _signature(returns, *arguments))
 
 
 def static_method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
-    """The handle of a public static method."""
+    """Handle of a public static method."""
     return _lookup().findStatic(java_type(owner), name, _signature(returns, *arguments))
 
 
 def constructor(owner: str, *arguments: Type) -> Any:
-    """The handle that makes a new object of a class."""
+    """Handle of a class's constructor."""
     return _lookup().findConstructor(java_type(owner), _signature("void", *arguments))
 
 
 def array_constructor(array: str) -> Any:
-    """The handle that makes an array of a given length; named as Java does, such as "[I" for one of int."""
+    """Handle that creates an array of a given length; `array` is its Java name, such as "[I" for an array of int."""
     return java_class("java.lang.invoke.MethodHandles").arrayConstructor(java_type(array))
 
 
@@ -45,13 +45,13 @@ def bind(handle: Any, position: int, *values: Any) -> Any:
 
 
 def then(first: Any, second: Any) -> Any:
-    """The handle that passes the result of the first to the second, which takes one argument."""
+    """Handle that passes the result of the first to the second, which takes one argument."""
     fitting = java_class("java.lang.invoke.MethodType").methodType(_returned(second), [_returned(first)])
     return java_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second.asType(fitting))
 
 
 def returning(type_: Type, handle: Any) -> Any:
-    """The handle with what it returns cast to another type."""
+    """The handle, with its result cast to another type."""
     return handle.asType(handle.type().changeReturnType(_type(type_)))
 
 
@@ -98,7 +98,7 @@ def _type(type_: Type) -> Any:
 
 
 def _boxed(value: Any) -> Any:
-    """Numbers as Java objects: pyjnius takes a list that starts with a bare number for an array of numbers."""
+    """Numbers as Java objects: pyjnius mistakes a list that starts with a bare number for an array of numbers."""
     if isinstance(value, bool):
         return java_class("java.lang.Boolean")(value)
     if isinstance(value, float):

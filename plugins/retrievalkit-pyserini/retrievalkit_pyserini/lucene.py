@@ -1,9 +1,9 @@
-"""Writing and searching a Lucene index in bulk: one call into Java per batch of texts or queries.
+"""Writes and searches a Lucene index in bulk: one call into Java per batch of texts or queries.
 
 A call from Python into Java costs about ten microseconds, and reading a hit takes several calls. A batch of queries is
 therefore one Java program (see `bulk`), composed of method handles: query text -> Lucene query -> best hits. Hits are
-returned as Lucene's document numbers, which `Searcher.ids` maps to ids, so that Lucene need not read a stored document
-for every hit.
+returned as Lucene's document numbers, which `Searcher.ids` maps to ids, so Lucene need not read a stored document for
+every hit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDS_IN_A_CALL = 500_000
 _CONTRIBUTION = re.compile(r"^ *(\S+) = weight\(contents:(.*) in \d+\) \[", re.MULTILINE)
 
 SPARE = 10
-"""One hit more is asked for with every so many, since Lucene's choice among equal scores is not by id."""
+"""One extra hit is requested per this many, because Lucene does not break ties by id."""
 
 ROUNDING = 1e4
 CLOSE = np.float32(1e-4)
@@ -43,19 +43,19 @@ MOST_TERMS = 1 << 20
 
 @dataclass(frozen=True)
 class Analysis:
-    """How text is split into terms, for an index and its queries; stemmer and stop words apply only to English."""
+    """Text analysis for an index and its queries; stemmer and stop words apply only to English."""
 
     language: str = "en"
     stemmer: str = "porter"
     remove_stopwords: bool = True
 
     def arguments(self) -> list[str]:
-        """The arguments of Anserini's indexer for it."""
+        """The arguments of Anserini's indexer for this analysis."""
         keep = [] if self.remove_stopwords else ["-keepStopwords"]
         return ["-language", self.language, "-stemmer", self.stemmer, *keep]
 
     def analyzer(self) -> Any:
-        """Lucene's analyzer for it."""
+        """Lucene's analyzer for this analysis."""
         if self.language != "en":
             return java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(self.language)
         english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
@@ -70,7 +70,7 @@ class Writer(IndexWriting):
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", place, "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
-        # Analyse a word now to fail early with the reason: Thai, for one, needs the locale data of a complete JDK.
+        # Analyse a word now to fail early with the reason: Thai, for example, needs the locale data of a complete JDK.
         with lucene_errors(f"tokenize texts in '{analysis.language}' (a complete JDK 21 in JAVA_HOME may help)"):
             java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
@@ -81,7 +81,7 @@ class Writer(IndexWriting):
         super().__init__(folder, writer)
 
     def add(self, texts: Sequence[tuple[str, str]]) -> None:
-        """Add texts, given as ids and indexed content."""
+        """Add texts as pairs of id and indexed content."""
         rows = [json.dumps({"id": name, "contents": contents}) for name, contents in texts]
         with lucene_errors(f"write the index '{self._folder}'"):
             added = self._indexer.addRawDocuments(rows)
@@ -99,7 +99,7 @@ def allow_long_queries() -> None:
 
 
 class Searcher:
-    """Searches an index by BM25 as Anserini's searcher does, many queries at a time."""
+    """BM25 search equivalent to Anserini's searcher, many queries at a time."""
 
     def __init__(self, folder: Path, analysis: Analysis, *, k1: float, b: float) -> None:
         with lucene_errors(f"open the index '{folder}'", ArtifactError):
@@ -137,13 +137,13 @@ class Searcher:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each query, Lucene's document numbers and the float32 scores of its best texts, at most k.
 
-        `only` is a Lucene query for the texts that may be found; None = all.
+        `only` is a Lucene query that restricts the texts; None = all.
 
-        Best first, and of equal scores in any order; where not all that equal the last are among the k, those with the
-        first ids are.
+        Best first, ties in any order; if only some of the texts tied for the last place fit among the k, those with the
+        first ids do.
         """
         most = min(k + k // SPARE + 1, len(self))
-        # Lucene breaks ties by number in three quarters of the time that it takes with ids, which it has to read.
+        # Breaking ties by number takes Lucene three quarters of the time of ties by id, which it has to read.
         search = method(_SEARCHER, "search", TOP, _QUERY, int)
         search = bind(bind(search, 0, self._anserini.searcher), 1, most)
         hits = self._best(search, queries, threads, only)
@@ -156,12 +156,12 @@ class Searcher:
         return hits
 
     def _by_id(self, queries: Sequence[str], k: int, threads: int, only: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The same, for queries for which Lucene has to look at ids."""
+        """Like `numbers_and_scores`, for queries whose ties Lucene has to break by id."""
         if not queries:
             return []
         types = (_QUERY, int, "org.apache.lucene.search.Sort", bool)
         search = method(_SEARCHER, "search", "org.apache.lucene.search.TopFieldDocs", *types)
-        # True: give each hit its score besides the values that it was sorted by.
+        # True: compute the score of each hit in addition to its sort values.
         search = bind(bind(search, 0, self._anserini.searcher), 1, k, self._anserini.BREAK_SCORE_TIES_BY_DOCID, True)
         return self._best(search, queries, threads, only)
 
@@ -172,32 +172,32 @@ class Searcher:
         return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in found]
 
     def few(self, query: str, k: int) -> list[tuple[str, float]]:
-        """The hits of one query as id and score from Anserini's full pipeline: a few calls into Java for each hit.
+        """The hits of one query as (id, score) from Anserini's full pipeline, with a few calls into Java per hit.
 
-        For few hits this takes a fifth of the time that composing a program for a batch of queries takes.
+        For few hits, this takes a fifth of the time of composing a program for a batch of queries.
         """
         with lucene_errors("search"):
             return [(hit.docid, hit.score) for hit in self._anserini.search(java_text(query), k)]
 
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-        """For each query, the float32 scores of texts given by document number; 0 for texts that share no term."""
+        """For each query, the float32 scores of texts by document number; 0 for texts that share no term."""
         return given_scores(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
     def contributions(self, query: str, numbers: Sequence[int | None]) -> list[dict[str, float]]:
-        """The contribution of each query term to documents' scores, largest first; None = not in the index."""
+        """The contribution of each query term to the scores of documents, largest first; None = not in the index."""
         searcher = self._anserini
         built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
         with lucene_errors("explain a score"):
             return [{} if number is None else self._contributions(built, number) for number in numbers]
 
     def _contributions(self, query: Any, number: int) -> dict[str, float]:
-        """Read from Lucene's explanation."""
+        """Parse Lucene's explanation."""
         text = str(self._anserini.searcher.explain(query, number).toString())
         found = {match[2]: float(match[1]) for match in _CONTRIBUTION.finditer(text)}
         return dict(sorted(found.items(), key=lambda one: -one[1]))
 
     def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
-        """For each query, its hits as id and score from Anserini's full pipeline, including RM3; slower."""
+        """For each query, its hits as (id, score) from Anserini's full pipeline, including RM3; slower."""
         anserini = "io.anserini.search.SimpleSearcher"
         search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
         search = bind(bind(search, 0, self._anserini), 1, k)
@@ -205,7 +205,7 @@ class Searcher:
         return [[(name, score) for name, _, score in hits] for hits in found]
 
     def _queries(self, texts: Sequence[str]) -> Any:
-        """The handle (position -> Lucene query)."""
+        """A handle (position -> Lucene query) of these texts."""
         build = method(
             "io.anserini.search.query.BagOfWordsQueryGenerator",
             "buildQuery",
@@ -218,7 +218,7 @@ class Searcher:
 
 
 def part_ties(scores: np.ndarray) -> np.ndarray:
-    """Scores, best first, rounded to four decimals and lowered by a millionth for each that equals the one before.
+    """Scores, best first, rounded to four decimals and lowered by a millionth for each tie with the preceding score.
 
     Computed sequentially in float32, as in Anserini: each score is compared with the preceding, already lowered score.
     """

@@ -1,10 +1,10 @@
-"""The indexer `lucene_hnsw`: vectors in Lucene's graph of neighbours (HNSW), searched approximately.
+"""The indexer `lucene_hnsw`: vectors in Lucene's HNSW graph, searched approximately.
 
     rkit index VECTORS --indexer lucene_hnsw --output hnsw
     rkit search hnsw --queries QUERIES --k 100 --output hnsw.trec
 
-The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher opens too) and the vectors themselves,
-hard-linked where possible, from which the scores of the graph's hits are computed.
+The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher can also open) and the vectors themselves,
+hard-linked if possible, from which the scores of the graph's hits are computed.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ NUMBERS_AT_ONCE = 1 << 22
 _VECTORS = "vectors"
 
 FIELD = "vector"
-"""Field name that Anserini's dense searcher expects."""
+"""Field name expected by Anserini's dense searcher."""
 
 MOST_DIMENSIONS = 1024
-"""Lucene's own limit for the vectors of its default codec."""
+"""Lucene's limit for vectors of its default codec."""
 
 WRITE_BUFFER_MEGABYTES = 1024.0
-"""For vectors and their graph: every flush starts a new graph, which Lucene must merge later."""
+"""Buffer for vectors and their graph: every flush starts a new graph, which Lucene must merge later."""
 
 
 class LuceneHnsw(Indexer):
-    """Lucene's graph of neighbours (HNSW, Malkov and Yashunin 2018), for one and many vectors a text.
+    """Approximate nearest neighbours with Lucene's HNSW graph (Malkov and Yashunin 2018), one or many vectors per text.
 
     Retrieval is approximate (`rkit index --check` measures recall); scores are exact: float32 inner products of the
-    original vectors, or the sum of the best for several vectors. Building with several threads gives a different graph
-    each time, so hits may differ.
+    original vectors, or the sum over the best matches for several query vectors (MaxSim). Building with several threads
+    gives a different graph each time, so hits may differ.
 
     Args:
-        ef_search: Vectors that a query looks for, at least: more find more of the nearest, more slowly.
-        threads: Threads for building and searching; none = one for each processor.
+        ef_search: Minimum number of vectors that a query explores: more gives higher recall and slower search.
+        threads: Threads for building and searching; none = one per processor.
     """
 
     indexes = "vectors"
@@ -67,7 +67,7 @@ class LuceneHnsw(Indexer):
         """Add all vectors to one graph.
 
         Raises:
-            UnsupportedError: The folder has no vectors, or weights as well, or vectors that are too long for Lucene.
+            UnsupportedError: The folder has no vectors, also has weights, or has vectors that are too long for Lucene.
             RetrievalkitError: Lucene ran out of disk space or memory. No files are left behind.
         """
         _check_source(source)
@@ -84,10 +84,10 @@ class LuceneHnsw(Indexer):
 
     @alone
     def open(self, index_dir: Path) -> None:
-        """Open an index, wherever it was moved to.
+        """Open an index; its folder may have been moved.
 
         Raises:
-            ArtifactError: There is no such index, or it is damaged.
+            ArtifactError: The index does not exist, or is damaged.
         """
         folder = Path(index_dir)
         if not (folder / _VECTORS).is_dir():
@@ -97,7 +97,7 @@ class LuceneHnsw(Indexer):
 
     @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query the best texts that the graph leads to; equal scores in the order of the index."""
+        """For each query, the best texts that the graph search reaches; ties in index order."""
         check_k(k)
         return self._search(queries, min(k, len(self._opened()[0])))
 
@@ -105,7 +105,7 @@ class LuceneHnsw(Indexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """As `search`, with a filter: where few texts pass, Lucene compares all of them."""
+        """Like `search`, with a filter: if few texts pass, Lucene compares all of them."""
         check_k(k)
         return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
 
@@ -121,7 +121,7 @@ class LuceneHnsw(Indexer):
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts, by all of their vectors; NaN for an unknown id."""
+        """The scores of the requested texts over all of their vectors; NaN for an unknown id."""
         store, _ = self._opened()
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(some) for some in ids])
@@ -133,7 +133,7 @@ class LuceneHnsw(Indexer):
         return min(rows, max(self.ef_search, k) * -(-rows // len(store)))
 
     def _candidates(self, queries: Representation, k: int, only: Any) -> list[np.ndarray]:
-        """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k, if they exist."""
+        """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k if they exist."""
         store, searcher = self._opened()
         vectors = vectors_alone(queries, store.dim).cpu()
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
@@ -179,11 +179,11 @@ def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.
 class GraphWriter(DocumentWriter):
     """Writes an index of vectors with Lucene's default codec: 16 neighbours per vector, 100 candidates to choose from.
 
-    Another graph needs a subclass of the codec, which only a Java program can write.
+    A different graph needs a subclass of the codec, which only a Java program can define.
 
     Args:
         folder: The index to write.
-        threads: Threads that add vectors.
+        threads: Number of threads that add vectors.
     """
 
     def __init__(self, folder: Path, *, threads: int) -> None:
@@ -197,7 +197,7 @@ class GraphWriter(DocumentWriter):
         self._field = bind(bind(make, 2, similarity), 0, FIELD)
 
     def add_vectors(self, first: int, ids: Sequence[str], rows: np.ndarray) -> None:
-        """Add vectors from a row on, each with the id of its text."""
+        """Add vectors starting at a row, each with the id of its text."""
         self.add(first, ids, then(vectors(rows), self._field))
 
 
@@ -205,9 +205,9 @@ class GraphSearcher(DocumentSearcher):
     """Searches an index of vectors, many queries at a time."""
 
     def rows(self, queries: np.ndarray, wanted: int, *, threads: int, only: Any = None) -> list[np.ndarray]:
-        """For each query vector (queries, dim) the rows of its nearest vectors, about so many, best first.
+        """For each query vector (queries, dim), the rows of its nearest vectors, about `wanted`, best first.
 
-        `only` is a Lucene query for the vectors that may be found; None = all.
+        `only` is a Lucene query that restricts the vectors; None = all.
         """
         types = ("java.lang.String", "[F", int, *(() if only is None else ("org.apache.lucene.search.Query",)))
         make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", *types)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 SHARES = 10
-"""Number of top texts per query to compare before and after rounding."""
+"""Number of top texts per query compared before and after rounding."""
 
 TERMS = 32
-"""Number of a sampled text's heaviest terms that form a query."""
+"""Number of heaviest terms of a sampled text that form a query."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Quantizer:
     levels: int
 
     def __call__(self, weights: Any) -> Any:
-        """The impacts of a CSR of weights, as a CSR of int32 without those that come to 0."""
+        """The impacts of a CSR of weights, as a CSR of int32 without zeros."""
         impacts = weights.astype(np.float64)
         impacts.data = np.clip(np.rint(impacts.data * self.scale), 0, self.levels)
         impacts = impacts.astype(np.int32)

@@ -1,6 +1,6 @@
-"""The scores of given documents, many queries in one call.
+"""Scores of requested documents, many queries per call.
 
-Callers may request documents in any order, repeatedly, or missing ones; Lucene scores distinct documents, ascending.
+Callers may request documents in any order, repeatedly, or missing; Lucene scores distinct documents in ascending order.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ TOP = "org.apache.lucene.search.TopDocs"
 def scores_in_calls(
     numbers: Sequence[np.ndarray], score: Callable[[int, int, list[np.ndarray]], list[np.ndarray]], *, most: int
 ) -> list[np.ndarray]:
-    """Score documents given in any order, in calls of bounded size.
+    """Score documents requested in any order, in calls of bounded size.
 
     Args:
         numbers: For each query, Lucene's document numbers; -1 for a document that is not in the index.
-        score: Function of a range of queries (from, to) and, for each, distinct ascending numbers; returns the scores.
+        score: Function of a range of queries (from, to) and, for each, distinct ascending numbers; returns scores.
         most: Maximum number of documents per call.
 
     Returns:
-        For each query float32 scores in the order of its numbers, NaN for -1.
+        For each query, float32 scores in the order of its numbers, NaN for -1.
     """
     found: list[np.ndarray] = []
     for start, end in _cuts([len(one) for one in numbers], most):
@@ -69,13 +69,13 @@ def _placed(numbers: np.ndarray, inside: np.ndarray, scores: np.ndarray) -> np.n
 
 
 def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-    """The scores (float32) of documents with queries, 0 where a document does not match.
+    """The float32 scores of documents for queries, 0 if a document does not match.
 
     Args:
         searcher: Lucene's IndexSearcher.
         queries: The handle (position -> Lucene query).
-        numbers: For each query Lucene's numbers of different documents, ascending.
-        threads: Threads to score in.
+        numbers: For each query, distinct document numbers of Lucene, ascending.
+        threads: Number of scoring threads.
     """
     most = max(map(len, numbers), default=0)
     lucene = "org.apache.lucene.search"
@@ -88,7 +88,7 @@ def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, 
 
 
 def documents(numbers: Sequence[np.ndarray]) -> Any:
-    """The handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
+    """A handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
     ends = np.cumsum([len(one) for one in numbers], dtype=np.int64)
     stream, function = "java.util.stream.IntStream", "java.util.function.IntFunction"
     scored, array = "org.apache.lucene.search.ScoreDoc", "[Lorg.apache.lucene.search.ScoreDoc;"

@@ -1,10 +1,10 @@
-"""Work on the machines of a Ray cluster: `--ray`.
+"""Runs work on the machines of a Ray cluster: `--ray`.
 
     rkit encode CHECKPOINT corpus.jsonl --ray auto --output vectors
 
-The command's own machine reads and writes the files, so that input and output need not be visible from other machines;
-what the workers load (a model) must be at the same place on each. A worker or a machine that is lost costs what it was
-working on, which others do again; workers are added while the cluster grows.
+The command's machine reads and writes the files, so input and output need not be visible from other machines; whatever
+the workers load (a model) must be at the same path on each. If a worker or machine is lost, others repeat its current
+work; workers are added as the cluster grows.
 """
 
 from __future__ import annotations

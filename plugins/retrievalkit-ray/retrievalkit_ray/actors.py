@@ -1,6 +1,6 @@
-"""Workers of a Ray cluster that stay, each with what it has opened, and answer as often as they are asked.
+"""Long-lived workers of a Ray cluster, which open their state once and answer repeatedly.
 
-Ray starts a lost one again where there is room. Meanwhile, and if there is none, the others do its part.
+Ray restarts a lost worker if there is room. Until then, the other workers do its part.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from retrievalkit.reporting.notices import join
 from retrievalkit_ray.workers import connect, room
 
 _FIRST_SECONDS = 60.0
-"""How long to wait for room for a worker, and for one that answers after all were lost."""
+"""Seconds to wait for room for a worker, and for an answering worker after all were lost."""
 
 _OTHERS_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
 
 
 class Actors:
-    """Workers of a cluster.
+    """The workers of a cluster.
 
     Args:
-        make: Called in each, when it is first asked: gives the function that answers.
-        options: Where.
+        make: Called once in each worker, on the first request; returns the function that answers.
+        options: The cluster and its resources.
 
     Raises:
-        InputError: There is no such cluster, or it has no room.
+        InputError: The cluster does not exist, or has no room.
     """
 
     def __init__(self, make: Callable[[], Callable[[Any], Any]], options: ClusterOptions) -> None:
@@ -42,10 +42,10 @@ class Actors:
         self._growing = threading.Lock()
 
     def grow(self, wanted: int) -> int:
-        """Have up to so many workers; returns how many there are, at least one.
+        """Start workers up to the requested number; returns their number, at least one.
 
         Raises:
-            InputError: Other work takes all of the cluster.
+            InputError: Other work occupies the whole cluster.
         """
         import ray
 
@@ -71,11 +71,11 @@ class Actors:
             return len(self._actors)
 
     def __call__(self, items: Mapping[int, Any]) -> dict[int, Any]:
-        """The answers to items, each given to the worker of its number if that is there, or else to another.
+        """Answer items, each by the worker with its number if that is available, or else by another worker.
 
         Raises:
             RetrievalkitError: No worker is left.
-            Exception: As the function raised it.
+            Exception: An exception of the function itself.
         """
         answers: dict[int, Any] = {}
         waited = 0.0
@@ -98,7 +98,7 @@ class Actors:
         return own if own in there else there[number % len(there)]
 
     def _answers(self, place: int) -> bool:
-        """Whether a worker is there, as far as is known; a lost one is asked now and then, without waiting."""
+        """True if a worker is believed to be available; a lost worker is polled now and then, without waiting."""
         import ray
         from ray.exceptions import RayActorError
 
@@ -116,7 +116,7 @@ class Actors:
         return False
 
     def _welcome(self, count: int, seconds: float) -> None:
-        """Wait for workers that are coming."""
+        """Wait for starting workers."""
         import ray
 
         if self._coming:
@@ -125,7 +125,7 @@ class Actors:
 
 
 def _asked(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any]:
-    """The answers of workers that are there."""
+    """The answers of available workers."""
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
 

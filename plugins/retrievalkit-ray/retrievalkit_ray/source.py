@@ -1,4 +1,4 @@
-"""The items of an iterable as a stream of Ray Data, and what a worker does with them."""
+"""Streams the items of an iterable through Ray Data to the workers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COLUMN = "packed"
 
 
 class Items(Datasource):
-    """Each item a block of its own, read one after the other by a single task.
+    """A data source with one block per item, read sequentially by a single task.
 
     Args:
-        items: Gives the items.
+        items: Returns the items.
     """
 
     def __init__(self, items: Callable[[], Iterable[Any]]) -> None:
@@ -32,16 +32,16 @@ class Items(Datasource):
         self._folder = Path.cwd()
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Unknown."""
+        """Return None: the size is unknown."""
         return None
 
     def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:  # noqa: ARG002 - Ray's signature
-        """The task."""
+        """The single read task."""
         nothing_known = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
         return [ReadTask(self._read, nothing_known)]
 
     def _read(self) -> Iterator[pa.Table]:
-        # Names of files are relative to where the command runs.
+        # File names are relative to the folder in which the command runs.
         os.chdir(self._folder)
         try:
             for item in self._items():
@@ -52,28 +52,28 @@ class Items(Datasource):
 
 @dataclass
 class Failure:
-    """An error of a function, on its way to the command."""
+    """An error of a function, to be raised in the command."""
 
     error: Exception
     trace: str
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """An error being handled."""
+        """Wrap an exception being handled."""
         trace = traceback.format_exc()
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # noqa: BLE001 - whatever an exception's own reduction raises
+        except Exception:  # noqa: BLE001 - an exception's own reduction may raise anything
             error = RuntimeError(f"{type(error).__name__}: {error}")
         return cls(error, trace)
 
 
 class Worker:
-    """Applies the function of a worker to its items.
+    """Applies a worker's function to its items.
 
     Args:
-        make: Gives the function.
-        threads: How many threads it may compute with.
+        make: Returns the function.
+        threads: Number of threads to compute with.
     """
 
     def __init__(self, make: Callable[[], Callable[[Any], Any]], threads: int) -> None:
@@ -103,10 +103,10 @@ class Worker:
 
 
 def packed(value: Any) -> pa.Table:
-    """A table of one row."""
+    """Pack a value into a table of one row."""
     return pa.table({COLUMN: pa.array([pickle.dumps(value, protocol=5)], type=pa.large_binary())})
 
 
 def unpacked(table: pa.Table) -> list[Any]:
-    """What its rows hold."""
+    """The values of a table's rows."""
     return [pickle.loads(cell.as_py()) for cell in table[COLUMN]]

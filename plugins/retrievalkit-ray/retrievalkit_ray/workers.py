@@ -1,4 +1,4 @@
-"""Functions applied to items by the workers of a Ray cluster, by Ray Data, actors and tasks."""
+"""Applies functions to items on a Ray cluster, with Ray Data, actors and tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RayWorkers(contracts.Workers):
     """Workers of a Ray cluster.
 
     Args:
-        options: Where, and what a worker has.
+        options: The cluster, and the resources of a worker.
     """
 
     def map(
@@ -57,18 +57,18 @@ class RayWorkers(contracts.Workers):
                     yield value
 
     def stay(self, make: Callable[[], Callable[[Any], Any]]) -> Actors:
-        """Actors of Ray."""
+        """Create long-lived workers as Ray actors."""
         from retrievalkit_ray.actors import Actors
 
         return Actors(make, self.options)
 
     def tasks(self, function: Callable[[Any, int], Any]) -> RayTasks:
-        """Tasks of Ray."""
+        """Run single calls as Ray tasks."""
         return RayTasks(function, self.options)
 
 
 class RayTasks:
-    """Calls of a function as tasks of Ray: `contracts.Tasks`."""
+    """Calls of a function as Ray tasks: `contracts.Tasks`."""
 
     def __init__(self, function: Callable[[Any, int], Any], options: ClusterOptions) -> None:
         self._open = contextlib.ExitStack()
@@ -83,7 +83,7 @@ class RayTasks:
         self.slots = options.workers or _MOST_WORKERS
         self.lost: tuple[type[BaseException], ...] = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
         self._cpus = options.worker_cpus
-        # The caller repeats what was lost; it would not know of Ray's own retries.
+        # The caller repeats lost work; it would not know of Ray's own retries.
         self._run = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(function)
         self._refs: list[Any] = []
 
@@ -121,7 +121,7 @@ def _data(
     context.execution_options.preserve_order = ordered
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # An item is a shard: it does not wait for others to make a larger block.
+    # An item is a shard: it must not wait to be merged into a larger block.
     context.target_max_block_size = context.target_min_block_size = 1
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
     return ray.data.read_datasource(Items(items), override_num_blocks=1, num_cpus=0, label_selector=here).map_batches(
@@ -137,7 +137,7 @@ def _data(
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to a cluster for a block, unless this process is connected."""
+    """Connect to a cluster for a block, unless this process is already connected."""
     connected_here = connect(address)
     try:
         yield
@@ -149,17 +149,17 @@ def connected(address: str) -> Iterator[None]:
 
 
 def connect(address: str) -> bool:
-    """Connect to a cluster until the process ends, unless it is connected; returns whether it was not.
+    """Connect to a cluster until the process ends; returns False if it was already connected.
 
     Raises:
-        InputError: There is no such cluster.
+        InputError: The cluster does not exist.
     """
     import ray
     import ray.data
 
     if ray.is_initialized():
         return False
-    # Ray's own lines (addresses, plans, retries) are in its logs and on its pages.
+    # Ray's own messages (addresses, plans, retries) are in its logs and on its dashboard.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
@@ -179,17 +179,17 @@ def connect(address: str) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Find out at once whether anything answers, for which Ray itself takes minutes."""
+    """Check immediately whether anything answers; Ray itself takes minutes for this."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
 
 
 def room(options: ClusterOptions) -> tuple[float, int]:
-    """The GPUs of a worker, and how many workers the machines of the cluster can hold, whatever else they do.
+    """The GPUs of a worker, and the maximum number of workers on the cluster, regardless of its current load.
 
     Raises:
-        InputError: Not even one.
+        InputError: The cluster cannot hold a single worker.
     """
     import ray
 

@@ -1,7 +1,7 @@
-"""Indexes searched over HTTP, on a page, and by language models' agents: `rkit serve`.
+"""Search over HTTP, on a web page, and for language model agents: `rkit serve`.
 
-A request becomes a task; tasks that may be answered together are, by the programs that the command line runs
-(`batching`, `collection`).
+A request becomes a task. Tasks that can share a batch are answered together, by the same programs as on the command
+line (`batching`, `collection`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service over HTTP: an address for each operation, in JSON; `/` is the page, `/docs` the reference."""
+"""The HTTP application: one JSON endpoint per operation; `/` is the search page, `/docs` the reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ routes = APIRouter(responses=_ERRORS)
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application of a service."""
+    """Create the application of a service."""
     agents = AgentServer(service)
 
     @asynccontextmanager
@@ -75,37 +75,37 @@ def create_app(service: Service) -> FastAPI:
 
 @routes.get("/search", response_model=forms.SearchBody)
 async def search_by_address(request: Request, asked: Annotated[forms.SearchLine, Query()]) -> Response:
-    """Search for a text; the same in an address."""
+    """Search for a text, with parameters in the URL."""
     return Json(await request.app.state.service.search(asked))
 
 
 @routes.post("/search", response_model=forms.SearchBody)
 async def search(request: Request, asked: Annotated[forms.SearchForm, Body()]) -> Response:
-    """Search for a text: the best hits, with their texts and the reasons for their scores."""
+    """Search for a text: the best hits, with their texts and explanations of their scores."""
     return Json(await request.app.state.service.search(asked))
 
 
 @routes.post("/explain", response_model=forms.ExplainBody)
 async def explain(request: Request, asked: Annotated[forms.ExplainForm, Body()]) -> Response:
-    """Why documents have their scores and ranks for a query, whether they are among the best or not."""
+    """Explain the scores and ranks of documents for a query, whether they are among the best or not."""
     return Json(await request.app.state.service.explain(asked))
 
 
 @routes.get("/document", response_model=forms.DocumentBody)
 async def document(request: Request, asked: Annotated[forms.DocumentLine, Query()]) -> Response:
-    """A whole document."""
+    """Return a whole document."""
     return Json(await request.app.state.service.document(asked))
 
 
 @routes.post("/v1/embeddings", response_model=forms.EmbeddingBody)
 async def embeddings(request: Request, asked: Annotated[forms.EmbeddingForm, Body()]) -> Response:
-    """Vectors of texts, in OpenAI's form, by a model that made one of the indexes."""
+    """Embed texts with a model of one of the indexes, in OpenAI's format."""
     return Json(await request.app.state.service.embed(asked))
 
 
 @routes.get("/v1/models")
 async def models(request: Request) -> forms.ModelsBody:
-    """The models of /v1/embeddings, in OpenAI's form."""
+    """List the models of /v1/embeddings, in OpenAI's format."""
     return forms.ModelsBody(
         object="list", data=[forms.Model(id=name) for name in request.app.state.service.collection.models]
     )
@@ -113,25 +113,25 @@ async def models(request: Request) -> forms.ModelsBody:
 
 @routes.get("/v1/models/{model:path}")
 async def model(request: Request, model: str) -> forms.Model:
-    """One of the models of /v1/embeddings."""
+    """Describe a model of /v1/embeddings."""
     return forms.Model(id=request.app.state.service.model(model))
 
 
 @routes.post("/rerank", response_model=forms.RerankBody)
 async def rerank(request: Request, asked: Annotated[forms.RerankForm, Body()]) -> Response:
-    """The order of documents by the re-ranker."""
+    """Order documents by the re-ranker's scores."""
     return Json(await request.app.state.service.rerank(asked))
 
 
 @routes.get("/indexes")
 async def indexes(request: Request) -> Response:
-    """What is served: indexes, models, the re-ranker, limits."""
+    """Describe the service: indexes, models, the re-ranker, limits."""
     return Json(request.app.state.service.about())
 
 
 @routes.get("/health")
 async def health(request: Request) -> Response:
-    """Whether the service answers (200) or is stopping (503). Needs no token."""
+    """Report whether the service answers (200) or is stopping (503). Needs no token."""
     service: Service = request.app.state.service
     status = "stopping" if service.stopping else "ok"
     body = {"status": status, "version": rk.__version__, "generation": service.collection.generation}
@@ -140,13 +140,13 @@ async def health(request: Request) -> Response:
 
 @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
-    """Figures for Prometheus."""
+    """Return the metrics for Prometheus."""
     return Response(request.app.state.service.metrics.text(), media_type=MEDIA_TYPE)
 
 
 @routes.post(RELOAD)
 async def reload(request: Request) -> Response:
-    """Reload the indexes; the old ones answer until the new ones are open. Needs a token."""
+    """Reload the indexes; the old indexes answer until the new ones are open. Needs a token."""
     if request.app.state.service.options.token is None:
         msg = f"reloading the indexes needs a token, and the service has none. Set {TOKEN}, or send SIGHUP."
         raise RefusedError(403, msg)
@@ -155,19 +155,19 @@ async def reload(request: Request) -> Response:
 
 @routes.get("/", include_in_schema=False)
 async def home() -> Response:
-    """The page to search on."""
+    """Return the search page."""
     return page.search_page()
 
 
 @routes.get("/docs", include_in_schema=False)
 async def reference(request: Request) -> Response:
-    """The reference of the interface."""
+    """Return the API reference."""
     return page.reference_page(request.app.openapi())
 
 
 @routes.get("/favicon.ico", include_in_schema=False)
 async def icon() -> Response:
-    """None: browsers ask for it."""
+    """Return no icon: browsers request one."""
     return Response(status_code=204)
 
 
@@ -184,7 +184,7 @@ async def _misread(request: Request, error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What the framework refuses: unknown addresses, other methods, bodies that cannot be read."""
+    """Requests refused by the framework: unknown addresses, wrong methods, bodies that cannot be read."""
     assert isinstance(error, HTTPException)
     path = printable(request.url.path[:200])
     message, headers = f"{error.detail}. See /docs.", error.headers
@@ -192,7 +192,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         known = "/search, /explain, /document, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics, /mcp"
         message = f"there is nothing at '{path}'. Known: {known}; /docs describes them."
     elif error.status_code == 405:
-        # The framework names the methods of one route, and an address may have several.
+        # The framework names the methods of a single route, but an address may have several routes.
         methods = request.app.openapi()["paths"].get(request.url.path, {})
         allowed = ", ".join(methods).upper() or (headers or {}).get("Allow", "")
         message, headers = f"'{path}' does not take {request.method}. Send {allowed}.", {"Allow": allowed}

@@ -1,7 +1,7 @@
-"""Requests that come at the same time are answered together: one batch of queries costs little more than one query.
+"""Answers concurrent requests together: a batch of queries costs little more than a single query.
 
-An idle service answers at once. While it is busy, queries wait for each other until the batch is full or the first of
-them has waited for some milliseconds. Answers do not depend on the other queries of the batch.
+An idle service answers immediately. While it is busy, queries wait until the batch is full or the first of them has
+waited for some milliseconds. Answers do not depend on the other queries of the batch.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from retrievalkit_serve.serve import ServeOptions
 
 _LONGEST_RETRY = 60
 _REMEMBERED = 0.2
-"""How much the last batch counts in the mean time of a request."""
+"""Weight of the last batch in the moving average of the time per request."""
 
 
 class Task(Hashable, Protocol):
-    """What requests share that may be answered together: equal tasks are one."""
+    """A group of requests that may be answered together: requests with equal tasks can share a batch."""
 
     @property
     def kind(self) -> str:
-        """A word for it."""
+        """A short name for the kind of task."""
 
     def size(self, item: Any) -> int:
-        """How much of a batch a request takes."""
+        """The share of a batch that a request takes."""
 
     def run(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Answer requests, in a thread of its own."""
+        """Answer requests; called in a separate thread."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class _Job:
 
 
 class Batcher:
-    """Collects requests, and answers them in batches. All but the answering happens in the thread of the event loop."""
+    """Collects requests and answers them in batches. Only the answering itself leaves the event loop's thread."""
 
     def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
         self._options = options
@@ -61,10 +61,10 @@ class Batcher:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """A request that is answered inside of the block.
+        """Admit a request that is answered inside the block.
 
         Raises:
-            RefusedError: There are too many.
+            RefusedError: The queue is full.
         """
         if self._admitted >= self._options.queue:
             self._metrics.refused.inc()
@@ -80,7 +80,7 @@ class Batcher:
             self._metrics.queue.set(self._admitted)
 
     async def do(self, task: Task, item: Any) -> Any:
-        """The answer to a request; if whoever waits for it gives up, it is not begun."""
+        """The answer to a request; a request abandoned by its client is not started."""
         loop = asyncio.get_running_loop()
         job = _Job(task, item, loop.create_future(), loop.time())
         self._waiting.setdefault(task, deque()).append(job)
@@ -88,11 +88,11 @@ class Batcher:
         return await job.answer
 
     def close(self) -> None:
-        """Wait for the batch that is being answered."""
+        """Wait for the running batch."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _start(self) -> None:
-        """Begin what may begin now."""
+        """Start all batches that can start now."""
         while self._running < self._options.threads and (jobs := self._next()):
             self._running += 1
             items = [job.item for job in jobs]
@@ -100,10 +100,10 @@ class Batcher:
             begun.add_done_callback(lambda done, jobs=jobs: self._end(jobs, *done.result()))  # type: ignore[misc]
 
     def _next(self) -> list[_Job]:
-        """The batch whose first request waits longest, if it has waited enough."""
+        """The batch whose first request has waited longest, if it has waited long enough."""
         for task in list(self._waiting):
             queue = self._waiting[task]
-            while queue and queue[0].answer.done():  # given up
+            while queue and queue[0].answer.done():  # abandoned
                 queue.popleft()
             if not queue:
                 del self._waiting[task]
@@ -144,11 +144,11 @@ class Batcher:
 
 
 def _answers(task: Task, items: Sequence[Any]) -> tuple[list[Any], float]:
-    """The answer or the error of each request, and the seconds that they took; one that fails spoils no other."""
+    """The answer or error of each request, and the seconds taken; a failing request does not affect the others."""
     start = time.perf_counter()
     try:
         answers = list(task.run(items))
-    except BaseException as error:  # noqa: BLE001 - tokenizers' panics are no Exception, and belong to a request too
+    except BaseException as error:  # noqa: BLE001 - tokenizers' panics are not an Exception, but belong to a request
         if len(items) == 1:
             answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))]
         else:

@@ -1,7 +1,7 @@
-"""The indexes of a service as they were opened at one moment, with their models and texts.
+"""A snapshot of the service's open indexes, with their models and texts.
 
-A collection does not change once it is open, and several threads use it at once. A reload opens another one; the
-requests that began with this one end with it.
+A collection does not change after it is opened, and several threads use it concurrently. A reload opens a new
+collection; requests that started with the old collection finish with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHANGED = "the texts cannot be read any more ({}). Hits come without them until
 
 
 class Texts:
-    """The passages of a corpus, looked up by several threads. All of it is read once, to find where each text is."""
+    """Passages of a corpus, looked up by several threads. The whole corpus is read once, to locate each text."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
@@ -38,18 +38,18 @@ class Texts:
         corpus.missing([""])
 
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:
-        """The passages with some ids, as far as they exist."""
+        """The passages with these ids; unknown ids are skipped."""
         return self._read(lambda: self.corpus.find(ids)) or {}
 
     def document(self, identifier: str) -> Document | None:
-        """The document or the passage with an id, if there is one."""
+        """The document or passage with an id; None if there is none."""
         return self._read(lambda: open_document(self.corpus, identifier))
 
     def _read(self, read: Callable[[], _Read]) -> _Read | None:
         try:
             return read()
         except (InputError, OSError) as error:
-            # Its file was replaced beneath the open indexes: they still answer.
+            # Its file was replaced while the indexes are open: they still answer.
             if not self._warned:
                 self._warned = True
                 show(_CHANGED.format(error))
@@ -58,13 +58,13 @@ class Texts:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a request searches.
+    """The search target of a request.
 
     Attributes:
         labels: Names of indexes.
-        fusion: How several are fused; None for one.
-        depth: How many hits of each are fused; None = 1,000, or k if that is more.
-        filter: Which texts may be found; None = all.
+        fusion: Fusion of several indexes; None for a single index.
+        depth: Number of hits of each index to fuse; None = 1,000, or k if that is more.
+        filter: Restriction on the texts; None = all.
     """
 
     labels: tuple[str, ...]
@@ -77,15 +77,15 @@ class Collection:
     """Open indexes, with the models that encode queries.
 
     Args:
-        options: What is served.
+        options: The options of the service.
         generation: The number of this collection, from 1.
-        before: The collection whose models are used again where they are the same.
+        before: The previous collection; its models are reused where they are the same.
 
     Attributes:
-        deepest: How many hits of each index are fused, at most.
+        deepest: Maximum number of hits of each index to fuse.
 
     Raises:
-        InputError: An index is missing or damaged, or another model made it, or an option does not fit.
+        InputError: An index is missing or damaged or comes from another model, or an option does not fit.
     """
 
     def __init__(self, options: ServeOptions, generation: int = 1, before: Collection | None = None) -> None:
@@ -106,7 +106,7 @@ class Collection:
                 self.encoders.of(index)
 
     def _open_texts(self) -> dict[str, Texts]:
-        """By the name of an index; indexes of the same corpus share them."""
+        """Texts by index name; indexes of the same corpus share them."""
         found: dict[str, Texts] = {}
         shared: dict[Any, Texts] = {}
         for label, index in self.indexes.items():
@@ -122,7 +122,7 @@ class Collection:
         return found
 
     def sample(self) -> str:
-        """Some words of the first text, for a query that finds something."""
+        """Some words of the first text, as a query that has hits."""
         for texts in self._texts_of.values():
             first = next(iter(texts.corpus))
             return first.text[:_SAMPLE].strip() or first.title or "a"
@@ -136,7 +136,7 @@ class Collection:
 
     @cached_property
     def examples(self) -> list[str]:
-        """Short titles from the start of the first corpus, as queries to begin with; none if texts have no titles."""
+        """Short titles from the start of the first corpus, as example queries; empty if texts have no titles."""
         for texts in self._texts_of.values():
             passages = islice(texts.corpus, _EXAMPLES_AMONG)
             titles = dict.fromkeys(passage.title for passage in passages if passage.title.strip())
@@ -146,14 +146,14 @@ class Collection:
 
     @cached_property
     def facets(self) -> dict[str, list[tuple[Any, int]]]:
-        """The fields with few values: these, each with its number of texts."""
+        """The fields with few distinct values: each value with its number of texts."""
         return facets(self._all)
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
-        """The choice of a request: by default all indexes, fused by the options of the service.
+        """Resolve a request's search target: by default all indexes, fused with the service's options.
 
         Raises:
-            InputError: An index is unknown, or an option does not fit; with the words of `rkit search`.
+            InputError: An index is unknown, or an option does not fit; with the messages of `rkit search`.
         """
         chosen = tuple(self.indexes) if labels is None else tuple(labels)
         for label in chosen:
@@ -166,7 +166,7 @@ class Collection:
         if depth is not None and depth > self.deepest:
             msg = f"depth is {depth}; this service fuses {self.deepest:,} hits of each index at most."
             raise OptionError(msg)
-        # Weights by index, as the service orders indexes: requests for the same ones go together.
+        # Weights in the service's order of indexes, so that equal requests can share a batch.
         fusion, weighed = usual, tuple(self.indexes)
         if options.given().keys() - {"depth"} or (depth is not None and len(chosen) == 1):
             if options.fusion is None and usual is not None:
@@ -179,13 +179,13 @@ class Collection:
         return Choice(ordered, fusion, self._options.depth if depth is None and fusion is not None else depth)
 
     def searcher(self, labels: tuple[str, ...]) -> Searcher:
-        """A searcher of some of the indexes."""
+        """A searcher over some of the indexes."""
         if labels not in self._searchers:
             self._searchers[labels] = Searcher.of([self.indexes[label] for label in labels], self.encoders, show)
         return self._searchers[labels]
 
     def texts(self, labels: Sequence[str], ids: Iterable[str]) -> Corpus | None:
-        """The passages with some ids, of the first index that has each, in memory; None if there are none."""
+        """The passages with these ids, each from the first index that has it, in memory; None if there are none."""
         wanted, found = list(ids), dict[str, Passage]()
         for texts in dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of):
             if lacking := [document for document in wanted if document not in found]:
@@ -197,16 +197,16 @@ class Collection:
         return held
 
     def passages(self, labels: Sequence[str], identifier: str) -> list[str]:
-        """The ids of a document's passages; of a passage, or where the texts are not known, the id itself."""
+        """The ids of a document's passages; for a passage, or if the texts are unavailable, the id itself."""
         known = dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of)
         document = next(filter(None, (texts.document(identifier) for texts in known)), None)
         return [identifier] if document is None else list(document.passages)
 
     def document(self, identifier: str) -> Document:
-        """A whole document, or a passage, of the first corpus that has it.
+        """A whole document, or a passage, from the first corpus that has it.
 
         Raises:
-            RefusedError: None has it, or the indexes do not know their texts.
+            RefusedError: No corpus has it, or the texts of the indexes are unavailable.
         """
         if not self._texts_of:
             msg = "the texts are not available. Start the service with --corpus."
@@ -219,7 +219,7 @@ class Collection:
 
     @cached_property
     def models(self) -> dict[str, OpenIndex]:
-        """An index of each model that encodes queries, by the name of the model."""
+        """One index per model that encodes queries, by model name."""
         found: dict[str, tuple[str, OpenIndex]] = {}
         for index in self.indexes.values():
             if index.needs_encoding:
@@ -231,7 +231,7 @@ class Collection:
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
 
     def described(self) -> list[dict[str, Any]]:
-        """For each index its name, indexer, counts, fields, and the model that encodes queries for it."""
+        """For each index its name, indexer, counts, fields, and the model that encodes its queries."""
         model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
         return [
             {
@@ -248,7 +248,7 @@ class Collection:
 
 
 def corpus_name(source: str) -> str:
-    """A short name of a corpus, from its address: the folder's of "scifact/corpus.jsonl", the file's of other files."""
+    """A short corpus name from its address: the folder of "scifact/corpus.jsonl", else the file name."""
     prefix, _, place = source.rpartition(":")
     if prefix not in ("", "documents"):
         return source

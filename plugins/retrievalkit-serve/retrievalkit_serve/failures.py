@@ -1,4 +1,4 @@
-"""Failures as HTTP responses: a status, and the message that the command line and Python give."""
+"""Failures as HTTP responses: a status, and the same message as on the command line and in Python."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from retrievalkit.contracts.commands import printable
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, nearest, shortlist
 
 _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
-"""Options of the command line that a request has too."""
+"""Command line options that are also request fields."""
 
 _TYPES = {
     401: "UnauthorizedError", 403: "ForbiddenError", 404: "NotFoundError", 408: "SlowRequestError",
     409: "ConflictError", 429: "BusyError", 500: "Exception", 504: "LateError",
 }  # fmt: skip
-"""`type` of the error of a status."""
+"""OpenAI's error `type` for each status."""
 
 _EXPECTED = {
     "string": "a text",
@@ -35,7 +35,7 @@ _SHOWN = 80
 
 
 class RefusedError(RetrievalkitError):
-    """A request that is refused with a status of its own; other mistakes have 422."""
+    """A refused request with its own status; other errors have status 422."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class RefusedError(RetrievalkitError):
 
 
 class Json(Response):
-    """A JSON response; a lone half of a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+    """A JSON response; lone surrogates, which UTF-8 cannot encode, become question marks."""
 
     media_type = "application/json"
 
@@ -55,13 +55,13 @@ class Json(Response):
 
 
 def failure(error: RetrievalkitError, path: str) -> Json:
-    """The response to a request that failed, in the form of OpenAI's errors; at /v1 with their statuses and types."""
+    """The response to a failed request, in OpenAI's error format; at /v1 with OpenAI's statuses and types."""
     status, kind, headers = 500, type(error).__name__, None
     if isinstance(error, RefusedError):
         status, headers = error.status, error.headers
         kind = _TYPES.get(status, "InputError")
     elif isinstance(error, InputError) and not isinstance(error, ArtifactError):
-        status = 422  # a damaged index is no mistake of the client
+        status = 422  # a damaged index is not the client's fault
     body = {"message": words_of(error), "type": kind, "param": None, "code": status}
     if path.startswith("/v1/"):
         status = 400 if status == 422 else status
@@ -70,13 +70,13 @@ def failure(error: RetrievalkitError, path: str) -> Json:
 
 
 def words_of(error: RetrievalkitError) -> str:
-    """The message as the command line prints it, but that `--rrf-k` is the field `rrf_k`."""
+    """The message as printed by the command line, except that `--rrf-k` becomes the field `rrf_k`."""
     message = _FIELD.sub(lambda match: match[1].replace("-", "_"), str(error))
     return printable(message, lines=True)
 
 
 def misread(error: Mapping[str, Any], place: Sequence[Any], form: type[BaseModel] | None, operation: str) -> InputError:
-    """What is wrong with a body, by an error of pydantic at a place of the form that the operation takes."""
+    """Convert a pydantic error at some place of a request body to an error that describes the problem."""
     name = ".".join(map(str, place))
     match error["type"]:
         case "json_invalid":

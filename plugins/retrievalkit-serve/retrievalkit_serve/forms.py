@@ -1,4 +1,4 @@
-"""Bodies of requests and responses. `Service` checks what needs its limits, with the messages of Python."""
+"""Request and response bodies. `Service` checks values that depend on its limits, with the messages of Python."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, W
 from retrievalkit.contracts.commands import DocumentOptions, HybridOptions, options
 
 Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
-"""Checked by `searching.hit_count`, with the words of the Python surface."""
+"""An integer checked by `searching.hit_count`, with the messages of the Python API."""
 
 WrittenCount = Annotated[
     Count, BeforeValidator(lambda value: int(value) if re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII) else value)
 ]
-"""A number that may be written in digits."""
+"""A number that may be written as a string of digits."""
 
 FILTER = "Only texts whose fields pass, such as: year >= 2020 and (source = faq or not tags in (draft, 'to do'))."
 
 _FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
-"""Of a text that may not be blank: said to programs, and checked with the words of the Python surface."""
+"""Schema of a text that must not be blank; checked with the messages of the Python API."""
 
 
 class Form(BaseModel):
-    """A body of a request: unknown fields are refused, and numbers in quotation marks too."""
+    """A request body: unknown fields and quoted numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _whole(cls, value: Any) -> Any:
-        """JSON may write a whole number as 10.0."""
+        """Convert whole numbers that JSON writes as 10.0."""
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -47,12 +47,12 @@ class Chosen(Form, _Hybrid):  # type: ignore[misc]
     indexes: list[str] | None = Field(
         None, description="Names of indexes; by default all.", json_schema_extra={"minItems": 1, "uniqueItems": True}
     )
-    # Not a file of weights, which only those who start the service may name.
+    # Not a file of weights: only those who start the service may name files.
     weights: list[float] | None = Field(None, description="A number for each index, in their order.")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Describe the options of fusion and of documents as their declarations do."""
+        """Copy the descriptions of fusion and document options from their declarations."""
         for name, option in (options(HybridOptions) | options(DocumentOptions)).items():
             if name in cls.model_fields:
                 cls.model_fields[name].description = cls.model_fields[name].description or option.description
@@ -74,7 +74,7 @@ class SearchForm(Chosen, _Documents):  # type: ignore[misc]
 
 
 class SearchLine(SearchForm):
-    """A search in an address, where numbers are texts."""
+    """A search with parameters in the URL, where numbers are strings."""
 
     model_config = ConfigDict(strict=False)
 
@@ -82,14 +82,14 @@ class SearchLine(SearchForm):
 
 
 class DocumentLine(Form):
-    """A document in an address."""
+    """A document request with parameters in the URL."""
 
     id: str = Field(description="The id of a document, or of a passage.")
     query: str = Field("", description="Words to mark.")
 
 
 class ExplainForm(Chosen):
-    """Documents to be explained."""
+    """Documents to explain."""
 
     ids: list[str] = Field(
         description="Ids of documents or passages, whether they are among the best or not.",
@@ -126,7 +126,7 @@ class TitledText(Form):
 
 
 class RerankForm(Form):
-    """Documents to be ordered by the re-ranker."""
+    """Documents to re-rank."""
 
     query: str = Field(json_schema_extra=_FILLED)
     documents: list[str | TitledText] = Field(
@@ -138,7 +138,7 @@ class RerankForm(Form):
 
 
 class Reasons(BaseModel):
-    """The reasons of one index for a hit; fields that have no meaning for it are left out."""
+    """One index's explanation of a hit; fields that do not apply are omitted."""
 
     index: str
     rank: int | None = Field(description="1 for its best; null if it did not find the document.")
@@ -161,7 +161,7 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class PassageBody(BaseModel):
-    """A text that matches."""
+    """A matching passage."""
 
     rank: int | None = Field(description="Of a passage of a document, among those of the document.")
     score: float
@@ -177,7 +177,7 @@ class PassageBody(BaseModel):
 
 
 class HitBody(PassageBody):
-    """A hit; that of a document has snippet, reasons and text of its best passage."""
+    """A hit; a document's snippet, explanation and text come from its best passage."""
 
     passages: list[PassageBody] = Field(
         [], description="The passages of the document that match, best first; left out if the hit is a passage."
@@ -186,7 +186,7 @@ class HitBody(PassageBody):
 
 
 class ExplainBody(BaseModel):
-    """Documents with reasons; their rank is null where a search would not find them."""
+    """Explained documents; the rank is null if a search would not find the document."""
 
     query: str
     indexes: list[str]
@@ -205,7 +205,7 @@ class SearchBody(ExplainBody):
 
 
 class PlacedPassage(BaseModel):
-    """A passage of a document, and its place in the text."""
+    """A passage of a document, with its position in the text."""
 
     id: str
     start: int
@@ -257,7 +257,7 @@ class EmbeddingBody(BaseModel):
 
 
 class Scored(BaseModel):
-    """A document's place after re-ranking."""
+    """A document's rank and score after re-ranking."""
 
     index: int = Field(description="Its position in the request, from 0.")
     relevance_score: float = Field(description="The re-ranker's score: a logit, as rkit rerank gives it.")
@@ -272,7 +272,7 @@ class RerankBody(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """The mistake."""
+    """The error of a request."""
 
     message: str = Field(description="The problem, what is known, and what to do.")
     type: str = Field(description="The exception of retrievalkit.errors; at /v1, invalid_request_error for a mistake.")
@@ -281,6 +281,6 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """A request that failed."""
+    """A failed request."""
 
     error: ErrorDetail

@@ -1,7 +1,7 @@
-"""Guards: they pass each request on its way in, and each response on its way out.
+"""Middleware that every request passes on its way in, and every response on its way out.
 
-They check the page that asks, the token, the size of a body and the time of an answer, send headers that keep a browser
-from doing more than showing a page, and count requests. Starlette checks the service's names (`app`).
+Checks the origin, the token, the size of the body and the response time, sends headers that restrict what a browser
+does with a response, and counts requests. Starlette checks the host names (`app`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from retrievalkit_serve.service import Service
 _LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
 _OPEN = ("/", "/health", "/docs", "/openapi.json", "/favicon.ico")
-"""Addresses that hold nothing secret: the page asks for the token."""
+"""Public addresses: the page itself prompts for the token."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -34,12 +34,12 @@ _HEADERS = {
 
 
 class Guards:
-    """The outermost part of the service.
+    """The outermost ASGI layer of the service.
 
     Args:
         app: The application.
-        service: What it answers with.
-        paths: All addresses, for the counting.
+        service: The service behind it.
+        paths: All known addresses, for the metrics.
     """
 
     def __init__(self, app: ASGIApp, *, service: Service, paths: frozenset[str]) -> None:
@@ -49,12 +49,12 @@ class Guards:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # the server leaves out the body
+            scope = {**scope, "method": "GET"}  # the server drops the body
         start, path, options = time.perf_counter(), scope["path"], self._options
         status, size, whole = 0, 0, False
 
@@ -63,7 +63,7 @@ class Guards:
             message = await receive()
             size += len(message.get("body", b""))
             if size > options.max_body:
-                # Starlette's RequestBodyLimitMiddleware answers at once; some clients read only after sending all.
+                # Starlette's RequestBodyLimitMiddleware answers immediately; some clients send all before reading.
                 while message.get("more_body"):
                     message = await receive()
                 raise HTTPException(413, f"the body has more than {options.max_body:,} bytes (rkit serve --max-body)")
@@ -84,17 +84,17 @@ class Guards:
         answer: ASGIApp = self._refusal(path, Headers(scope=scope)) or self._app
         failed: RefusedError | None = None
         try:
-            # Indexes may take long to open.
+            # Opening indexes may take long.
             async with asyncio.timeout(None if path == RELOAD else options.timeout):
                 await answer(scope, received, sent)
         except TimeoutError:
             seconds = f"within {options.timeout:g} s"
             late = f"there was no answer {seconds}. Ask for less, or later (rkit serve --timeout)."
             slow = f"the body did not arrive {seconds}. Send it faster."
-            # The rest of the body would be read as another request.
+            # Otherwise the rest of the body would be read as another request.
             failed = RefusedError(504, late) if whole else RefusedError(408, slow, {"Connection": "close"})
-        except Exception:  # noqa: BLE001 - logged here, where the request is known
-            # A bug. The connection stays as it is: the next request on it may be a good one.
+        except Exception:  # noqa: BLE001 - logged here, while the request is known
+            # A bug. The connection stays open: the next request on it may succeed.
             _LOG.exception("%s %s failed", scope["method"], path)
             failed = RefusedError(500, "the service failed. Its log says where; please report it.")
         finally:
@@ -104,9 +104,9 @@ class Guards:
             self._service.metrics.request(known, status or 500, time.perf_counter() - start)
 
     def _refusal(self, path: str, headers: Headers) -> Json | None:
-        """The answer to a request that is refused before it is read; None = it is not."""
+        """The response if the request is refused before it is read, else None."""
         options = self._options
-        for origin in headers.getlist("origin"):  # browsers send the address of the page that asks
+        for origin in headers.getlist("origin"):  # browsers send the address of the requesting page
             authority = origin.partition("://")[2].lower()
             name = re.sub(r":\d+$", "", authority)
             if not authority or (authority != headers.get("host", "").lower() and name not in options.other_names):
@@ -116,7 +116,7 @@ class Guards:
                 )
                 return failure(RefusedError(403, msg), path)
         if "content-length" in headers and "transfer-encoding" in headers:
-            # A proxy may go by the other one, and see a second request in the body (RFC 9112, 6.3).
+            # A proxy may use the other header, and see a second request in the body (RFC 9112, 6.3).
             msg = "the request has both Content-Length and Transfer-Encoding. Send one of them."
             return failure(RefusedError(400, msg, {"Connection": "close"}), path)
         scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -1,4 +1,4 @@
-"""The service to language models' agents, by the Model Context Protocol: to search, to read a document, to explain."""
+"""The Model Context Protocol server: search, read a document and explain, as tools for language model agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABOUT = (
 
 
 def _parsed(value: Any) -> Any:
-    """A list that a language model wrote as text, as some do."""
+    """Parse a list that a language model wrote as a string, as some models do."""
     try:
         return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
     except (ValueError, RecursionError):
@@ -68,7 +68,7 @@ class Explain(Searched):
 
 
 class AgentServer:
-    """The tools of a service."""
+    """The service's operations as MCP tools."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -103,7 +103,7 @@ class AgentServer:
         return types.ListToolsResult(tools=tools)
 
     async def _call(self, _: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
-        """Call a tool; mistakes in the arguments are an answer too, which the model reads."""
+        """Call a tool; argument errors are returned as an answer that the model can read."""
         try:
             if call.name not in self._tools:
                 raise UnknownNameError("tool", call.name, self._tools)
@@ -124,7 +124,7 @@ class AgentServer:
         return {name: found[name] for name in ("id", "title", "text")}
 
     def routes(self) -> list[BaseRoute]:
-        """The routes of /mcp; guards have checked hosts and tokens."""
+        """The routes of /mcp; guards have already checked hosts and tokens."""
         app = self._server.streamable_http_app(
             stateless_http=True,
             json_response=True,
@@ -135,11 +135,11 @@ class AgentServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Answer at /mcp inside of the block."""
+        """Answer at /mcp inside the block."""
         async with self._server.session_manager.run():
             yield
 
     async def run_on_pipes(self) -> None:
-        """Answer on standard input and output, until the input ends."""
+        """Answer on standard input and output until the input ends."""
         async with stdio_server() as (received, sent):
             await self._server.run(received, sent, self._server.create_initialization_options())

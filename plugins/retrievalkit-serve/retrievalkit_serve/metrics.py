@@ -1,4 +1,4 @@
-"""What a service counts and measures, in Prometheus's text form."""
+"""Counters and timings of a service, in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """The figures of one service.
+    """The metrics of a service.
 
     Attributes:
         refused: Requests refused because too many were waiting.
-        queue: Requests that wait or are answered now.
-        reloads: By outcome, "swapped" or "failed".
-        generation: How often the indexes were opened.
-        texts: By index.
+        queue: Requests waiting or being answered.
+        reloads: Number of reloads by outcome, "swapped" or "failed".
+        generation: Number of times the indexes were opened.
+        texts: Number of texts by index.
     """
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class Metrics:
         ProcessCollector(registry=registry)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
     def batch(self, kind: str, requests: int, seconds: float) -> None:
-        """Count a batch that was answered."""
+        """Count an answered batch."""
         self._batches.labels(kind).observe(requests)
         self._batch_seconds.labels(kind).observe(seconds)
 
     def text(self) -> bytes:
-        """All figures."""
+        """All metrics."""
         return bytes(generate_latest(self._registry))

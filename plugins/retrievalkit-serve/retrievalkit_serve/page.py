@@ -1,4 +1,4 @@
-"""The pages of the service: one file each, which fetches nothing from elsewhere and runs no script but its own."""
+"""The web pages of the service: self-contained files that load nothing else and run only their own script."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FOLDER = Path(__file__).with_name("page")
 
 
 def search_page() -> Response:
-    """The page to search on."""
+    """The search page."""
     html, policy = _search_page()
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
 @cache
 def _search_page() -> tuple[str, str]:
-    """The page, and what a browser may do on it: run its one script, and ask the service that it came from."""
+    """The search page and its content security policy: run its one script, and call the service it came from."""
     script, style = (_FOLDER / "search.js").read_text("utf-8"), (_FOLDER / "search.css").read_text("utf-8")
     html = (_FOLDER / "search.html").read_text("utf-8").replace("/*style*/", style).replace("/*script*/", script)
     policy = (
@@ -34,7 +34,7 @@ def _search_page() -> tuple[str, str]:
 
 
 def reference_page(schema: dict[str, Any]) -> Response:
-    """The page about the interface, from its OpenAPI document."""
+    """The API reference page, generated from the OpenAPI document."""
     html = render_page(_FOLDER / "interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 

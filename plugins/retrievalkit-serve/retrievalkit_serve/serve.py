@@ -1,4 +1,4 @@
-"""`rkit serve`: its options."""
+"""`rkit serve`: the command and its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from retrievalkit.data import inputs
 from retrievalkit.errors import InputError, OptionError
 
 TOKEN = "RKIT_SERVE_TOKEN"
-"""Environment variable: the token that requests must bear."""
+"""Environment variable: the token that requests must carry."""
 
 _SHORTEST_TOKEN = 16
 
@@ -35,22 +35,22 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     Args:
         indexes: Index folders; in Python also open indexes, whose folders are opened again.
-        reranker: A cross-encoder (rkit rerank train, or a hub name) that reads the first hits.
-        rerank: How many hits it reads unless a request says otherwise; 100 where not given, 0 = none.
-        host: Address to listen at; 0.0.0.0 = all of them.
-        port: 0 = any that is free.
-        token_file: A file with the token that requests must bear; or set RKIT_SERVE_TOKEN.
-        allow_host: Another name of the service, such as that of a proxy.
+        reranker: A cross-encoder (rkit rerank train, or a hub name) that re-ranks the first hits.
+        rerank: Default number of hits to re-rank; 100 if not set, 0 = none. Requests can override it.
+        host: Address to listen on; 0.0.0.0 = all of them.
+        port: Port to listen on; 0 = any free port.
+        token_file: A file with the token that requests must carry; or set RKIT_SERVE_TOKEN.
+        allow_host: Another host name of the service, such as a proxy's.
         mcp: Serve an agent on standard input and output instead (over HTTP: /mcp).
-        queue: Requests that wait or are answered; more are refused (429).
-        batch: Queries that are answered together, at most.
+        queue: Maximum number of requests waiting or being answered; more are refused (429).
+        batch: Maximum number of queries answered together.
         wait: Milliseconds that a query waits for others while the service is busy.
-        threads: Batches that are answered at once.
-        timeout: Seconds until a request is given up (504).
-        max_body: Bytes of a request (413).
-        max_query: Characters of a query (422).
-        max_k: Hits of a query, and documents of a request (422).
-        named_options: Options of some of the indexes, by the name of their indexer or of their folder.
+        threads: Number of batches answered in parallel.
+        timeout: Seconds until a request is aborted (504).
+        max_body: Maximum bytes per request (413).
+        max_query: Maximum characters per query (422).
+        max_k: Maximum hits per query, and documents per request (422).
+        named_options: Options of single indexes, by the name of their indexer or their folder.
     """
 
     indexes: Annotated[Any, Argument(several=True), Flag(metavar="INDEX..."), Reads(_folders)]
@@ -74,19 +74,19 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     @property
     def names(self) -> list[str]:
-        """Values of the Host header that are answered; a page of another site could let its own name lead here."""
+        """Accepted values of the Host header; another site could resolve its own name to this address."""
         if self.token is not None or not self.stays_here:
             return ["*"]
         return ["localhost", "127.0.0.1", "[::1]", self.host, *self.other_names]
 
     @property
     def other_names(self) -> list[str]:
-        """Names of the service that were allowed, in lower case."""
+        """The additional allowed host names, in lower case."""
         return [name.lower() for name in self.allow_host]
 
     @property
     def stays_here(self) -> bool:
-        """Whether only programs of this machine can reach the service."""
+        """True if only programs on this machine can reach the service."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -94,10 +94,10 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     @cached_property
     def token(self) -> str | None:
-        """The token of a file or of the environment. It is never an argument, which all users of the machine see.
+        """The token from a file or the environment. It is never an argument, which all users of the machine can see.
 
         Raises:
-            InputError: The file cannot be read, or the token is too short or holds characters that no header may hold.
+            InputError: The file cannot be read, or the token is too short or has characters not allowed in a header.
         """
         where = TOKEN if self.token_file is None else f"'{self.token_file}'"
         try:
@@ -118,7 +118,7 @@ class ServeOptions(HybridOptions, OpenOptions):
         """Check the options before anything is opened.
 
         Raises:
-            InputError: A place is no folder, or an option has no effect.
+            InputError: A path is not a folder, or an option has no effect.
         """
         for place in self.indexes:
             if not Path(place).is_dir():

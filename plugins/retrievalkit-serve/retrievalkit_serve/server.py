@@ -1,4 +1,4 @@
-"""The program behind `rkit serve`: opens the indexes, answers until a signal stops it, and loses no request."""
+"""The program behind `rkit serve`: opens the indexes and answers until a signal stops it, without losing requests."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from retrievalkit_serve.serve import TOKEN, ServeOptions
 from retrievalkit_serve.service import Service
 
 _SETTLE = 1.0
-"""Seconds in which connections that wait may still send a request, after no more are taken."""
+"""Grace period in seconds: idle connections may still send a request after the service stops accepting new ones."""
 
 _TICK = 0.02
 _ACCEPTED_AT_ONCE = 8
-"""Connections that asyncio accepts before `_Connection` can close others to make room."""
+"""Connections that asyncio accepts at a time before `_Connection` can close others to make room."""
 
 _MORE_CONNECTIONS = 1000
-"""Connections that may be open beyond those whose requests wait or are answered."""
+"""Open connections allowed in addition to those with requests waiting or being answered."""
 
 
 def serve(options: ServeOptions) -> None:
-    """Serve over HTTP, until SIGTERM or Ctrl-C.
+    """Serve over HTTP until SIGTERM or Ctrl-C.
 
     Raises:
         InputError: Something cannot be opened, or the port is in use.
     """
-    # Otherwise mcp logs through rich, whose tracebacks open files: out of descriptors, the service would end.
+    # Otherwise mcp logs through rich, whose tracebacks open files: without free descriptors, the service would end.
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    # A port that is in use should show before the models are loaded.
+    # Report a port in use before loading the models.
     with _bound(options) as listener:
         if not options.stays_here and options.token is None:
             say(
@@ -77,7 +77,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
     with suppress(ImportError):  # Windows has no limits
         import resource
 
-        # Half of the file descriptors at most, as indexes need the others.
+        # At most half of the file descriptors: indexes need the others.
         most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -85,7 +85,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         create_app(service),
         http=partial(_Connection, most=most, seconds=options.timeout),  # type: ignore[arg-type]
         log_config=None,
-        log_level="error",  # clients must not fill the log with warnings
+        log_level="error",  # clients must not be able to fill the log with warnings
         access_log=False,
         server_header=False,
         backlog=_ACCEPTED_AT_ONCE,
@@ -97,7 +97,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but it prints when it is ready, reloads indexes on SIGHUP, and closes no connection too early."""
+    """uvicorn's server that also prints when it is ready, reloads on SIGHUP, and closes no connection too early."""
 
     def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
         super().__init__(config)
@@ -116,10 +116,10 @@ class _Server(uvicorn.Server):
         say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, answer what was asked, and close connections after their next answer.
+        """Accept no more connections, answer pending requests, and close connections after their next answer.
 
-        A connection that waits for its next request is closed only after some time: closed at once, it would lose a
-        request that is on its way.
+        An idle connection is closed only after some time: closing it immediately could lose a request already on its
+        way.
         """
         self._service.stopping = True
         for server in self.servers:
@@ -132,9 +132,9 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGINT and SIGTERM, at once on the second; reload the indexes on SIGHUP.
+        """Stop on SIGINT and SIGTERM, immediately on the second; reload the indexes on SIGHUP.
 
-        The event loop watches for signals meanwhile, in place of the command line (`cli.signals`).
+        The event loop watches for signals meanwhile, instead of the command line (`cli.signals`).
         """
         loop = asyncio.get_running_loop()
         actions: dict[int, Any] = {one: partial(self._stop, one) for one in (signal.SIGINT, signal.SIGTERM)}
@@ -156,7 +156,7 @@ class _Server(uvicorn.Server):
     def _stop(self, number: int) -> None:
         if self.should_exit:
             say("ended at once: requests were lost.", err=True)
-            # What is being computed cannot be interrupted, and Python would wait for it.
+            # A running computation cannot be interrupted, and Python would wait for it.
             os._exit(128 + number)
         self.should_exit = True
 
@@ -167,11 +167,11 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection of uvicorn that slow clients cannot hold open, and that many clients cannot deny to others.
+    """A uvicorn connection that slow clients cannot hold open and many clients cannot exhaust for others.
 
     Args:
-        most: Open connections at most; beyond them, the one that has waited longest for its client is closed.
-        seconds: Time to send the head of a request, and to read a response. `Guards` limits the time between them.
+        most: Maximum open connections; beyond it, the connection that has waited longest for its client is closed.
+        seconds: Time to send a request's head, and to read a response. `Guards` limits the time between them.
     """
 
     def __init__(self, *args: Any, most: int, seconds: float, **kwargs: Any) -> None:
@@ -181,10 +181,10 @@ class _Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock, and make room."""
+        """Start the clock and make room."""
         super().connection_made(transport)
         self._deadline = self.loop.call_later(self._seconds, self._expire)
-        connections: set[Any] = self.connections  # all of this class
+        connections: set[Any] = self.connections  # all are of this class
         if len(connections) > self._most:
             min(connections, key=_Connection._waits_since)._hang_up()
 
@@ -200,7 +200,7 @@ class _Connection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, unless a response to its head is on the way."""
+        """Refuse data that is not HTTP, unless a response to its head is on the way."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -209,7 +209,7 @@ class _Connection(H11Protocol):
             self._hang_up()
 
     def _waits_since(self) -> float:
-        """The order in which connections are closed; those whose request is being answered come last."""
+        """Sort key for closing connections; those whose request is being answered come last."""
         answered = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
         return math.inf if answered else self._deadline.when()
 
@@ -229,7 +229,7 @@ class _Connection(H11Protocol):
 
 @contextmanager
 def _bound(options: ServeOptions) -> Iterator[socket.socket]:
-    """A socket of the address, which does not listen yet."""
+    """A socket bound to the address but not listening yet."""
     with ExitStack() as stack:
         try:
             found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

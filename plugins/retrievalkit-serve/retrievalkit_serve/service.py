@@ -1,4 +1,4 @@
-"""The operations of a service, for HTTP (`app`), language models' agents (`mcp`) and the page."""
+"""The operations of a service, shared by HTTP (`app`), language model agents (`mcp`) and the page."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _Json = dict[str, Any]
 
 
 class Service:
-    """Open indexes, and a re-ranker if one was named.
+    """Open indexes, with an optional re-ranker.
 
     Args:
-        options: What is served.
+        options: The options of the service.
 
     Raises:
         InputError: Something cannot be opened.
 
     Attributes:
-        collection: The indexes as they were opened last.
-        stopping: Whether no more connections are taken.
+        collection: The indexes as last opened.
+        stopping: Whether the service has stopped accepting connections.
     """
 
     def __init__(self, options: ServeOptions) -> None:
@@ -73,7 +73,7 @@ class Service:
             hits = [_hit(hit, form.texts) for hit in found.hits]
             if reranker is not None:
                 first, rest = found.pairs[:read], found.pairs[read:]
-                # Of a document, its best passage is read.
+                # A document is re-ranked by its best passage.
                 best = {hit[0]: found.passages.get(hit[0], [hit])[0][0] for hit in first}
                 texts = await asyncio.to_thread(collection.texts, choice.labels, best.values())
                 unknown = set(best.values()) if texts is None else texts.missing(best.values())
@@ -82,7 +82,7 @@ class Service:
                 if head and texts is not None:
                     passages = [texts.get(best[document]) for document, _ in head]
                     scores = await self.batcher.do(reranker, (text, [(one.title, one.text) for one in passages]))
-                    # The sort is stable: equal scores stay in the order of the search.
+                    # The sort is stable: ties keep the order of the search.
                     scored = zip((document for document, _ in head), scores, strict=True)
                     head = sorted(scored, key=lambda pair: -pair[1])
                 ordered = [*head, *(pair for pair in first if pair[0] in lacking), *rest][:k]
@@ -106,7 +106,7 @@ class Service:
         }
 
     def _read_by_reranker(self, asked: int | None) -> int:
-        """How many hits the re-ranker reads."""
+        """Number of hits to re-rank."""
         if self.reranker is None:
             if asked:
                 raise RefusedError(404, _NO_RERANKER)
@@ -118,7 +118,7 @@ class Service:
         return min(usual, self.options.max_k) if asked is None else asked
 
     async def explain(self, form: forms.ExplainForm) -> _Json:
-        """Documents with the reasons for their scores, as `forms.ExplainBody`."""
+        """Documents with explanations of their scores, as `forms.ExplainBody`."""
         collection = self.collection
         self._check_query(form.query)
         self._check_several("ids", form.ids)
@@ -163,10 +163,10 @@ class Service:
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
     def model(self, asked: str | None) -> str:
-        """The name of a model, which may be left out if there is one.
+        """Resolve a model name, which is optional if there is only one model.
 
         Raises:
-            RefusedError: It is unknown.
+            RefusedError: The model is unknown.
         """
         known = list(self.collection.models)
         if not known:
@@ -202,16 +202,16 @@ class Service:
         return {"model": self.reranker.name, "results": results}
 
     async def reload(self) -> _Json:
-        """Open the indexes again; until they are open, and where they cannot be opened, the old ones answer.
+        """Open the indexes again; the old ones answer until then, and keep answering if it fails.
 
         Raises:
-            RefusedError: They are being opened, or they cannot be.
+            RefusedError: A reload is already running, or the indexes cannot be opened.
         """
         if self._reload is not None and not self._reload.done():
             msg = "the indexes are being opened already. Wait for it."
             raise RefusedError(409, msg)
         self._reload = asyncio.ensure_future(self._reopen())
-        # A reload goes on where the client does not wait for it.
+        # The reload continues even if the client does not wait for it.
         await asyncio.shield(self._reload)
         return self.about()
 
@@ -229,7 +229,7 @@ class Service:
         self._show_collection()
 
     async def reload_and_print(self) -> None:
-        """Reload, and print the outcome on standard error."""
+        """Reload, and print the result to standard error."""
         try:
             await self.reload()
             say(f"opened anew: {self.summary()}", err=True)
@@ -237,7 +237,7 @@ class Service:
             say(f"Error: {words_of(error)}", err=True)
 
     def about(self) -> _Json:
-        """What is served."""
+        """A description of the service."""
         collection = self.collection
         return {
             "collection": collection.name,
@@ -254,7 +254,7 @@ class Service:
         }
 
     def summary(self) -> str:
-        """What is served, in a few words."""
+        """A one-line description of the service."""
         described = self.collection.described()
         return ", ".join(f"{one['name']} ({one['indexer']}, {counted(one['texts'], 'texts')})" for one in described)
 
@@ -292,7 +292,7 @@ class Service:
 
 
 def _opened(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
-    """Open the indexes and search once, as the first search makes what later ones use."""
+    """Open the indexes and search once, because the first search creates state that later searches reuse."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
     _ = collection.examples, collection.facets
@@ -300,7 +300,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
 
 
 _READ = 100
-"""Hits that the re-ranker reads by default."""
+"""Default number of hits to re-rank."""
 
 _LIMITS = ("queue", "batch", "threads", "timeout", "max_body", "max_query", "max_k")
 _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."
@@ -343,5 +343,5 @@ def _vector(vector: np.ndarray, encoding: str) -> Sequence[float] | str:
 
 
 def _short(value: float) -> float:
-    """With the digits of a 32-bit float."""
+    """Round to the digits of a 32-bit float."""
     return float(f"{value:.7g}")

@@ -1,4 +1,4 @@
-"""Tasks that requests share, which `Batcher` runs in threads: to search, describe, explain, embed and re-rank."""
+"""Tasks that `Batcher` runs in threads for groups of requests: search, describe, explain, embed and re-rank."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Asked:
 
     Attributes:
         text: Its text.
-        describe: Whether texts and scores of each index are wanted at once; if not, only ids and scores.
-        why: Whether the reasons for the scores are wanted.
+        describe: Whether to return texts and scores of each index immediately; if not, only ids and scores.
+        why: Whether to return explanations of the scores.
     """
 
     text: str
@@ -57,8 +57,8 @@ class Answer:
         pairs: Ids and scores, best first.
         candidates: The hits of each index, if several were searched or nothing is described yet.
         passages: The passages of each hit that is a document.
-        hits: With texts and reasons, if they were wanted.
-        together: How many queries were answered together.
+        hits: Hits with texts and explanations, if requested.
+        together: Number of queries answered together.
     """
 
     pairs: Pairs
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class SearchTask:
-    """Queries for the best `k` of the same choice: documents if their score is chosen, else passages."""
+    """Search for the best `k` with the same options: documents if their score is chosen, else passages."""
 
     collection: Collection
     choice: Choice
@@ -79,11 +79,11 @@ class SearchTask:
     kind = "search"
 
     def size(self, _: Asked) -> int:
-        """Each query counts the same."""
+        """Each query counts as 1."""
         return 1
 
     def run(self, items: Sequence[Asked]) -> list[Answer]:
-        """Search for all, then describe the hits of each."""
+        """Search for all queries, then describe the hits of each."""
         searcher = self.collection.searcher(self.choice.labels)
         queries = [Query(str(number), item.text) for number, item in enumerate(items)]
         batch, choice = searcher.ask(queries), self.choice
@@ -95,7 +95,7 @@ class SearchTask:
             if item.describe:
                 hits = described(self.collection, choice, item.text, pairs, candidates, passages, item.why)
             elif candidates is None:
-                # What is done with the hits meanwhile, such as re-ranking, must not change their ranks in the index.
+                # Later processing of the hits, such as re-ranking, must not change their ranks in the index.
                 candidates = gather([found.rankings[row]], "query")
             answers.append(Answer(pairs, candidates, passages, hits, len(items)))
         return answers
@@ -103,7 +103,7 @@ class SearchTask:
 
 @dataclass(frozen=True)
 class EachTask:
-    """Calls of a function (`described`, `explained`) for one choice; each request has its own arguments."""
+    """Calls of a function (`described`, `explained`) with the same options; each request has its own arguments."""
 
     kind: str
     function: Callable[..., Any]
@@ -111,11 +111,11 @@ class EachTask:
     choice: Choice
 
     def size(self, _: Sequence[Any]) -> int:
-        """Each query counts the same."""
+        """Each query counts as 1."""
         return 1
 
     def run(self, items: Sequence[Sequence[Any]]) -> list[Any]:
-        """Call it for each request."""
+        """Call the function for each request."""
         return [self.function(self.collection, self.choice, *item) for item in items]
 
 
@@ -128,7 +128,7 @@ def described(
     passages: Passages,
     why: bool = True,
 ) -> list[DescribedHit]:
-    """Hits of a query with their texts and the reasons for their scores."""
+    """Hits of a query with their texts and explanations of their scores."""
     ids = [passage for hit in pairs for passage, _ in passages.get(hit[0], [hit])]
     return with_texts(
         collection.searcher(choice.labels),
@@ -144,12 +144,12 @@ def described(
 def explained(
     collection: Collection, choice: Choice, text: str, ids: Sequence[str]
 ) -> list[tuple[int | None, DescribedHit]]:
-    """Documents in the order of their scores, each with its rank in the search; None if it is no candidate."""
+    """Documents in descending score order, each with its rank in the search; None if it is not a candidate."""
     parts = {identifier: collection.passages(choice.labels, identifier) for identifier in ids}
     ids = [passage for own in parts.values() for passage in own]
     searcher = collection.searcher(choice.labels)
     batch = searcher.ask([Query("query", text)])
-    fusion = choice.fusion or Fusion("sum", missing="minimum")  # of one index: its own scores
+    fusion = choice.fusion or Fusion("sum", missing="minimum")  # for one index: its own scores
     found = searcher.candidates(batch, 1, fusion, choice.depth)[0]
     ranked = dict(as_hits(*fusion(found, len(found.ids))))
     ranks = {hit.id: rank for rank, hit in enumerate(by_document(ranked.items()), 1)}
@@ -185,7 +185,7 @@ def explained(
 
 @dataclass(frozen=True)
 class EmbedTask:
-    """Texts of one side, for one model. An answer is vectors (texts, dim) in float32, and the number of tokens read."""
+    """Texts of one side for one model. Answers are float32 vectors (texts, dim) and the number of tokens read."""
 
     collection: Collection
     model: str
@@ -194,7 +194,7 @@ class EmbedTask:
     kind = "embed"
 
     def size(self, item: Sequence[str]) -> int:
-        """As many texts as it has."""
+        """The number of texts."""
         return len(item)
 
     def run(self, items: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int]]:
@@ -217,7 +217,7 @@ class EmbedTask:
 
 @dataclass(frozen=True, eq=False)
 class RerankTask:
-    """Queries, each with the (title, text) of documents, for one cross-encoder, which one thread uses at a time."""
+    """Queries, each with (title, text) of documents, for a cross-encoder used by one thread at a time."""
 
     name: str
     model: contracts.Reranker
@@ -226,7 +226,7 @@ class RerankTask:
     kind = "rerank"
 
     def size(self, item: tuple[str, Sequence[Text]]) -> int:
-        """As many as there are documents."""
+        """The number of documents."""
         return len(item[1])
 
     def run(self, items: Sequence[tuple[str, Sequence[Text]]]) -> list[list[float]]:

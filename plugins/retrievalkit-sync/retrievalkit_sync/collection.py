@@ -1,14 +1,14 @@
-"""A collection: a folder of documents in indexes that follow it.
+"""A collection: indexes that are kept in sync with a folder of documents.
 
-    my-index/                      what `rkit sync` makes of a name that is not taken
-      manifest.json                the folder, how its texts are cut, the indexes and what they hold
+    my-index/                      created by `rkit sync` for a name that does not exist yet
+      manifest.json                the folder, passage settings, the indexes and their contents
       corpus.jsonl                 the passages of all documents
       dense/ bm25/                 indexes
-      .passages-0f3a.jsonl         the passages again (one file by two names): an index may name them as its texts
-      .files-77b1.json             the files as they were read
+      .passages-0f3a.jsonl         a hard link to the passages: an index may reference them as its texts
+      .files-77b1.json             the state of the files when they were read
 
-An index that was built before has all but the indexes in a folder `.sync`. A sync writes new passages, then changes the
-indexes, then replaces the manifest: killed at any moment, the next one does what is left to do.
+An existing index keeps all of this except the indexes in a folder `.sync`. A sync writes new passages, then changes the
+indexes, then replaces the manifest: if it is killed at any moment, the next sync completes the work.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _STATE = ".sync"
 _WORK = ".syncing"
 _BUILDING = ".building"
-"""Vectors of the first sync, which stay when it is killed."""
+"""Vectors of the first sync; kept if it is killed."""
 _MOST_SEGMENTS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionOptions(FieldOptions):
-    """How a collection is made of a folder; later syncs keep what is not given again.
+    """Options for building a collection from a folder; later syncs keep values that are not set again.
 
     Args:
-        passages: Cut documents into passages of N words; 100 at first.
-        stride: A passage begins N words after the one before; by default half of a passage.
+        passages: Cut documents into passages of N words; 100 by default.
+        stride: Start a passage N words after the previous one; by default half a passage.
         model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. Later:
-            its place, if it was moved.
+            its new location, if it was moved.
     """
 
     passages: Annotated[int, Ge(1)] | None = None
@@ -74,7 +74,7 @@ class CollectionOptions(FieldOptions):
     model: Annotated[Any, Reads(inputs.model)] = None
 
     def settings(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """How files are read: as these options say, else as before, else by default."""
+        """Settings for reading files: from these options, else from the previous sync, else the defaults."""
         own = {one.name: getattr(self, one.name) for one in fields(FieldOptions)}
         own |= {"passages": self.passages, "stride": self.stride}
         if self.passages is not None and self.stride is None:
@@ -84,16 +84,16 @@ class CollectionOptions(FieldOptions):
 
 
 class Collection:
-    """Indexes that follow a folder of documents, opened.
+    """Open indexes that follow a folder of documents.
 
     Args:
-        place: A collection, or an index that has been synced; `rk.sync(folder, place)` makes one.
+        place: A collection, or an index that has been synced; `rk.sync(folder, place)` creates one.
 
     Attributes:
         path: Its place.
 
     Raises:
-        ArtifactError: It is neither.
+        ArtifactError: It is neither of these.
     """
 
     def __init__(self, place: Place) -> None:
@@ -128,7 +128,7 @@ class Collection:
         """The folder of documents.
 
         Raises:
-            ArtifactError: It was not synced yet.
+            ArtifactError: It has not been synced yet.
         """
         if "folder" not in (known := self.manifest.get("inputs", {})):
             msg = f"'{self.path}' follows no folder yet. Sync it first: rkit sync FOLDER {self.path}"
@@ -141,12 +141,12 @@ class Collection:
         return [Path(place) for place in indexes_of(self.path)]
 
     def open(self) -> rk.Index | rk.Hybrid:
-        """Its index, or its indexes fused, for searches."""
+        """Open its index, or its indexes fused, for searching."""
         places = self.indexes
         return rk.Index.open(places[0]) if len(places) == 1 else rk.Hybrid(places)
 
     def sync(self, *, dry_run: bool = False) -> Synced:
-        """Follow the folder again, as before.
+        """Sync with the folder again, with the same options.
 
         Args:
             dry_run: Change nothing.
@@ -154,16 +154,16 @@ class Collection:
         return self.follow(self.folder, CollectionOptions(), dry_run=dry_run)
 
     def follow(self, folder: Place, options: CollectionOptions, *, dry_run: bool = False, retry: bool = True) -> Synced:
-        """Make the indexes hold what a folder holds.
+        """Update the indexes to match the contents of a folder.
 
         Args:
             folder: The folder of documents.
-            options: How they are read and encoded, as far as it differs from the last time.
+            options: Options for reading and encoding, as far as they differ from the last sync.
             dry_run: Change nothing.
-            retry: Read files again that could not be read the last time, although they are the same.
+            retry: Read unchanged files again if they could not be read last time.
 
         Raises:
-            InputError: The folder is gone or holds no document, or has none of those that the indexes hold.
+            InputError: The folder is gone, has no documents, or has none of the documents in the indexes.
         """
         start, folder = time.monotonic(), Path(folder)
         with held(self.path):
@@ -184,7 +184,7 @@ class Collection:
             return synced
 
     def _state(self, manifest: Mapping[str, Any]) -> State:
-        """The state of the last sync; an empty one if there is none, or it is damaged."""
+        """The state of the last sync; empty if there is none or it is damaged."""
         try:
             listed = json.loads((self._home / manifest["listing"]).read_bytes())
             passages = self._home / manifest["passages"]
@@ -213,7 +213,7 @@ class Collection:
                 shutil.rmtree(self._home)
 
     def _check_model(self, model: Any) -> None:
-        """Refuse another model than the one that encoded the passages."""
+        """Refuse a model other than the one that encoded the passages."""
         places = self.indexes if model is not None and (self.manifest.get("indexes") or self._home != self.path) else []
         for place in places:
             known = read_manifest(place, "index").get("checkpoint")
@@ -225,7 +225,7 @@ class Collection:
                 raise InputError(msg)
 
     def _check(self, folder: Path, before: State, after: State) -> None:
-        """Refuse a folder without documents: a missing mount must not empty the indexes."""
+        """Refuse a folder without documents: an unmounted drive must not empty the indexes."""
         if after.documents:
             return
         skipped = "; ".join(f"{reason}: {shortlist(paths, 3)}" for reason, paths in after.skipped.items())
@@ -248,12 +248,12 @@ class Collection:
         synced: Synced,
         model: Any,
     ) -> None:
-        """Put the passages in their place, change the indexes, and then record both."""
+        """Move the passages into place, change the indexes, and then record both."""
         assert after.passages is not None
         content = fingerprint(after.passages)
         passages = self._home / f".passages-{content[:16]}.jsonl"
         if not manifest and self._home == self.path:
-            # From now on it is a collection, whose indexes are yet to be built.
+            # From now on this is a collection, whose indexes are still to be built.
             write_manifest(self._home, "collection", command="sync", options={}, indexes=[])
         if after.passages != passages:
             os.replace(after.passages, passages)
@@ -266,7 +266,7 @@ class Collection:
             holds[name] = _held_by(place, content)
         listing = {name: list(asdict(one).values()) for name, one in after.files.items()}
         written = self._home / _WORK / "files.json"
-        written.write_text(json.dumps(listing), encoding="ascii")  # names of files may be no Unicode
+        written.write_text(json.dumps(listing), encoding="ascii")  # file names may not be valid Unicode
         listed = self._home / f".files-{fingerprint(written)[:16]}.json"
         os.replace(written, listed)
         _link(passages, self._home / _WORK / "corpus.jsonl")
@@ -290,7 +290,7 @@ class Collection:
             synced.unchanged = counts["passages"]
 
     def _names(self, manifest: Mapping[str, Any]) -> list[str]:
-        """The names of the indexes, those that are yet to be built included; "" for an index by itself."""
+        """The names of the indexes, including those still to be built; "" for an index by itself."""
         if self._home != self.path:
             return [""]
         known = manifest.get("indexes") or ["dense"]
@@ -305,7 +305,7 @@ class Collection:
         return known
 
     def _make(self, place: Path, passages: Path, content: str, model: Any, synced: Synced) -> None:
-        """Build an index of the passages, or change it until it holds them and nothing else."""
+        """Build an index of the passages, or change it to hold exactly these passages."""
         if kind_of(place) == "index":
             counts = read_manifest(place, "index")["counts"]
             # Each segment and each deleted text makes searches slower.
@@ -325,7 +325,7 @@ class Collection:
             synced.count(manifest["counts"]["texts"], 0, 0, 0, manifest["counts"]["texts"])
 
     def _sweep(self, *current: Path) -> None:
-        """Remove what was needed before, except for passages that an index still names as its texts."""
+        """Remove obsolete files, except for passages that an index still references as its texts."""
         shutil.rmtree(self._home / _BUILDING, ignore_errors=True)
         kept = {one.name for one in current}
         for place in self.indexes:
@@ -336,18 +336,18 @@ class Collection:
 
 
 def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
-    """The options of tables among recorded settings."""
+    """The table options among the recorded settings."""
     return FieldOptions(**{one.name: settings.get(one.name) for one in fields(FieldOptions)})
 
 
 def default_model() -> str:
-    """The model that encodes passages unless another is named: of an installed package, if it is there."""
+    """The default model for encoding passages: from an installed package, if there is one."""
     installed = importlib.util.find_spec(_MODEL_PACKAGE) is not None
     return f"package:{_MODEL_PACKAGE}/model" if installed else _MODEL
 
 
 def _link(path: Path, name: Path) -> None:
-    """Give a file another name; a copy where the file system has no links."""
+    """Hard-link a file under another name; copy it if the file system has no links."""
     try:
         os.link(path, name)
     except OSError:
@@ -355,7 +355,7 @@ def _link(path: Path, name: Path) -> None:
 
 
 def _held_by(place: Path, content: str) -> list[Any]:
-    """The passages that an index holds, and its state."""
+    """The passages in an index, and its state."""
     return [content, read_manifest(place, "index").get("change", 0)] if kind_of(place) == "index" else []
 
 

@@ -1,7 +1,7 @@
-"""A folder of documents, read: its files, the passages of each, and what has changed since it was read before.
+"""Reads a folder of documents: its files, the passages of each, and the changes since the last reading.
 
-A file is read again if its size or its times differ from those of the last reading, and its content too. Its passages
-depend on its content and its ending alone, but for their ids, which begin with its path.
+A file counts as changed if its size or times differ from the last reading and its content does too. Its passages depend
+only on its content and file extension, except for their ids, which begin with its path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from retrievalkit.errors import DataError, RetrievalkitError
 TABLES = (".csv", ".jsonl")
 _HIDDEN = (".", "~$")  # ~$ begins the locks of Word
 _UNSETTLED = 2_000_000_000
-"""Nanoseconds: a file that was changed so shortly before it is read may change again without another time."""
+"""Nanoseconds: a file changed this shortly before it is read may change again with the same timestamp."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class File:
     """A file as it was read.
 
     Attributes:
-        stamp: Its size, and when its content and its entry in the folder were changed; none if it may yet change
-            without another stamp.
+        stamp: Its size, and the change times of its content and directory entry; empty if it may still change without
+            a new stamp.
         digest: The fingerprint of its content.
-        passages: How many passages it has.
-        problem: Why it has none.
+        passages: Number of passages.
+        problem: The reason why it has none.
     """
 
     stamp: tuple[int, ...]
@@ -47,7 +47,7 @@ class File:
     problem: str = ""
 
     def is_at(self, path: Path, *, retry: bool) -> bool:
-        """Whether it needs not be read again from a place; one with a problem does, if it is to be tried again."""
+        """True if the file at a path need not be read again; a file with a problem is read again on retry."""
         try:
             return self.stamp == _stamp(path) and not (self.problem and retry)
         except OSError:
@@ -59,10 +59,10 @@ class State:
     """The files of a folder, by path, and their passages in the same order.
 
     Attributes:
-        files: The files that were read, those that could not be included.
+        files: The files that were read, including those that failed.
         passages: The file with the passages; None if there are none.
-        others: Paths of files that are not read, by the reason.
-        read: How many files were read, rather than known.
+        others: Paths of files that are not read, by reason.
+        read: Number of files read rather than reused.
     """
 
     files: dict[str, File] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class State:
 
     @property
     def skipped(self) -> dict[str, list[str]]:
-        """Paths of all files without passages, by the reason."""
+        """Paths of all files without passages, by reason."""
         reasons: dict[str, list[str]] = {}
         for name, one in self.files.items():
             if one.problem:
@@ -85,7 +85,7 @@ class State:
         return reasons | self.others
 
     def groups(self) -> Iterator[tuple[str, list[Passage]]]:
-        """The path of each file with its passages."""
+        """Yield the path of each file with its passages."""
         if self.passages is None:
             return
         corpus = open_corpus(self.passages)
@@ -97,7 +97,7 @@ class State:
 
 @dataclass(frozen=True)
 class Reader:
-    """How files become passages.
+    """Converts files to passages.
 
     Attributes:
         cut: Cuts a text into passages.
@@ -111,8 +111,8 @@ class Reader:
         """The passages of a file; ids begin with its name.
 
         Raises:
-            UnreadableError: It has none, or the name cannot be an id.
-            DataError: It cannot be read.
+            UnreadableError: The file has no passages, or its name cannot be an id.
+            DataError: The file cannot be read.
         """
         try:
             Record(str(path), 1, {"path": name}).identifier("path")
@@ -131,7 +131,7 @@ class Reader:
         return cut
 
     def _rows(self, path: Path) -> list[Passage]:
-        """The rows of a table, by the fields that the user named, or by the usual ones if it lacks these."""
+        """The rows of a table, by the fields that the user named, or by the default fields if it lacks these."""
         try:
             return _loaded(path, self.columns)
         except DataError:
@@ -148,14 +148,14 @@ def _loaded(path: Path, columns: Columns) -> list[Passage]:
 
 
 def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bool = True) -> State:
-    """Read what is new and changed in a folder, and write the passages of all files.
+    """Read new and changed files of a folder, and write the passages of all files.
 
     Args:
         folder: The folder.
         before: The files and passages of the last reading with the same reader.
-        reader: Reads a file.
+        reader: Converts a file to passages.
         output: The file to write the passages to.
-        retry: Read files again that could not be read the last time, although they are the same.
+        retry: Read unchanged files again if they could not be read last time.
 
     Raises:
         DataError: The folder, or one inside it, cannot be listed.
@@ -168,7 +168,7 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
     known = before.groups()
 
     def kept(name: str) -> list[Passage]:
-        return next(group for other, group in known if other == name)  # both are in the order of paths
+        return next(group for other, group in known if other == name)  # both are in path order
 
     def passages() -> Iterator[Passage]:
         for name, path in found:
@@ -199,7 +199,7 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
 
 
 def _files(folder: Path, others: dict[str, list[str]]) -> Iterator[tuple[str, Path]]:
-    """The path below a folder, and the place, of each file that may be read; others are listed by the reason."""
+    """Yield relative path and path of each readable file in a folder; other files are listed by reason."""
 
     def refuse(error: OSError) -> None:
         msg = f"cannot list the folder '{error.filename}': {error.strerror}. Nothing was changed. Make it readable."
@@ -236,7 +236,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """The reason why a file is not read, without its name, so that files with the same reason are listed together."""
+    """The reason why a file is not read, without its name, so that files with the same reason are grouped."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     line = getattr(error, "line", None)
@@ -250,10 +250,10 @@ class Difference:
 
     Attributes:
         added: Paths that are new.
-        changed: Paths with another content.
+        changed: Paths whose content differs.
         removed: Paths that are gone.
-        renamed: The old and the new path of documents of the same content.
-        unchanged: How many are the same.
+        renamed: Old and new paths of documents with the same content.
+        unchanged: Number of unchanged documents.
     """
 
     added: list[str]
@@ -264,7 +264,7 @@ class Difference:
 
     @classmethod
     def of(cls, before: Mapping[str, str], after: Mapping[str, str]) -> Difference:
-        """The difference of two mappings of paths to fingerprints."""
+        """Compare two mappings of paths to fingerprints."""
         gone: dict[tuple[str, str], list[str]] = {}
         for name in before.keys() - after.keys():
             gone.setdefault((before[name], Path(name).suffix), []).append(name)

@@ -1,4 +1,4 @@
-"""The report of a sync: what was read, and what has changed."""
+"""The report of a sync: files read, and changes made."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Synced:
     Attributes:
         index: The collection, or the index.
         folder: The folder that it follows.
-        documents: The documents that differ from those of the last sync.
-        read: How many files were read.
-        skipped: Paths of files that are not in the indexes, by the reason.
-        total: How many passages the indexes hold.
-        added: How many passages are new.
-        changed: How many passages have another text.
-        removed: How many passages are gone.
-        unchanged: How many passages are the same.
-        encoded: How many texts were encoded.
-        seconds: How long it took.
+        documents: The documents that differ from the last sync.
+        read: Number of files read.
+        skipped: Paths of files that are not in the indexes, by reason.
+        total: Number of passages in the indexes.
+        added: Number of new passages.
+        changed: Number of passages whose text changed.
+        removed: Number of passages removed.
+        unchanged: Number of unchanged passages.
+        encoded: Number of texts encoded.
+        seconds: Duration.
     """
 
     index: str
@@ -46,14 +46,14 @@ class Synced:
     seconds: float = 0.0
 
     def count(self, added: int, changed: int, removed: int, unchanged: int, encoded: int) -> None:
-        """Count the changes of an index; of several, those of the first that has any."""
+        """Count the changes of an index; with several indexes, those of the first with any changes."""
         self.encoded += encoded
         if not (self.added or self.changed or self.removed):
             self.added, self.changed, self.removed, self.unchanged = added, changed, removed, unchanged
 
     @property
     def is_dry(self) -> bool:
-        """Whether nothing was to be changed."""
+        """True for a dry run."""
         return self.total is None
 
     def as_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Synced:
 
     @property
     def summary(self) -> str:
-        """The report as a table; before a sync, the documents by name."""
+        """The report as a table; for a dry run, the documents by name."""
         known = self.documents
         moved = [f"{old} -> {new}" for old, new in known.renamed]
         listed = {"added": known.added, "changed": known.changed, "removed": known.removed, "renamed": moved}
@@ -102,5 +102,5 @@ class Synced:
 
 
 def _named(paths: Sequence[str], most: int) -> str:
-    """The first of some paths, each in one line."""
+    """The first few paths, one per line."""
     return shortlist(map(printable, paths), most)

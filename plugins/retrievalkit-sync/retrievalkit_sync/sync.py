@@ -1,4 +1,4 @@
-"""`rkit sync`: indexes that hold what a folder of documents holds.
+"""`rkit sync`: keeps indexes in sync with a folder of documents.
 
 rkit sync FOLDER INDEX... [--passages N] [--stride N] [--model M] [--dry-run] [--watch]
 """
@@ -18,7 +18,7 @@ from retrievalkit_sync.collection import Collection, CollectionOptions
 from retrievalkit_sync.report import Synced
 
 _EVERY = 10_000
-"""Milliseconds after which a folder is looked at although no change was reported, as by network file systems."""
+"""Milliseconds between checks of a folder without reported changes, as on network file systems."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SyncOptions(CollectionOptions, CommandOptions):
     """Options of `sync`.
 
     Args:
-        folder: The folder of documents: .txt, .md, .html, .pdf, .docx, .csv and .jsonl, with all folders in it.
+        folder: The folder of documents: .txt, .md, .html, .pdf, .docx, .csv and .jsonl, including all subfolders.
         indexes: Collections, which are created with a dense index and a bm25 index, or existing indexes.
         dry_run: List what would be added, changed, removed and renamed; change nothing.
         watch: Keep following the folder until interrupted.
@@ -54,7 +54,7 @@ class Syncs(list[Synced]):
 
 @command("sync", SyncOptions)
 def sync(options: SyncOptions) -> Syncs:
-    """Make each INDEX hold what FOLDER holds: read, cut and encode what is new or changed, delete what is gone.
+    """Keep each INDEX in sync with FOLDER: read, cut and encode new or changed files, delete removed ones.
 
     \b
     rkit sync docs/ my-index                  # a collection: dense and bm25
@@ -69,13 +69,13 @@ def sync(options: SyncOptions) -> Syncs:
     if not options.watch:
         return syncs
     say(f"{syncs.summary}\nFollowing {options.folder}; Ctrl-C ends.", err=True)
-    with suppress(KeyboardInterrupt):  # what a sync leaves then, the next one completes
+    with suppress(KeyboardInterrupt):  # the next sync completes an interrupted one
         _follow(collections, options.folder, syncs)
     return syncs
 
 
 def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
-    """Sync again after each change of the folder; an error is reported once, as long as it lasts."""
+    """Sync again after each change of the folder; a persisting error is reported once."""
     problems: dict[Collection, str] = {}
     for _ in _changes(Path(folder), [one.path for one in collections]):
         for number, one in enumerate(collections):
@@ -93,7 +93,7 @@ def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
 
 
 def _changes(folder: Path, indexes: list[Path]) -> Iterator[None]:
-    """Yield whenever something in the folder has changed and then rested for a moment, until interrupted."""
+    """Yield whenever something in the folder has changed and then settled for a moment, until interrupted."""
     import watchfiles
 
     ours = [place.resolve() for place in indexes]

@@ -1,15 +1,15 @@
-"""A tiny model, a tiny collection and the conformance kit: for the tests of plugin authors, and our own.
+"""A tiny model, a tiny collection and the conformance kit, for the tests of plugin authors and our own.
 
     from retrievalkit_testing import conformance
 
     test_conforms = conformance("max_pooling")
 
-This line makes a test of each property of the component, named: what every component of a kind must do, whatever its
-method. Padding, batch order and batch size change nothing; saving and loading give equal vectors; gradients reach the
-encoder; an index finds what brute force finds. A failure says the property, the numbers, and the file and line to look
-at. `rkit plugins check NAME` prints the same as a table.
+This line creates a named test for each property of the component: requirements for every component of a kind, whatever
+its method. Padding, batch order and batch size change nothing; saving and loading give equal vectors; gradients reach
+the encoder; an index finds the same as brute force. A failure names the property, the numbers, and the file and line to
+look at. `rkit plugins check NAME` prints the same as a table.
 
-What needs torch is imported when it is first asked for.
+Modules that need torch are imported lazily.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
+if TYPE_CHECKING:  # the public names; `__getattr__` reads their modules from here
     from retrievalkit_testing.conforming import conformance as conformance
     from retrievalkit_testing.encoders import check_encoder as check_encoder
     from retrievalkit_testing.indexers import check_damage as check_damage

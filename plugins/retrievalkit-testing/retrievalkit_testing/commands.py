@@ -1,6 +1,6 @@
-"""`rkit plugins check`, the test of the contract, and the list of the commands of this distribution.
+"""`rkit plugins check`, the conformance test, and the list of this distribution's commands.
 
-Light to import: every start of `rkit` does.
+Must be cheap to import, because every start of `rkit` imports it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class CheckOptions(CommandOptions):
     """Options of `plugins check`.
 
     Args:
-        name: A component, or a distribution with all of its components.
-        model: The model to check encoders, poolers and pretrainers with; by default tiny ones.
-        properties: Try this property alone; repeatable.
-        seconds: Most seconds for a property.
+        name: A component, or a distribution with all its components.
+        model: The model to check encoders, poolers and pretrainers with; by default tiny models.
+        properties: Check only this property; repeatable.
+        seconds: Maximum seconds per property.
         set: Options of the component, such as pooler.layers=4,6.
     """
 
@@ -39,13 +39,13 @@ class CheckOptions(CommandOptions):
 
 @dataclass(frozen=True)
 class Checked:
-    """A row for each property of all that was checked, failures with problem, numbers and place."""
+    """One row per property of everything checked; failures with problem, numbers and place."""
 
     rows: Sequence[dict[str, Any]]
     summary: str
 
     def as_json(self) -> Sequence[dict[str, Any]]:
-        """The rows, by what was checked."""
+        """The rows, grouped by component or package."""
         return self.rows
 
     @property
@@ -56,7 +56,7 @@ class Checked:
 
 @command("plugins check", CheckOptions)
 def check_plugin(options: CheckOptions) -> Checked:
-    """Check that a component or distribution keeps the contract, property by property; exits with 1 if not."""
+    """Check that a component or distribution fulfils the contract, property by property; exits with 1 if not."""
     from retrievalkit_testing import conforming
 
     rows = conforming.check(

@@ -1,4 +1,4 @@
-"""One line in a package's tests: a test of each property of a component, or of the package, by name.
+"""A one-line test of all properties of a component, or of the package, by name.
 
 test_conforms = conformance("max_pooling")
 """
@@ -26,12 +26,12 @@ _KITS = {
     "pretrainer": "pretrainers",
     "package": "packages",
 }
-"""Kind -> the module of its kit."""
+"""Kind -> module of its kit."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A kit, and the component or distribution to try with it."""
+    """A kit, and the component or distribution to test with it."""
 
     kit: Kit[Any]
     name: str
@@ -52,18 +52,18 @@ def kit_of(kind: str) -> Kit[Any] | None:
 
 
 def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Tried]:
-    """What to try: a component of this name and the package that it comes with, or all of a distribution."""
+    """Kits to run: for a component of this name and its package, or for everything in a distribution."""
     registered = [component for plugin in registry.plugins() for component in plugin.components]
     named = [one for one in registered if one.name == name]
     found = named or [one for one in registered if same_name(one.distribution, name)]
     packages = dict.fromkeys(one.distribution for one in found)
     if not found:
-        # One that could not be loaded has no component, and is tried all the same.
+        # A distribution that could not be loaded has no component, but is tested all the same.
         packages = dict.fromkeys(one.distribution for one in registry.plugins() if same_name(one.distribution, name))
     if not packages:
         known = dict.fromkeys((*(one.name for one in registered), *(one.distribution for one in registry.plugins())))
         raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
-    # The core is no package of plugins.
+    # The core is not a plugin package.
     tried = [] if named and set(packages) == {"retrievalkit"} else [Tried(PACKAGES, one, {}) for one in packages]
     options = options or {}
     by_kind = set(options) <= {one.kind for one in found}
@@ -76,7 +76,7 @@ def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any
 
 
 class Conformance:
-    """What a test of `conformance` tries; see there."""
+    """The tests created by `conformance`."""
 
     def __init__(self, name: str, model: str | None, options: dict[str, Any]) -> None:
         self.name, self.model, self.options = name, model, options
@@ -84,19 +84,19 @@ class Conformance:
 
     @cached_property
     def tried(self) -> dict[str, Tried]:
-        """The kits, by what they are tried with."""
+        """The kits, by label."""
         found = tried_with(self.name, model=self.model, options=self.options)
         return {one.label: one for one in found}
 
     def properties(self) -> list[tuple[str, str]]:
-        """Label and property, of all properties."""
+        """Label and property name of all properties."""
         return [(label, name) for label, one in self.tried.items() for name in one.kit.properties]
 
     def check(self, label: str, name: str) -> None:
-        """Try one property."""
+        """Test one property."""
         one = self.tried[label]
         if label not in self._cases:
-            # What properties share, such as an index, is made once. A failure is told of by the report itself.
+            # State shared by properties, such as an index, is created once. A failure is reported by the report itself.
             try:
                 self._cases[label] = list(one.kit.cases(one.name, **one.settings))
             except Exception:  # noqa: BLE001 - a component may raise anything
@@ -106,16 +106,16 @@ class Conformance:
 
 
 def conformance(name: str, *, model: str | None = None, **options: Any) -> Callable[[tuple[str, str]], None]:
-    """A test for each property of a component, and of the package that it comes with.
+    """Create a test for each property of a component, and of its package.
 
-    Assign it to a name that begins with `test`: `test_conforms = conformance("max_pooling")`. Each property is
-    a test of its own, such as `test_conforms[pooler max_pooling: order_of_batch]`; one that cannot be tried is skipped.
+    Assign it to a name that begins with `test`: `test_conforms = conformance("max_pooling")`. Each property is a
+    separate test, such as `test_conforms[pooler max_pooling: order_of_batch]`; inapplicable properties are skipped.
     The pytest plugin of this distribution finds the properties when tests are collected.
 
     Args:
         name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: a model to try them with instead of tiny ones.
-        options: Of the component.
+        model: For encoders, poolers and pretrainers: a model to test them with instead of tiny models.
+        options: Options of the component.
     """
 
     def test(conforms_to: tuple[str, str]) -> None:
@@ -141,8 +141,8 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 def check(
     name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property."""
-    # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
+    """The rows of `rkit plugins check`: one per property, for each component and package that a name stands for."""
+    # Native code cannot be interrupted; on a timeout, this prints the stack and ends the process.
     faulthandler.dump_traceback_later(10 * seconds, exit=True, file=2)
     rows: list[dict[str, Any]] = []
     try:
@@ -182,7 +182,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 
 def table(checked: Sequence[dict[str, Any]], width: int) -> str:
-    """The rows of all that was checked, failures with problem, numbers and place."""
+    """Render the rows of everything checked; failures with problem, numbers and place."""
     lines: list[str] = []
     for one in checked:
         rows = one["properties"]

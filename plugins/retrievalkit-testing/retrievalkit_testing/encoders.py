@@ -1,4 +1,4 @@
-"""The conformance tests of encoders: their tokens and their states."""
+"""The conformance tests of encoders: tokens and hidden states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EncoderCase:
     def __init__(self, name: str, label: str, model: str, options: dict[str, Any]) -> None:
         self.name, self.label, self.model = name, label, model
         known = registry.options(registry.get("encoder", name))
-        # A prefix of the texts is nothing that a property could tell from special tokens.
+        # Properties could not distinguish a prefix of the texts from special tokens.
         self.options = {one: "" for one in ("query_prefix", "document_prefix") if one in known} | options
         self.known = frozenset(known)
 
@@ -50,7 +50,7 @@ class EncoderCase:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """One whose layers are all wanted."""
+        """An encoder that outputs all its layers."""
         return self.prepared(Needs(layers=tuple(range(self.created().info.layers + 1))))
 
     @property
@@ -64,22 +64,22 @@ class EncoderCase:
         return encoder.collate(encoder.tokenize(texts, side), side)
 
     def states(self, batch: Batch, layers: Sequence[int] | None = None, encoder: Encoder | None = None) -> TokenStates:
-        """The states of layers, by default of the last."""
+        """The states of layers, by default of the last layer."""
         with torch.no_grad():
             states: TokenStates = (encoder or self.encoder)(batch, [self.last] if layers is None else list(layers))
         return states
 
     def of_text(self, states: TokenStates, row: int) -> torch.Tensor:
-        """(tokens, width): the last states of a text's real tokens."""
+        """(tokens, width): the last layer's states of a text's real tokens."""
         return states.last[row][states.attention_mask[row].bool()]
 
     def alone(self, text: Text, side: Side = "document") -> torch.Tensor:
-        """(tokens, width): the last states of a text in a batch of its own."""
+        """(tokens, width): the last layer's states of a text alone in its batch."""
         return self.of_text(self.states(self.batch([text], side)), 0)
 
 
 def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> list[EncoderCase]:
-    """An encoder with each of the tiny models that it takes: a BERT, the encoder of a T5, a decoder."""
+    """An encoder with each of the tiny models that it supports: a BERT, the encoder of a T5, a decoder."""
     if model is not None:
         return [EncoderCase(name, Path(model).name, model, options)]
     cases = [EncoderCase(name, architecture, folder, options) for architecture, folder in kit_models().items()]
@@ -88,7 +88,7 @@ def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> lis
 
 
 ENCODERS: Kit[EncoderCase] = Kit("encoder", encoder_cases, method="forward")
-"""The properties of encoders. Each tiny model that an encoder takes is a case."""
+"""The properties of encoders. Each tiny model that an encoder supports is a case."""
 
 
 _SHORT = 16
@@ -396,7 +396,7 @@ def saved(case: EncoderCase) -> None:
     with torch.no_grad():
         for one in encoder.parameters():
             one.add_(0.01 * torch.randn(one.shape, generator=generator))
-    # What a tokenizer remembers of its last call should not be saved.
+    # Tokenizer state from its last call should not be saved.
     batch = case.batch(WORDS, encoder=encoder)
     with TemporaryDirectory(prefix="rkit-check-") as place:
         folders = Path(place, "first"), Path(place, "second")
@@ -440,11 +440,11 @@ def compiled(case: EncoderCase) -> None:
 
 
 def check_encoder(name: str, *, model: str | None = None, **options: Any) -> None:
-    """Check that an encoder keeps the contract, with each of the tiny models that it takes.
+    """Check that an encoder fulfils the contract, with each of the tiny models that it supports.
 
     Args:
         name: Registered name of the encoder.
-        model: A model to try it with instead of a tiny BERT, T5 and decoder.
-        options: Of the encoder.
+        model: A model to test it with instead of a tiny BERT, T5 and decoder.
+        options: Options of the encoder.
     """
     ENCODERS.check(name, model=model, **options)

@@ -1,4 +1,4 @@
-"""The conformance tests of indexers: answers, folders, processes, texts, and damage that is found."""
+"""The conformance tests of indexers: results, folders, processes, texts, and detection of damage."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ DIM, TERMS = 16, 30
 MANIFEST = "manifest.json"
 
 Form = Literal["vectors", "several", "weights", "both", "texts"]
-"""Form of the texts: one vector, one to three vectors, weights, a vector and weights, or words."""
+"""Kinds of texts: one vector, one to three vectors, weights, a vector and weights, or words."""
 
 ODD_IDS = (
     "with space", "a/b/../c", "..", "\u00fcn\u00efc\u00f6d\u00e9", "\u6f22\u5b57", "\U0001f642", "-1", "007", "7",
     "'quoted'", '"quoted"', "a,b;c", "null", "x" * 300, "%20", "back\\nslash", "[1]", "*", "\uff21", "\u00e9",
     "e\u0301", "a\u00a0b", "Id", "ID",
 )  # fmt: skip
-"""Ids that a store or a query language may take for something else; two of them look the same."""
+"""Ids that a store or a query language may misinterpret; two of them look the same."""
 
 
 @dataclass
 class Sample:
-    """Texts to index and queries to search them with."""
+    """Texts to index, and queries to search them."""
 
     form: Form
     ids: list[str]
@@ -59,11 +59,11 @@ class Sample:
         return len(self.ids)
 
     def asked(self, rows: slice) -> Any:
-        """Some of the queries."""
+        """A slice of the queries."""
         return self.queries[rows] if self.form == "texts" else self.queries.rows(rows)
 
     def first(self, count: int) -> Sample:
-        """The same with the first texts alone."""
+        """The same sample with only the first texts."""
         texts = self.texts[:count] if self.form == "texts" else self.texts.rows(slice(0, count))
         return replace(self, ids=self.ids[:count], texts=texts)
 
@@ -76,7 +76,7 @@ class Sample:
         return scoring.scores(queries, texts).numpy()
 
     def write(self, folder: Path) -> Path:
-        """Write what an indexer is given, into a new folder: a vectors/ folder or a corpus file; returns its path."""
+        """Write the indexer's input, a vectors/ folder or a corpus file, to a new folder; returns its path."""
         import scipy.sparse
 
         folder.mkdir(parents=True)
@@ -102,9 +102,9 @@ class Sample:
 
 
 def drawn(form: Form, count: int, *, queries: int = 8, seed: int = 0) -> Sample:
-    """Texts `t0`, `t1` ... and queries at random: no two scores of a query are equal.
+    """Random texts `t0`, `t1` ... and queries, without ties among the scores of a query.
 
-    Weights are multiples of 1/255 and at most 1, so that an index that rounds them to 8 bits loses nothing.
+    Weights are multiples of 1/255 and at most 1, so an index that rounds them to 8 bits loses nothing.
     """
     random = np.random.default_rng(seed)
     names = [f"t{row}" for row in range(count)]
@@ -125,12 +125,12 @@ def drawn(form: Form, count: int, *, queries: int = 8, seed: int = 0) -> Sample:
 
 
 def tied(form: Form) -> Sample:
-    """Twelve texts, each equal to three others, whose ids are not in the order of the texts; sums are exact.
+    """Twelve texts in groups of four equal texts, whose ids are not in text order; sums are exact.
 
-    To the first query all are equal.
+    For the first query, all scores are equal.
     """
     kinds = torch.tensor([2, 0, 1] * 4)
-    # Of zeros and ones, so that rounding to a few bits makes no two kinds equal either.
+    # Zeros and ones, so that rounding to a few bits does not make different groups equal.
     numbers = torch.tensor([[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0]])
     asked = torch.tensor([[1.0, 1.0, 1.0, 1.0], [2.0, 1.0, 0.0, 1.0]])
 
@@ -144,7 +144,7 @@ def tied(form: Form) -> Sample:
 
 
 def countries() -> Sample:
-    """A passage about each country; the queries ask for capitals and currencies, in words that a passage has."""
+    """A passage about each country; the queries ask for capitals and currencies, in words of a passage."""
     rows = [[word.replace("-", " ") for word in line.split()] for line in COUNTRIES.split("|")]
     texts = [
         (country, f"The seat of government is {capital}, people pay with the {currency}, and speak {language}.")
@@ -158,11 +158,11 @@ TEXTS, HITS = 300, 10
 _SHOWN = 5
 
 Hits = tuple[list[list[str]], list[np.ndarray]]
-"""What `Indexer.search` returns: ids and scores of each query."""
+"""The result of `Indexer.search`: ids and scores of each query."""
 
 
 class Built:
-    """An index of a sample, built."""
+    """An index built from a sample."""
 
     def __init__(self, indexer: Indexer, sample: Sample, folder: Path) -> None:
         self.sample, self.folder, self.index, self.indexer = sample, folder, folder / "index", indexer
@@ -173,7 +173,7 @@ class Built:
 
 
 class IndexerCase:
-    """An indexer with one form of texts."""
+    """An indexer with one kind of texts."""
 
     def __init__(self, name: str, form: Form, folder: Path, options: dict[str, Any], recall: float = 1.0) -> None:
         self.name, self.form, self.folder, self.options, self.recall = name, form, folder, options, recall
@@ -186,59 +186,59 @@ class IndexerCase:
         return made
 
     def sample(self, count: int = TEXTS) -> Sample:
-        """Texts of the form."""
+        """Texts of this kind."""
         return countries() if self.form == "texts" else drawn(self.form, count)
 
     def only(self, *forms: Form) -> None:
-        """Leave a property out if it is one of other forms of texts."""
+        """Skip a property if it applies to other kinds of texts."""
         if self.form not in forms:
             leave_out(f"it is a property of indexes of {' and '.join(forms)}.")
 
     @cached_property
     def main(self) -> Built:
-        """An index that properties share."""
+        """An index shared by properties."""
         return self.build(self.sample())
 
     @cached_property
     def first_found(self) -> Hits:
-        """Its answers to all queries, by the indexer that built it."""
+        """Its results for all queries, from the indexer that built it."""
         self.main.indexer.open(self.main.index)
         return self.search(self.main.indexer, self.main.sample.queries)
 
     @cached_property
     def opened(self) -> Indexer:
-        """That index, opened by a new indexer."""
+        """The shared index, opened by a new indexer."""
         return self.open(self.main.index)
 
     @cached_property
     def found(self) -> Hits:
-        """Its answers to all queries."""
+        """Its results for all queries."""
         return self.search(self.opened, self.main.sample.queries)
 
     def new_folder(self) -> Path:
-        """A folder that does not exist."""
+        """A path that does not exist yet."""
         self.folder.mkdir(exist_ok=True)
         self._number += 1
         return self.folder / f"{self._number:03d}"
 
     def build(self, sample: Sample) -> Built:
-        """Build an index in a folder of its own."""
+        """Build an index in a new folder."""
         return Built(self.created(), sample, self.new_folder())
 
     def open(self, index: Path) -> Indexer:
-        """The index, opened by a new indexer."""
+        """Open the index with a new indexer."""
         indexer = self.created()
         indexer.open(index)
         return indexer
 
     def indexed(self, source: Path, output: Path) -> Indexer:
-        """The index that `rkit index` writes, which opens by its manifest, opened by a new indexer."""
+        """Run `rkit index`, which writes a manifest, and open the index with a new indexer."""
         rk.index(str(source), indexer=self.name, output=str(output), indexer_options=self.options)
         rk.Index.open(output)
         return self.open(output)
 
     def search(self, indexer: Indexer, queries: Any, k: int = HITS) -> Hits:
-        """Search, and check the shape of the answer."""
+        """Search, and check the shape of the result."""
         found = indexer.search(queries, k)
         if not isinstance(found, tuple) or [len(one) for one in found] != [len(queries)] * 2:
             shape = [len(one) for one in found] if isinstance(found, tuple) else type(found).__name__
@@ -253,7 +253,7 @@ class IndexerCase:
         return found
 
     def same(self, found: Hits, expected: Hits, when: str, *, method: str = "search", slack: float = 1) -> None:
-        """Fail where two answers to the same queries differ, scores by more than `slack` times what is tolerated."""
+        """Fail if two results of the same queries differ, or scores by more than `slack` times the tolerance."""
         for row, (ids, known) in enumerate(zip(found[0], expected[0], strict=True)):
             if list(ids) != list(known):
                 fail(f"query {row} finds other texts {when}", expected=shown(known), found=shown(ids), method=method)
@@ -262,12 +262,12 @@ class IndexerCase:
                 fail(f"query {row} finds the same texts with other scores {when}", difference=difference, method=method)
 
     def tolerance(self, scores: np.ndarray) -> float:
-        """How far these scores may be off."""
+        """The tolerance for these scores."""
         largest = float(np.abs(scores).max(initial=0))
         return (0.05 if self.recall < 1 else 1e-4) * largest + 1e-5
 
     def compare_with_truth(self, found: Hits, sample: Sample, when: str) -> str:
-        """Fail where too few of the best texts are found, or scores are not those of the rule; returns the numbers."""
+        """Fail if too few of the best texts are found, or scores break the scoring rule; returns the numbers."""
         truth = sample.truth(self.created().view)
         row_of = {one: row for row, one in enumerate(sample.ids)}
         shares, off = [], 0.0
@@ -295,7 +295,7 @@ class IndexerCase:
 
     @contextmanager
     def elsewhere(self, built: Built) -> Iterator[Path]:
-        """A copy of an index in another folder, while the source and the index are not where they were."""
+        """Yield a copy of an index in another folder, with source and index moved away meanwhile."""
         copied, hidden = self.new_folder(), self.new_folder()
         shutil.copytree(built.index, copied)
         built.folder.rename(hidden)
@@ -308,7 +308,7 @@ class IndexerCase:
 def indexer_cases(
     name: str, *, folder: str | Path | None = None, recall: float = 1.0, **options: Any
 ) -> list[IndexerCase]:
-    """An indexer with each form of texts that it takes: it refuses others with UnsupportedError."""
+    """An indexer with each kind of texts that it supports: it refuses others with UnsupportedError."""
     root = Path(mkdtemp(prefix="rkit-check-") if folder is None else folder)
     root.mkdir(parents=True, exist_ok=True)
     component: Any = registry.get("indexer", name)
@@ -316,20 +316,20 @@ def indexer_cases(
     if component.indexes == "texts":
         forms = ("texts",)
     cases = [IndexerCase(name, form, root / form, options, recall) for form in forms]
-    for case in cases if folder is None else ():  # a folder goes with the last case that uses it
+    for case in cases if folder is None else ():  # a folder is removed with the last case that uses it
         weakref.finalize(case, shutil.rmtree, case.folder, ignore_errors=True)
     none = "it takes neither vectors nor weights."
     return accepted(cases, lambda case: case.build(case.sample().first(20)), none=none, method="build")
 
 
 def shown(ids: Sequence[str]) -> str:
-    """The first of some ids."""
+    """The first few ids."""
     listed = ", ".join(str(one)[:20] for one in ids[:_SHOWN])
     return f"{listed} ..." if len(ids) > _SHOWN else listed or "nothing"
 
 
 INDEXERS: Kit[IndexerCase] = Kit("indexer", indexer_cases, method="search")
-"""The properties of indexers. Each form of texts that an indexer takes is a case."""
+"""The properties of indexers. Each kind of texts that an indexer supports is a case."""
 
 
 _SAVED = ("build_open_search", "state_is_saved")
@@ -428,7 +428,7 @@ def ties(case: IndexerCase) -> None:
         for row, (found, values) in enumerate(zip(ids, scores, strict=True)):
             by_row = [sample.ids[text] for text in np.lexsort((np.arange(len(sample)), -truth[row]))][:k]
             by_id = [sample.ids[text] for text in np.lexsort((np.array(sample.ids), -truth[row]))][:k]
-            # Who lowers equal scores by a little has an order of its own.
+            # An indexer that lowers tied scores slightly has its own order.
             parted = len(set(np.asarray(values).tolist())) == len(values)
             if list(found) != by_row and not (parted and list(found) == by_id):
                 problem = f"query {row} with k={k} gets equal texts in another order than that of the index"
@@ -476,7 +476,7 @@ def odd_ids(case: IndexerCase) -> None:
     opened = case.open(case.build(sample).index)
     for row, (ids, plain) in enumerate(zip(case.search(opened, sample.queries)[0], case.found[0], strict=True)):
         wanted = [odd[whole.ids.index(one)] for one in plain]
-        # Equal scores may be in the order of ids.
+        # Ties may be in id order.
         alike = ids[:1] == wanted[:1] if case.form == "texts" else ids == wanted
         if not alike or not set(ids) <= set(odd):
             problem = f"query {row} gets other ids than those of the texts that it found as t0, t1 ..."
@@ -528,7 +528,7 @@ def filtered(case: IndexerCase) -> None:
         names = [[some[row] for row in rows] for some, rows in zip(every[0], kept, strict=True)]
         if case.recall == 1:
             values = [np.asarray(some)[rows] for some, rows in zip(every[1], kept, strict=True)]
-            # Of texts, equal scores may be lowered by a little for each that equals the one before.
+            # With words, tied scores may be lowered slightly, each more than the previous one.
             slack = 10 if case.form == "texts" else 1
             case.same((ids, scores), (names, values), when, method="search_among", slack=slack)
 
@@ -760,20 +760,20 @@ def changes(case: IndexerCase) -> None:
 
 Damage = Literal["bytes", "cut", "longer", "gone", "added", "other", "link"]
 DAMAGES: tuple[Damage, ...] = ("bytes", "cut", "longer", "gone", "added", "other", "link")
-"""64 random bytes, fewer bytes, more bytes, no file, another file beside it, the file of another index, a link."""
+"""64 random bytes, fewer bytes, more bytes, no file, another file next to it, the file of another index, a link."""
 
 
 def check_damage(index: str | Path, other: str | Path, folder: str | Path, *, seeds: int = 4) -> None:
-    """Check that `--verify` refuses copies of an index with damage to one file, naming the file.
+    """Check that `--verify` rejects copies of an index with damage to one file, naming the file.
 
     Args:
-        index: An index folder that `rkit index` wrote.
-        other: One of the same indexer, of other texts.
+        index: An index folder written by `rkit index`.
+        other: An index of the same indexer with other texts.
         folder: A folder for copies.
-        seeds: How many copies have each kind of damage.
+        seeds: Number of copies for each kind of damage.
 
     Raises:
-        AssertionError: Says which damage was not found.
+        AssertionError: Names the damage that was not detected.
     """
     for kind, seed in itertools.product(DAMAGES, range(seeds)):
         copy = Path(folder) / f"{kind}-{seed}"
@@ -792,17 +792,17 @@ def check_damage(index: str | Path, other: str | Path, folder: str | Path, *, se
 
 
 def _damage(index: Path, other: Path, kind: Damage, draw: random.Random) -> Path:
-    """Damage a copy of an index; returns the path of what was changed."""
+    """Damage a copy of an index; returns the path of the damaged file."""
     files = sorted(path for path in index.rglob("*") if path.is_file())
-    # Where a manifest lies does not matter.
+    # The location of a manifest does not matter.
     path = draw.choice([path for path in files if kind != "link" or path.name != MANIFEST])
     content = path.read_bytes()
     if kind == "added":
-        # What a folder of vectors holds is read by name.
+        # The files of a vectors folder are read by name.
         path = (index if (path.parent / MANIFEST).is_file() else path.parent) / f"{path.name}.more"
         path.write_bytes(content)
         return path
-    # A new file: the copy of an index may share its files.
+    # Write a new file: the copy may share files with the original index.
     path.unlink()
     match kind:
         case "bytes":
@@ -826,15 +826,15 @@ def _damage(index: Path, other: Path, kind: Damage, draw: random.Random) -> Path
 
 
 def check_indexer(name: str, folder: str | Path | None = None, *, recall: float = 1.0, **options: Any) -> None:
-    """Check that an indexer keeps the contract: it finds what brute force finds, and its folder is all that it needs.
+    """Check that an indexer fulfils the contract: it finds the same as brute force, and its folder is self-contained.
 
-    It is tried with each form of texts that it takes: one vector a text, several, weights, both, or words.
+    It is tested with each kind of texts that it supports: one vector per text, several, weights, both, or words.
 
     Args:
         name: Registered name of the indexer.
-        folder: For indexes; None = a temporary one.
-        recall: For one that is approximate by design: the least share of the best ten texts that it has to find. Below
-            1, scores may be off by 5 %.
-        options: Of the indexer.
+        folder: Folder for indexes; None = a temporary folder.
+        recall: For approximate indexers: the minimum share of the ten best texts that must be found. Below 1, scores
+            may be off by 5 %.
+        options: Options of the indexer.
     """
     INDEXERS.check(name, folder=folder, recall=recall, **options)

@@ -1,4 +1,4 @@
-"""The conformance tests of losses: inputs on which they depend, and the training by them."""
+"""The conformance tests of losses: the inputs they depend on, and training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ START = Progress(0, 0.0, 10)
 
 @dataclass(frozen=True)
 class Form:
-    """A form of representations."""
+    """A kind of representation."""
 
     query_vectors: int = 1
     document_vectors: int = 1
@@ -57,7 +57,7 @@ FORMS = {
 
 @dataclass
 class Step:
-    """The arguments of a loss. The positive of query i is document 2 i, its own negative the next one."""
+    """The arguments of a loss. The positive of query i is document 2 i, its own negative the next document."""
 
     queries: Representation
     documents: Representation
@@ -67,7 +67,7 @@ class Step:
     progress: Progress = START
 
     def leaves(self) -> dict[str, Tensor]:
-        """The tensors of both sides that gradients are taken of, by name."""
+        """The tensors of both sides that receive gradients, by name."""
         sides = (("queries", self.queries), ("documents", self.documents))
         return {
             f"{what} of {side}": getattr(one, what)
@@ -77,7 +77,7 @@ class Step:
         }
 
     def with_leaves(self, change: Mapping[str, Tensor]) -> Step:
-        """The same step with some other tensors, named as in `leaves`."""
+        """The same step with some tensors replaced, named as in `leaves`."""
         made = self
         for name, one in change.items():
             what, _, side = name.split()
@@ -85,7 +85,7 @@ class Step:
         return made
 
     def rows(self, queries: Tensor, documents: Tensor | None = None) -> Step:
-        """The same step with some of its queries, and the documents in another order."""
+        """The same step with a selection of queries, and optionally the documents in another order."""
         columns = torch.arange(DOCUMENTS) if documents is None else documents
         return replace(
             self,
@@ -96,17 +96,17 @@ class Step:
         )
 
     def scaled(self, factor: float) -> Step:
-        """The same step with all vectors and weights times a factor, as new leaves."""
+        """The same step with all vectors and weights multiplied by a factor, as new leaves."""
         return self.with_leaves({name: (one.detach() * factor).requires_grad_() for name, one in self.leaves().items()})
 
     def compared(self) -> Tensor:
-        """(Q, D): the scores as search has them."""
+        """(Q, D): the scores as in search."""
         return scores(self.queries, self.documents.as_indexed())
 
 
 @dataclass
 class LossCase:
-    """A loss on representations of one form."""
+    """A loss on one kind of representation."""
 
     name: str
     label: str
@@ -117,18 +117,18 @@ class LossCase:
         self._made = self.create(self.options)
 
     def create(self, options: Mapping[str, Any]) -> Loss:
-        """The loss with some options; one that is made of another, of the contrastive one."""
+        """Create the loss with these options; a wrapper loss is created around the contrastive loss."""
         kind: Any = registry.get("loss", self.name)
         inner = [registry.create("loss", "contrastive")] if getattr(kind, "wraps", False) else []
         made: Loss = registry.create("loss", self.name, *inner, **options)
         return made
 
     def loss(self) -> Loss:
-        """The loss as it was made: a copy."""
+        """A fresh copy of the loss."""
         return copy.deepcopy(self._made)
 
     def step(self, dtype: torch.dtype = torch.float32) -> Step:
-        """A random step, the same each time, whose tensors are leaves that require a gradient."""
+        """A random step, always the same, whose tensors are leaves that require gradients."""
         generator = torch.Generator().manual_seed(0)
         form = self.form
         sides = [
@@ -149,7 +149,7 @@ class LossCase:
         return Step(queries, documents, positives, teacher=teacher if self._made.needs_teacher else None)
 
     def value(self, step: Step, loss: Loss | None = None, *, rank: int = 0) -> LossValue:
-        """The loss of a step; what it draws is the same each time."""
+        """The loss of a step, always with the same random draws."""
         torch.manual_seed(0)
         random.seed(rank)
         np.random.seed(rank)
@@ -158,16 +158,16 @@ class LossCase:
         return value
 
     def total(self, step: Step, loss: Loss | None = None) -> Tensor:
-        """The number to minimise."""
+        """The scalar to minimise."""
         return self.value(step, loss).total
 
     def compares(self) -> bool:
-        """Whether it depends on how queries and documents compare, unlike a regulariser of each side."""
+        """True if the loss compares queries with documents, unlike a regulariser of each side."""
         step = self.step()
         turned = {}
         for name, one in step.leaves().items():
             if name.endswith("documents"):
-                # Other columns, vectors with some signs changed, which keeps every norm of them.
+                # Roll the columns and flip the signs of some in vectors, which keeps every norm.
                 turned[name] = one.detach().roll(1, dims=-1)
                 if one.dim() > 2:
                     turned[name][..., ::2] *= -1
@@ -175,20 +175,20 @@ class LossCase:
             return not torch.isclose(self.total(step), self.total(step.with_leaves(turned)), rtol=1e-5)
 
     def expect_effect(self, argument: str, change: Step) -> None:
-        """Expect another loss by a change of one argument."""
+        """Expect that changing one argument changes the loss."""
         expected, found = self.total(self.step()), self.total(change)
         if found == expected:
             fail(f"`{argument}` has no effect", expected="another loss", found=found.item(), difference=0.0)
 
     def check_compares(self) -> None:
-        """Leave out a property of losses that compare queries with documents, and learn from no teacher alone."""
+        """Skip a property that applies only to losses that compare queries with documents without a teacher."""
         if self._made.needs_teacher:
             leave_out("it learns from a teacher.")
         if not self.compares():
             leave_out("it does not depend on how queries and documents compare.")
 
     def taught(self) -> Step:
-        """The step of a loss with a teacher; the property is left out for others."""
+        """The step of a loss with a teacher; other losses skip the property."""
         if not self._made.needs_teacher:
             leave_out("it needs no teacher.")
         return self.step()
@@ -197,7 +197,7 @@ class LossCase:
 def loss_cases(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any
 ) -> list[LossCase]:
-    """The loss on representations of the form that is given, or of each form that it takes."""
+    """The loss on the requested kind of representation, or on each kind that it supports."""
     options = {**required_values(registry.get("loss", name), options), **options}
     forms = FORMS
     if kept is not None or parts is not None:
@@ -209,7 +209,7 @@ def loss_cases(
 
 
 def own_scores(positives: Tensor, own: Tensor) -> Tensor:
-    """(Q, D): a teacher's scores (Q, 2) of each query's positive and of the document after it, otherwise NaN."""
+    """(Q, D): a teacher's scores (Q, 2) of each query's positive and the document after it, otherwise NaN."""
     teacher = torch.full((len(positives), DOCUMENTS), float("nan"), dtype=own.dtype)
     return teacher.scatter(1, torch.stack([positives, positives + 1], dim=1), own)
 
@@ -222,7 +222,7 @@ def _drawn(
 
 
 def expect_finite(where: str, case: LossCase, step: Step) -> None:
-    """Expect that the loss of a step and its gradients are finite; `where` says in a message what the step is."""
+    """Expect that the loss of a step and its gradients are finite; `where` describes the step in the message."""
     step = step.scaled(1.0)
     total = case.total(step)
     if not torch.isfinite(total):
@@ -251,7 +251,7 @@ def inputs_unchanged(case: LossCase) -> None:
     """The representations, and what is masked, are not changed in place."""
     before, step = case.step(), case.step()
     ignore = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool)
-    # Not leaves: autograd would refuse to change these in place.
+    # No leaves: autograd would refuse to change these in place.
     given = step.with_leaves({name: one.detach() for name, one in step.leaves().items()})
     case.value(replace(given, ignore=ignore))
     for name, one in given.leaves().items():
@@ -289,7 +289,7 @@ def ignore_effective(case: LossCase) -> None:
     case.check_compares()
     step = case.step()
     own = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool).scatter(1, step.positives[:, None], True)
-    # The hardest negative of each query, which counts at any temperature.
+    # The hardest negative of each query, which matters at any temperature.
     hardest = step.compared().masked_fill(own, -torch.inf).argmax(dim=1, keepdim=True)
     case.expect_effect("ignore", replace(step, ignore=torch.zeros_like(own).scatter(1, hardest, True)))
 
@@ -346,7 +346,7 @@ def teacher_missing(case: LossCase) -> None:
 
 
 def _with_masked_vector(texts: Representation) -> Representation:
-    """The same texts with one more vector each, large and masked."""
+    """The same texts with an additional vector each, large and masked."""
     assert texts.vectors is not None
     count, vectors, width = texts.vectors.shape
     more = torch.cat([texts.vectors, torch.full((count, 1, width), 100.0)], dim=1)
@@ -496,7 +496,7 @@ def parameters_trained(case: LossCase) -> None:
 
 
 def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
-    """The loss and its gradients in all forms that it takes, at several places of a training."""
+    """The loss and its gradients for all supported kinds of representation, at several points of training."""
     loss = case.create(options)
     found: list[Any] = []
     for form in (case.form, *FORMS.values()):
@@ -518,7 +518,7 @@ add_option_properties(LOSSES, _behaviour, after=("value",))
 
 
 def _margin(step: Step) -> float:
-    """The mean difference of scores between a query's positive and its own negative."""
+    """The mean score difference between a query's positive and its own negative."""
     with torch.no_grad():
         compared = step.compared()
     rows = torch.arange(QUERIES)
@@ -526,22 +526,22 @@ def _margin(step: Step) -> float:
 
 
 def _rectified(step: Step, leaves: Mapping[str, Tensor]) -> Step:
-    """The step with other tensors; weights are 0 or above."""
+    """The step with other tensors, where weights are clipped to be non-negative."""
     return step.with_leaves({name: one.relu() if one.dim() == 2 else one for name, one in leaves.items()})
 
 
 def check_loss(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **settings: Any
 ) -> None:
-    """Check that a loss has every property that the contract asks for.
+    """Check that a loss has all properties that the contract requires.
 
-    It is given representations of every form that it takes; one that needs a teacher, also the scores of each query's
-    own passages.
+    It is tested with every kind of representation that it supports; a loss that needs a teacher also with scores for
+    each query's own passages only.
 
     Args:
         name: Registered name of the loss.
         kept: `Representation.kept` of the documents, which then have two vectors each.
         parts: `Representation.parts` of both sides, whose vectors have 8 numbers.
-        settings: Options of the loss; `only` or `without`, names of properties.
+        settings: Options of the loss; or `only` or `without`, names of properties.
     """
     LOSSES.check(name, kept=kept, parts=parts, **settings)

@@ -1,7 +1,7 @@
-"""`rkit plugins new` and `package`: a plugin package from a template, or from a file of one's own.
+"""`rkit plugins new` and `package`: write a plugin package from a template, or from a single-file plugin.
 
-The template is made of real files in plugin_template/: package/ holds those that every package has, and a folder for
-each kind a component with its test. They are valid as they stand, for a component `my_name`; rendering replaces that.
+The template consists of real files in plugin_template/: package/ has the files of every package, and there is a folder
+for each kind with a component and its test. They are valid code for a component `my_name`; rendering replaces the name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
 _COMPARED = tuple(kind for kind in KINDS if kind not in ("source", "metric"))
-"""Kinds that have a baseline, which the recipe compares with."""
+"""Kinds with a baseline that the recipe compares with."""
 
 _WIDTH = 120
 
@@ -52,7 +52,7 @@ class NewOptions:
 
 @command("plugins new", NewOptions)
 def new_plugin(options: NewOptions) -> str:
-    """Write a plugin package with a component, ready to install and to change; returns what to do next."""
+    """Write a plugin package with a component, ready to install and modify; returns the next steps."""
     name, kind = options.name, options.kind
     _check_name(name)
     class_name = "".join(part.capitalize() for part in name.split("_"))
@@ -66,7 +66,7 @@ class PackageOptions:
     """Options of `plugins package`.
 
     Args:
-        file: A plugin of a single file, as RKIT_PLUGIN_FILES names it.
+        file: A single-file plugin, as named in RKIT_PLUGIN_FILES.
         output: The folder to write.
     """
 
@@ -76,7 +76,7 @@ class PackageOptions:
 
 @command("plugins package", PackageOptions)
 def package_plugin(options: PackageOptions) -> str:
-    """Write a plugin package with the components of a plugin of a single file; returns what to do next."""
+    """Write a plugin package with the components of a single-file plugin; returns the next steps."""
     path = Path(options.file)
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
@@ -92,7 +92,7 @@ def package_plugin(options: PackageOptions) -> str:
         else one
         for one in plugin.components
     ]
-    # The template less its component, with those that are there.
+    # The template without its component, plus the existing components.
     files = {
         name: text
         for name, text in _files(_main(components).kind)
@@ -109,7 +109,7 @@ def package_plugin(options: PackageOptions) -> str:
 
 
 def _check_name(name: str) -> None:
-    # A recipe's prefix and a distribution are named by it, too.
+    # The recipe's prefix and the distribution are named after it, too.
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)
@@ -120,11 +120,11 @@ def _plural(kind: str) -> str:
 
 
 def _files(kind: str) -> Iterator[tuple[str, str]]:
-    """Path -> text: of the template of a kind, before names are filled in."""
+    """Path -> text of the template files of a kind, before names are filled in."""
     for part in ("package", kind):
         folder = _TEMPLATE / part
         for path in sorted(folder.rglob("*")):
-            # An installer may have compiled the modules, and a linter have looked at them.
+            # An installer may have compiled the modules, and a linter may have left a cache.
             if path.is_file() and not re.search(r"_cache/|__pycache__/", path.as_posix()):
                 name = path.relative_to(folder).as_posix()
                 if kind in _COMPARED or "/recipes/" not in name:
@@ -132,7 +132,7 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _main(components: Sequence[registry.Component]) -> registry.Component:
-    """The one that names the package, and that its recipe is about."""
+    """The component that the package and its recipe are named after."""
     return next((one for one in components if one.kind in _COMPARED), components[0])
 
 
@@ -172,7 +172,7 @@ def _write(
 
 
 def _hooks(components: Sequence[registry.Component]) -> str:
-    """The module that registers them."""
+    """The module that registers the components."""
     kinds = {kind: list(some) for kind, some in groupby(components, key=lambda one: one.kind)}
     listed = ", ".join(f"the {one.kind} `{one.name}`" for one in components)
     lines = [
@@ -194,7 +194,7 @@ def _hooks(components: Sequence[registry.Component]) -> str:
             arguments += [f"help={json.dumps(one.help)}"] if one.help else []
             arguments += [f'group="{one.group}"'] if one.kind == "command" else []
             inner = ", ".join(arguments)
-            # Laid out as ruff does.
+            # Formatted as ruff would.
             if len(call := f"    register({inner})") > _WIDTH:
                 if len(inner) + 8 > _WIDTH:
                     inner = ",\n        ".join(arguments) + ","
@@ -210,7 +210,7 @@ def _render(text: str, values: Mapping[str, str]) -> str:
 
 
 def _without_hooks(source: str) -> str:
-    """The source without the functions that register, and without what they alone imported."""
+    """The source without its register functions and the imports that only they use."""
     tree = ast.parse(source)
     hooks = [
         node
@@ -247,7 +247,7 @@ def _without_hooks(source: str) -> str:
 
 
 def _distributions(source: str) -> list[str]:
-    """The distributions that the source imports something of, besides Python and retrievalkit; sorted."""
+    """The distributions that the source imports, other than Python and retrievalkit; sorted."""
     wanted = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The properties of options that all kinds share: they are typed keywords, and each of them has an effect."""
+"""Properties of options, shared by all kinds: they are typed keywords, and each has an effect."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _POSITIONAL = {"encoder": 1, "pooler": 1, "pretrainer": 2}
 _NUMBERS = (1, 2, 0, 3, -1, -2, 5, 16, 64)
 _FRACTIONS = (0.5, 2.0, 0.1, 1.0, 0.0, 10.0)
 _TRIED = 6
-"""Values tried of an option."""
+"""Maximum number of values to try for an option."""
 _TRIED_TOGETHER = 3
-"""Values tried of each of two options."""
+"""Maximum number of values to try for each option of a pair."""
 
 
 def add_option_properties(
     kit: Kit[Any], behaviour: Callable[[Any, Mapping[str, Any]], Sequence[Any]], *, after: Sequence[str]
 ) -> None:
-    """Add the properties of options to a kit, whose components behave as a function of a case and options says."""
+    """Add the properties of options to a kit; a function of a case and options returns a component's behaviour."""
 
     @kit.property(once=True)
     def options_typed(case: Any) -> None:
@@ -46,11 +46,11 @@ def add_option_properties(
 
 
 def expect_typed_keywords(component: type, kind: str) -> None:
-    """Expect that every option is a keyword-only argument with a type that its default fits."""
+    """Expect that every option is a keyword-only argument with a type that fits its default."""
     constructor = component.__init__  # type: ignore[misc]
     positional = 1 if getattr(component, "wraps", False) is True else _POSITIONAL.get(kind, 0)
     if constructor is torch.nn.Module.__init__:
-        return  # it has none of its own, and so no option
+        return  # it has no constructor of its own, and therefore no options
     arguments = list(inspect.signature(constructor).parameters.values())[1 + positional :]
     for one in arguments:
         if one.kind is one.VAR_KEYWORD or one.kind is one.VAR_POSITIONAL:
@@ -77,13 +77,13 @@ def _line_of(option: str) -> str:
 
 
 def required_values(component: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A value for each option that has no default and is not given, as far as its type says which there are."""
+    """A value for each option that has no default and no value yet, as far as its type lists values."""
     needed = [one for one in options(component).values() if one.required and one.name not in given]
     return {one.name: value for one in needed for value in islice(other_values(one, one.default), 1)}
 
 
 def other_values(option: Option, present: Any) -> Iterator[Any]:
-    """Values of an option other than its present one, by its type; none of text and of types that are not known."""
+    """Values of an option other than its present value, by its type; none for text and unknown types."""
     seen = [present]
     for value in _values(option.annotation, present):
         try:
@@ -130,9 +130,9 @@ def _sequences(arguments: Sequence[Any], present: Any) -> Iterator[Any]:
 def expect_effects(
     component: type, given: Mapping[str, Any], behaviour_of: Callable[[Mapping[str, Any]], Sequence[Any]]
 ) -> None:
-    """Expect that each option changes the behaviour, by itself or together with one other.
+    """Expect that each option changes the behaviour, by itself or together with one other option.
 
-    A value that is refused (InputError) counts for nothing, and so does an option of which every value is.
+    Rejected values (InputError) are ignored, and so are options all of whose values are rejected.
     """
     known: dict[str, Sequence[Any] | None] = {}
 
@@ -159,7 +159,7 @@ def expect_effects(
 def _has_effect(
     name: str, values: Mapping[str, Sequence[Any]], behaviour: Callable[[Mapping[str, Any]], Sequence[Any] | None]
 ) -> bool:
-    """Whether an option changes the behaviour, or may: no value of it could be tried."""
+    """True if an option changes the behaviour, or none of its values could be tried."""
     alone = [{name: one} for one in values[name]]
     if any(_differ(behaviour({}), behaviour(one)) for one in alone):
         return True
@@ -172,7 +172,7 @@ def _has_effect(
 
 
 def _differ(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
-    """Whether two behaviours are known and differ."""
+    """True if two behaviours are known and differ."""
     if one is None or other is None:
         return False
     return len(one) != len(other) or not all(_same(*pair) for pair in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""The conformance tests of packages: what a start costs, names, versions, options, and the wheel."""
+"""The conformance tests of packages: start-up cost, names, versions, options, and the wheel."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class PackageCase:
 
     @property
     def components(self) -> list[registry.Component]:
-        """All components that it registers."""
+        """All components that the distribution registers."""
         return [component for plugin in self.plugins for component in plugin.components]
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a single file, and no distribution."""
+        """True for a single-file plugin, which is not a distribution."""
         return self.plugins[0].version == "local file"
 
     @cached_property
     def metadata(self) -> importlib.metadata.Distribution:
-        """What is installed of it."""
+        """The metadata of the installed distribution."""
         if self.is_file:
             leave_out("it is a single file; `rkit plugins new` starts a package.")
         return importlib.metadata.distribution(self.name)
@@ -63,7 +63,7 @@ class PackageCase:
 
     @property
     def modules(self) -> list[str]:
-        """The modules that are imported at every start of rkit."""
+        """The modules imported at every start of rkit."""
         if self.is_file:
             return [Path(self.plugins[0].distribution).stem]
         if same_name(self.name, "retrievalkit"):
@@ -103,7 +103,7 @@ class PackageCase:
         return self.top
 
     def metadata_line(self, pattern: str) -> Place:
-        """A line of its pyproject.toml."""
+        """The line of its pyproject.toml that matches a pattern."""
         try:
             file = self.root / "pyproject.toml"
         except UnsupportedError:
@@ -113,11 +113,11 @@ class PackageCase:
 
     @cached_property
     def starts(self) -> list[SimpleNamespace]:
-        """How each of its modules starts, in a process of its own."""
+        """The results of importing each of its modules in a separate process."""
         return [self.start(one) for one in self.modules]
 
     def start(self, module: str, path: Path | None = None) -> SimpleNamespace:
-        """The result of `processes.import_plugin` for a module, whose process imports from `path` first."""
+        """The result of `processes.import_plugin` for a module, in a process that imports from `path` first."""
         file = self.file_of(module) if self.is_file else ""
         _, seen, printed = started("import_plugin", module, file, seconds=_SECONDS, path=path)
         if seen is None:
@@ -127,7 +127,7 @@ class PackageCase:
 
 
 def same_name(one: str, other: str) -> bool:
-    """Whether two names are of one distribution: "_", "-", "." and case make no difference."""
+    """True if both names are of the same distribution: "_", "-", "." and case make no difference."""
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
@@ -138,18 +138,18 @@ PACKAGES: Kit[PackageCase] = Kit(
 
 
 CONTRACTS = {"encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer"}
-"""Kinds whose components are a class of the contract."""
+"""Kinds whose components are classes of the contract."""
 _MOST_SECONDS = 0.25
 _VERSION = r"v?(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?"
 _BUILD_SECONDS = 180.0
 
 
 def check_package(name: str, *, root: str | Path | None = None) -> None:
-    """Check that a distribution of plugins costs nothing at a start, and that all it registers can be used.
+    """Check that a plugin distribution does not slow down start-up, and that all its components can be used.
 
     Args:
-        name: Name of the distribution; of a plugin of a single file (RKIT_PLUGIN_FILES), its path.
-        root: Its source folder, if not that of an editable install.
+        name: Name of the distribution; for a single-file plugin (RKIT_PLUGIN_FILES), its path.
+        root: Its source folder; by default the source of an editable install.
     """
     PACKAGES.check(name, root=root)
 
@@ -177,7 +177,7 @@ def cold_import(case: PackageCase) -> str:
     for module, start in zip(case.modules, case.starts, strict=True):
         if start.error:
             fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
-        # A file in RKIT_PLUGIN_FILES is its author's own, who may wait for what it imports.
+        # A file in RKIT_PLUGIN_FILES belongs to its user, who may accept slow imports.
         if start.heavy and Path(case.name).suffix != ".py":
             msg = f"'{module}' imports {start.heavy}, which every `rkit --help` waits for: import it where it is used"
             fail(msg, Place(start.file, start.line), found=f"{start.seconds:.2f} s")
@@ -267,7 +267,7 @@ def versions(case: PackageCase) -> str:
 
 
 def _assigned(file: Path, name: str) -> tuple[str, int] | None:
-    """The text that a module assigns to a name, and the line."""
+    """The string that a module assigns to a name, and its line number."""
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file.is_file() else [], 1):
         if found := re.match(rf"""{name}\s*(?::\s*\w+\s*)?=\s*["']([^"']*)["']""", line):
             return found[1], number
@@ -316,7 +316,7 @@ def wheel(case: PackageCase) -> str:
 
 
 def _wheel(case: PackageCase, folder: Path) -> Path:
-    """Build it of a copy, with installed packages: nothing is downloaded."""
+    """Build the wheel from a copy with the installed packages: nothing is downloaded."""
     project = tomllib.loads((case.root / "pyproject.toml").read_text(encoding="utf-8"))
     needed = [re.split(r"[^\w.-]", one)[0] for one in project.get("build-system", {}).get("requires", ["setuptools"])]
     for one in (*needed, "pip"):

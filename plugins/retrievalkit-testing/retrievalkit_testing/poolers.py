@@ -21,12 +21,12 @@ from retrievalkit_testing.samples import on_models
 
 
 def selected(states: TokenStates, rows: Tensor) -> TokenStates:
-    """Some texts, as padded as they are."""
+    """A selection of the texts, with their padding."""
     return _mapped(states, lambda tensor: tensor[rows])
 
 
 def widened(states: TokenStates, more: int) -> TokenStates:
-    """More padding on the right; all padding has states that are large and drawn at random."""
+    """Add padding on the right; all padding gets large random states."""
     padded = states.attention_mask == 0
     filler = int(states.input_ids[padded][0]) if padded.any() else 0
     mask = nn.functional.pad(states.attention_mask, (0, more))
@@ -34,7 +34,7 @@ def widened(states: TokenStates, more: int) -> TokenStates:
 
     def pad(layer: Tensor) -> Tensor:
         wide = nn.functional.pad(layer, (0, 0, 0, more))
-        # Larger than any real state, so that what reads padding shows.
+        # Larger than any real state, so that reading padding has a visible effect.
         drawn = 100.0 * torch.randn(wide.shape, generator=generator)
         return torch.where(mask[:, :, None].bool(), wide, drawn.to(wide.dtype))
 
@@ -48,21 +48,21 @@ def widened(states: TokenStates, more: int) -> TokenStates:
 
 
 def of_one(states: TokenStates, row: int) -> TokenStates:
-    """As many texts, all of them the one in this row, without padding."""
+    """A batch of the same size with only the text in this row, without padding."""
     texts = selected(states, torch.full((len(states.input_ids),), row))
     order = (1 - texts.attention_mask).argsort(dim=1, stable=True)[:, : max(1, int(texts.attention_mask[0].sum()))]
     return _ordered(texts, order, texts.extra)
 
 
 def left_padded(states: TokenStates) -> TokenStates:
-    """The padding of each text in front of it."""
+    """Move the padding of each text to the left."""
     order = states.attention_mask.argsort(dim=1, stable=True)  # (batch, tokens): padding, then the text
     extra = None if states.extra is None else order.argsort(dim=1).gather(1, states.extra)
     return _ordered(states, order, extra)
 
 
 def repeated(states: TokenStates, tokens: int) -> TokenStates:
-    """The first text again and again up to a number of tokens, in a batch with the others as they are."""
+    """Repeat the first text up to a number of tokens; the other texts stay the same."""
     wide = widened(states, tokens - states.attention_mask.shape[1])
     length = int(states.attention_mask[0].sum())
     order = torch.arange(tokens).repeat(len(states.attention_mask), 1)
@@ -71,7 +71,7 @@ def repeated(states: TokenStates, tokens: int) -> TokenStates:
 
 
 def _ordered(states: TokenStates, order: Tensor, extra: Tensor | None) -> TokenStates:
-    """The tokens of each row in an order, with the places of the extra tokens in it."""
+    """Reorder the tokens of each row, with new positions of the extra tokens."""
 
     def gathered(tensor: Tensor) -> Tensor:
         index = order.view(*order.shape, *([1] * (tensor.dim() - 2))).expand(*order.shape, *tensor.shape[2:])
@@ -81,7 +81,7 @@ def _ordered(states: TokenStates, order: Tensor, extra: Tensor | None) -> TokenS
 
 
 def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenStates:
-    """Each tensor by a function; the vocabulary head as it is."""
+    """Apply a function to each tensor, but not to the vocabulary head."""
     names = ("attention_mask", "input_ids", "special_mask", "extra")
     tensors = {name: getattr(states, name) for name in names}
     mapped: dict[str, Any] = {name: one if one is None else function(one) for name, one in tensors.items()}
@@ -110,7 +110,7 @@ class PoolerCase:
         self._made, self._tower = self.parts(options)
 
     def parts(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder]:
-        """The pooler with some options, made anew, and an encoder that was prepared for what it needs; in eval mode."""
+        """A new pooler with these options, and an encoder prepared for its needs; in eval mode."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
@@ -129,22 +129,22 @@ class PoolerCase:
         return self._towers[key]
 
     def created(self, **settings: Any) -> Retriever:
-        """A whole retriever with the pooler, made anew."""
+        """A new retriever with the pooler."""
         retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
         return retriever.to("cpu").eval()
 
     def pooler(self) -> Pooler:
-        """The pooler, as it was made, in eval mode: a copy."""
+        """A fresh copy of the pooler, in eval mode."""
         return copy.deepcopy(self._made)
 
     def states(self, side: Side, texts: Sequence[Text] = TEXTS, *, training: bool = False) -> TokenStates:
-        """What the encoder, in eval mode, gives to the pooler in eval or training mode: a copy."""
+        """A copy of the encoder's states, from eval mode, for the pooler in eval or training mode."""
         return self.states_for(self._made, self._tower, side, texts, training=training)
 
     def states_for(
         self, pooler: Pooler, tower: Encoder, side: Side, texts: Sequence[Text], *, training: bool
     ) -> TokenStates:
-        """What an encoder gives to a pooler: a copy."""
+        """A copy of an encoder's states for a pooler."""
         was_training = pooler.training
         layers = pooler.train(training).needs.layers_of(side, tower.info)
         pooler.train(was_training)
@@ -156,12 +156,12 @@ class PoolerCase:
         return _mapped(self._states[key], lambda tensor: tensor.detach().clone())
 
     def output(self, side: Side, states: TokenStates | None = None, *, training: bool = False) -> Representation:
-        """The output of the pooler, by default for the texts of the kit."""
+        """The output of the pooler, by default for the kit's texts."""
         pooler, given = self.pooler().train(training), states
         return pooled(pooler, self.states(side, training=training) if given is None else given, side)
 
     def padded_sides(self) -> Iterator[Side]:
-        """The sides whose texts are padded: not those that are filled up with [MASK]-like tokens, which count."""
+        """The sides with padding: not those filled up with [MASK]-like tokens, which count as tokens."""
         sides = [side for side in SIDES if side not in self._made.needs.mask_filled]
         if not sides:
             leave_out("no side is padded.")
@@ -169,7 +169,7 @@ class PoolerCase:
 
 
 _ENCODERS: dict[tuple[str, str], Encoder] = {}
-"""Encoders by model and by what they were prepared for: they are made once in a process."""
+"""Encoders by model and by the needs they were prepared for; created once per process."""
 
 
 def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
@@ -181,14 +181,14 @@ POOLERS: Kit[PoolerCase] = Kit("pooler", _cases, method="forward")
 
 
 def pooled(pooler: Pooler, states: TokenStates, side: Side) -> Representation:
-    """The output of a pooler, in the mode that it is in."""
+    """The output of a pooler, in its current mode."""
     with torch.no_grad():
         found: Representation = pooler(states, side)
     return found
 
 
 def values_of(representation: Representation) -> Tensor:
-    """All values in float32, masked vectors left out."""
+    """All values in float32, without masked vectors."""
     vectors, mask, weights = representation.vectors, representation.vector_mask, representation.weights
     parts = [] if vectors is None else [vectors if mask is None else vectors[mask]]
     parts += [] if weights is None else [weights]
@@ -208,7 +208,7 @@ def expect_finite(where: str, representation: Representation) -> None:
 
 
 def objective(representation: Representation) -> Tensor:
-    """A number that depends on all values, each in another way."""
+    """A scalar that depends on all values, each in a different way."""
     values = values_of(representation)
     return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))).sum()
 
@@ -224,7 +224,7 @@ def output(case: PoolerCase) -> None:
 
 
 def _problem_of_form(found: object, texts: int) -> tuple[str, object, object] | None:
-    """What is wrong with the shapes of an output, what is expected, what was found; None if nothing is."""
+    """The problem with the shapes of an output, the expected and the actual value; None if there is none."""
     if not isinstance(found, Representation):
         return "it returns no Representation", "Representation", type(found).__name__
     if len(found) != texts:
@@ -418,7 +418,7 @@ def gradient(case: PoolerCase) -> None:
 
 
 def _change_by(case: PoolerCase, side: Side, layer: int) -> float:
-    """How much the output of a side in training changes with slightly other states of one layer."""
+    """The change in a side's output in training when the states of one layer change slightly."""
     seen = []
     for size in (0.0, 1e-3):
         states = case.states(side, training=True)
@@ -462,7 +462,7 @@ def indexed_as_scored(case: PoolerCase) -> None:
         if scored.shape != other.shape or not torch.equal(scored, other):
             leave_out("in training it draws at random.")
         if scored.numel() != indexed.numel():
-            # Such as by dropping tokens, which training weighs.
+            # For example by dropping tokens that are only weighted in training.
             leave_out("it indexes other vectors than it trains.")
         problem = f"{side}: what is indexed is not what the loss scores"
         expect_close(problem, indexed, scored)
@@ -504,7 +504,7 @@ def separate_towers(case: PoolerCase) -> None:
 
 
 def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
-    """All that a pooler does with some options: what it needs, asks for, returns, and the gradients of it."""
+    """The complete behaviour of a pooler with these options: needs, file requests, output and gradients."""
     asked: list[str] = []
     encoder: Any = registry.get("encoder", "transformer")
     ask = encoder.file
@@ -535,7 +535,7 @@ add_option_properties(POOLERS, _behaviour, after=("output", "no_draws_in_eval", 
 
 
 def _stirred(pooler: Pooler) -> Pooler:
-    """The pooler, its parameters changed a little: one that is loaded may start as this one did."""
+    """The pooler with slightly changed parameters, to distinguish it from a newly created pooler."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for one in pooler.parameters():
@@ -546,7 +546,7 @@ def _stirred(pooler: Pooler) -> Pooler:
 def _expect_restored(retriever: Retriever, problem: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         retriever.save(folder)
-        # With another seed, so that what is drawn and not stored is found missing.
+        # Use another seed, to detect random values that are not stored.
         loaded = Retriever.load(folder, device="cpu", seed=1)
     for side in SIDES:
         expected, found = (values_of(one.encode(TEXTS, side)) for one in (retriever, loaded))
@@ -554,11 +554,11 @@ def _expect_restored(retriever: Retriever, problem: str) -> None:
 
 
 def check_pooler(name: str, *, model: str | None = None, **settings: Any) -> None:
-    """Check that a pooler has every property that the contract asks for.
+    """Check that a pooler has all properties that the contract requires.
 
     Args:
         name: Registered name of the pooler.
-        model: A model that has what it needs; None = tiny ones of several architectures.
-        settings: Options of the pooler; `only` or `without`, names of properties.
+        model: A model that fulfils its needs; None = tiny models of several architectures.
+        settings: Options of the pooler; or `only` or `without`, names of properties.
     """
     POOLERS.check(name, model=model, **settings)

@@ -1,4 +1,4 @@
-"""The conformance tests of pretrainers: samples, batches, and the training by them."""
+"""The conformance tests of pretrainers: samples, batches, and training."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Values = dict[str, Any]
 _START = Progress(0, 0.0, 10)
 
 _DRAWS = 12
-"""Number of losses in a mean where a pretrainer draws in `forward`."""
+"""Number of losses to average if a pretrainer draws random numbers in `forward`."""
 
 _ENCODERS: dict[tuple[str, int, str], Encoder] = {}
-"""Encoders by model, length and what they were prepared for: they are made once in a process."""
+"""Encoders by model, length and the needs they were prepared for; created once per process."""
 
 
 class PretrainerCase:
@@ -57,7 +57,7 @@ class PretrainerCase:
         self.documents = self._documents()
 
     def create(self, options: Mapping[str, Any]) -> Pretrainer:
-        """The pretrainer with some options and a new encoder, with the same random weights each time."""
+        """Create the pretrainer with these options and a new encoder, always with the same random weights."""
         needs: Needs = registry.get("pretrainer", self.name).needs  # type: ignore[attr-defined]
         key = (self.model, self.max_length, repr(needs))
         with torch.random.fork_rng(devices=[]):
@@ -75,11 +75,11 @@ class PretrainerCase:
         return made
 
     def pretrainer(self) -> Pretrainer:
-        """The pretrainer as it was made, in eval mode: a copy."""
+        """A fresh copy of the pretrainer, in eval mode."""
         return copy.deepcopy(self._made).eval()
 
     def stirred(self) -> Pretrainer:
-        """A copy with larger weights, in which attention makes a difference, as in a model that was trained."""
+        """A copy with larger weights, so that attention makes a difference, as in a trained model."""
         made = self.pretrainer()
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
@@ -88,13 +88,13 @@ class PretrainerCase:
         return made
 
     def batch(self, made: Pretrainer, seed: int = 0, count: int = 4) -> Values:
-        """A batch of the first samples, drawn from a generator with that seed."""
+        """A batch of the first samples, drawn with that seed."""
         return self.collated(made, [count], seed)[0]
 
     def collated(self, made: Pretrainer, sizes: list[int], seed: int = 0) -> list[Values]:
-        """Batches of the first samples, collated one after the other from one generator."""
+        """Batches of the first samples, collated in sequence with one generator."""
         draw = random.Random(seed)
-        # Of several documents, which differ in length.
+        # From several documents of different length.
         drawn = [made.sample(document, 0, draw) for document in self.documents[1:]][: sum(sizes)]
         return [dict(made.collate([drawn.pop(0) for _ in range(size)], draw)) for size in sizes]
 
@@ -107,7 +107,7 @@ class PretrainerCase:
     def mean_loss(
         self, made: Pretrainer, values: Mapping[str, Any], weights: Mapping[str, float] | None = None
     ) -> tuple[float, float]:
-        """The loss without a graph, and the standard error of it: 0 unless the pretrainer draws in `forward`."""
+        """The loss without a graph, and its standard error: 0 unless the pretrainer draws in `forward`."""
         seen = []
         for seed in range(_DRAWS):
             with torch.no_grad():
@@ -119,7 +119,7 @@ class PretrainerCase:
         return float(np.mean(seen)), float(np.std(seen) / _DRAWS**0.5)
 
     def _documents(self) -> list[Document]:
-        """A document without text, and some of twenty sentences, with words of several tokens."""
+        """A document without text, and documents of twenty sentences, with words of several tokens."""
         countries = [line.replace("-", " ") for line in COUNTRIES.split("|")]
         texts = [
             "",
@@ -130,7 +130,7 @@ class PretrainerCase:
             zip(texts, self._made.vocabulary.split(texts), strict=True)
         ):
             ends = token_ends(piece_ends, [point.end() for point in re.finditer(r"\.", text)])
-            # Half as long, so that there is room for more padding.
+            # Half the length, to leave room for more padding.
             spans = draw_spans(ends, self.max_length // 2, random.Random(number))
             documents.append(Document(pieces, ends, spans, self.max_length // 2))
         return documents
@@ -145,7 +145,7 @@ PRETRAINERS: Kit[PretrainerCase] = Kit("pretrainer", _cases, method="forward")
 
 
 def tensors_of(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Every tensor of a batch by name; those of a Batch as NAME.FIELD."""
+    """All tensors of a batch by name; tensors of a Batch as NAME.FIELD."""
     found: dict[str, Tensor] = {}
     _changed(values, lambda name, tensor: found.setdefault(name, tensor))
     return found
@@ -311,14 +311,14 @@ def _expect_same_loss(case: PretrainerCase, change: Callable[[Values], Values], 
 
 
 def _expect_mean(problem: str, found: tuple[float, float], expected: tuple[float, float], **where: Any) -> None:
-    """Expect the same mean, but for rounding and the standard errors."""
+    """Expect the same mean, up to rounding and the standard errors."""
     difference = abs(found[0] - expected[0])
     if difference > 2e-5 * max(1.0, abs(expected[0])) + 5 * (found[1] + expected[1]):
         fail(problem, expected=expected[0], found=found[0], difference=difference, **where)
 
 
 def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> Values:
-    """A batch with each tensor, named as in `tensors_of`, by a function."""
+    """Apply a function to each tensor of a batch, named as in `tensors_of`."""
     made: Values = {}
     for name, one in values.items():
         if isinstance(one, Tensor):
@@ -331,7 +331,7 @@ def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor])
 
 
 def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
-    """A batch with some of its rows, in an order."""
+    """A batch with selected rows, in the selected order."""
     rows = {one.shape[0] if one.dim() else 0 for one in tensors_of(values).values()}
     if len(rows) != 1 or 0 in rows:
         leave_out("the tensors of a batch do not have one row for each text.")
@@ -340,7 +340,7 @@ def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
 
 
 def _widened(values: Values, more: int, most: int) -> Values:
-    """A batch with more padding on the right, up to a number of tokens: its Batches, and the labels beside them."""
+    """Add padding on the right, up to a number of tokens, to the Batches and the labels that go with them."""
     widths = {one.input_ids.shape for one in values.values() if isinstance(one, Batch)}
     more = min(more, most - max((shape[1] for shape in widths), default=most))
     if more <= 0:
@@ -392,7 +392,7 @@ def parameters_trained(case: PretrainerCase) -> None:
     """Every parameter of its own, such as those of a decoder, gets a gradient."""
     made = case.pretrainer()
     own = {name: one for name, one in made.named_parameters() if not name.startswith("encoder.")}
-    # The bias of an attention's keys has a gradient of 0.
+    # The bias of attention keys has gradient 0.
     with trained(own, zero=True):
         backward(case.loss(made, case.batch(made)).total)
 
@@ -438,7 +438,7 @@ def saved_and_loaded(case: PretrainerCase) -> None:
     encoder = copy.deepcopy(made.encoder)
     with tempfile.TemporaryDirectory() as folder:
         made.save(Path(folder))
-        # Without `new_vocabulary_head`: the head has to be there.
+        # Without `new_vocabulary_head`: the head must exist.
         loaded = registry.create("encoder", "transformer", folder)
         loaded.prepare(made.needs)
     texts = encoder.collate([made.vocabulary.wrap(made.vocabulary.ordinary[-8:])], "document")
@@ -465,7 +465,7 @@ add_option_properties(PRETRAINERS, _behaviour, after=("value", "same_twice", "dr
 
 
 def _train(made: Pretrainer, values: Values, steps: range, state: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Train on a batch; returns the state of the optimiser."""
+    """Train on a batch; returns the optimiser's state."""
     optimizer = torch.optim.Adam(made.parameters(), lr=5e-3)
     if state is not None:
         optimizer.load_state_dict(copy.deepcopy(state))
@@ -479,12 +479,12 @@ def _train(made: Pretrainer, values: Values, steps: range, state: dict[str, Any]
 
 
 def check_pretrainer(name: str, *, model: str | None = None, max_length: int = 24, **settings: Any) -> None:
-    """Check that a pretrainer has every property that the contract asks for.
+    """Check that a pretrainer has all properties that the contract requires.
 
     Args:
         name: Registered name of the pretrainer.
-        model: A model that has what it needs; None = tiny ones of several architectures.
-        max_length: Most tokens of a text.
-        settings: Options of the pretrainer; `only` or `without`, names of properties.
+        model: A model that fulfils its needs; None = tiny models of several architectures.
+        max_length: Maximum number of tokens per text.
+        settings: Options of the pretrainer; or `only` or `without`, names of properties.
     """
     PRETRAINERS.check(name, model=model, max_length=max_length, **settings)

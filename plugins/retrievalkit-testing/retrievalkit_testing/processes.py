@@ -1,4 +1,4 @@
-"""What the conformance tests do in processes of their own: search an index, build one and be killed, start a plugin.
+"""Parts of the conformance tests that need a separate process: search, a killed build, plugin start-up.
 
 python -m retrievalkit_testing.processes TASK ANSWER
 """
@@ -25,7 +25,7 @@ HEAVY = frozenset({
     "pymilvus", "pyserini", "qdrant_client", "requests", "safetensors", "scipy", "sentence_transformers", "sklearn",
     "spacy", "starlette", "tensorflow", "tokenizers", "torch", "transformers", "uvicorn",
 })  # fmt: skip
-"""Packages that make `rkit --help` slow."""
+"""Packages that slow down `rkit --help`."""
 
 
 def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | None = None) -> tuple[int, Any, str]:
@@ -43,13 +43,13 @@ def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | 
             )
         except subprocess.TimeoutExpired:
             return -1, None, f"it did not end within {seconds:.0f} s"
-        # Both files are the kit's own.
+        # The kit itself wrote both files.
         found = pickle.loads(answer.read_bytes()) if answer.exists() else None
     return done.returncode, found, (done.stdout + done.stderr).strip()
 
 
 def search(name: str, options: dict[str, Any], index: Path, queries: Any, k: int) -> Any:
-    """The hits of an index."""
+    """Search an index and return the hits."""
     from retrievalkit import registry
 
     indexer = registry.create("indexer", name, **options)
@@ -58,7 +58,7 @@ def search(name: str, options: dict[str, Any], index: Path, queries: Any, k: int
 
 
 def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path) -> None:
-    """Run `rkit index` and be killed once the indexer has read the first part of its source, or has come to its end."""
+    """Run `rkit index`, and be killed after the indexer has read the first part of its source, or all of it."""
     import retrievalkit as rk
     from retrievalkit import registry
     from retrievalkit.data.corpus import Corpus
@@ -83,7 +83,7 @@ def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path
 
 
 def _cut_short(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The reader, which kills the process at its second part where `build` reads."""
+    """Wrap the reader to kill the process at its second part when `build` reads."""
 
     def wrapped(*arguments: Any, **named: Any) -> Iterator[Any]:
         for number, part in enumerate(read(*arguments, **named)):
@@ -98,8 +98,8 @@ def _cut_short(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
 
 
 def import_plugin(module: str, file: str) -> dict[str, Any]:
-    """Import a plugin's module as `rkit` does at every start: its error, the first heavy import and where, the time."""
-    import pluggy  # noqa: F401 - what every start has imported already
+    """Import a plugin's module as every start of `rkit` does: its error, the first heavy import and where, the time."""
+    import pluggy  # noqa: F401 - imported at every start anyway
 
     import retrievalkit.registry  # noqa: F401
 
@@ -111,7 +111,7 @@ def import_plugin(module: str, file: str) -> dict[str, Any]:
         if name in HEAVY and name not in here and not seen["heavy"] and not done:
             origin = file or getattr(sys.modules.get(module), "__file__", None) or ""
             home = origin.removesuffix("__init__.py")
-            # The innermost line of the plugin itself, which may import what is heavy by another module.
+            # The innermost line of the plugin itself, which may import a heavy package through another module.
             frame: FrameType | None = sys._getframe(1)
             place = ("", 0)
             while frame is not None:

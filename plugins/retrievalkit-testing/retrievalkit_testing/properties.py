@@ -1,4 +1,4 @@
-"""The frame of the conformance kit: named properties of a kind of component, what runs them, and how a failure reads.
+"""The framework of the conformance kit: named properties of a kind of component, their runner, and failure reports.
 
     POOLERS: Kit[PoolerCase] = Kit("pooler", pooler_cases)
 
@@ -7,8 +7,8 @@
         \"\"\"The order of a batch changes no vector.\"\"\"
         expect_close("the vectors of a batch in another order", found, expected)
 
-A property is a function of one case, such as a pooler on one encoder; its docstring is what it states. Each runs by
-itself, so that a fault is blamed on the property that it breaks, and whatever the component raises is a failure too.
+A property is a function of one case, such as a pooler on one encoder; its docstring states the property. Each runs
+separately, so that a fault is attributed to the property it breaks; any exception of the component is also a failure.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def of_component(component: type, *, method: str = "", source: str = "") -> Plac
 
     Args:
         component: The class.
-        method: Look at this method of it or of its base, or at the only one that it defines.
-        source: A regular expression for the line, such as that of an option.
+        method: Look at this method of the class or its base, or at the only method that it defines.
+        source: A regular expression for the line, such as the line of an option.
     """
     classes = [one for one in component.__mro__ if _file(one) is not None and _file(one) == _file(component)]
     constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
     places: list[tuple[Any, str]] = []
-    # A constructor first: a docstring names options too.
+    # Constructors first: docstrings contain option names too.
     places += [(one, source) for one in (*constructors, *classes) if source]
     own = [name for name, one in vars(component).items() if inspect.isroutine(one) and name != "__init__"]
     if method in own or (method and len(own) == 1):
@@ -77,11 +77,11 @@ def of_component(component: type, *, method: str = "", source: str = "") -> Plac
 
 
 def of_exception(component: type, error: BaseException) -> Place | None:
-    """The deepest line of the component's own source that an exception went through; None if there is none."""
+    """The deepest line of the component's own source in an exception's traceback; None if there is none."""
     package = sys.modules.get(component.__module__.partition(".")[0])
     roots = [Path(one) for one in getattr(package, "__path__", ())]
     if component.__module__.startswith("retrievalkit.") or not roots:
-        # For a plugin anywhere in its package.
+        # For a plugin, anywhere in its package.
         roots = [Path(str(_file(component)))]
     frames = [
         one
@@ -99,27 +99,27 @@ def _file(component: type) -> str | None:
 
 
 class Case(Protocol):
-    """A component in some setting, which the label names, such as "bert, fp32"; properties are tried on it."""
+    """A component in a setting named by its label, such as "bert, fp32"; properties are tested on it."""
 
     label: str
 
 
 C = TypeVar("C", bound=Case)
 Check = Callable[[C], str | None]
-"""A property's function: of a case, what it measured."""
+"""A property's function: takes a case, returns measurements."""
 
 
 class PropertyError(AssertionError):
-    """A component lacks a property. The kit adds name and statement of the property, the case and the component.
+    """A component lacks a property. The kit adds the property's name and statement, the case and the component.
 
     Args:
         problem: The problem, without a full stop.
-        expected: The value that the property asks for.
-        found: The value of the component.
-        difference: Between the two, if they are numbers.
+        expected: The value that the property requires.
+        found: The component's value.
+        difference: The difference between the two, if they are numbers.
         method: The method of the component to look at.
-        source: A regular expression for the line of the component's class to look at, such as that of an option.
-        place: File and line to look at, if they are known.
+        source: A regular expression for the line of the component's class to look at, such as the line of an option.
+        place: File and line to look at, if known.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PropertyError(AssertionError):
 
     @property
     def numbers(self) -> str:
-        """What was expected and found, and how far they are apart; "" if the problem is not one of numbers."""
+        """Expected and found values and their difference; "" if the problem has no numbers."""
         named = (("expected", self.expected), ("found", self.found), ("difference", self.difference))
         return ", ".join(
             f"{name} {f'{value:.6g}' if isinstance(value, float) else value}"
@@ -162,13 +162,13 @@ class PropertyError(AssertionError):
 
 @dataclass(frozen=True)
 class Property(Generic[C]):
-    """A property with the name of its function, whose docstring states it.
+    """A property, named after its function, whose docstring states it.
 
     Attributes:
-        check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there;
-            may return measurements.
-        after: Properties on which it rests: if one of these fails, it is left out.
-        once: Whether it is tried on the first case that supports it alone.
+        check: Raises PropertyError if the component of a case lacks the property, UnsupportedError if it is not
+            applicable; may return measurements.
+        after: Properties that it depends on: if one of these fails, it is skipped.
+        once: Whether to test only the first case that supports it.
     """
 
     name: str
@@ -180,7 +180,7 @@ class Property(Generic[C]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one property: it holds, it failed, or it was left out."""
+    """The outcome of one property: passed, failed or skipped."""
 
     property: str
     statement: str
@@ -191,14 +191,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of all properties of a component, in the order in which to read them."""
+    """The outcomes of all properties of a component, in reading order."""
 
     component: str
     outcomes: Sequence[Outcome]
 
     @property
     def failures(self) -> list[PropertyError]:
-        """The failures, the one to mend first in front."""
+        """The failures, starting with the one to fix first."""
         return [one.failure for one in self.outcomes if one.failure is not None]
 
     def check(self) -> None:
@@ -212,10 +212,10 @@ class Kit(Generic[C]):
 
     Args:
         kind: The kind, such as "pooler".
-        cases: Makes the cases for the name of a component and keyword arguments, which are the kit's and the options
-            of the component. May raise what the component raises.
-        find: The class of a name; by default the component's.
-        method: The method to look at where a property names no other.
+        cases: Creates the cases for a component's name and keyword arguments, which are settings of the kit and options
+            of the component. May raise any exception of the component.
+        find: Looks up the class by name; by default the component's class.
+        method: The method to look at if a property names none.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Kit(Generic[C]):
         self.properties: dict[str, Property[C]] = {}
 
     def property(self, *, after: Sequence[str] = (), once: bool = False) -> Callable[[Check[C]], Check[C]]:
-        """Add a function as a property, at the end. See `Property` for the arguments."""
+        """Append a function as a property. See `Property` for the arguments."""
 
         def add(check: Check[C]) -> Check[C]:
             statement = (check.__doc__ or "").partition("\n")[0]
@@ -253,20 +253,20 @@ class Kit(Generic[C]):
         seconds: float | None = None,
         **settings: Any,
     ) -> Report:
-        """Try all properties of a component, or those that are named.
+        """Test all properties of a component, or the named ones.
 
         Args:
             name: Registered name of the component.
             only: Names of properties.
-            without: Names of properties that the component lacks on purpose.
+            without: Names of properties that the component intentionally lacks.
             first: Whether to stop at the first failure.
-            cases: The cases, if they were made already.
-            seconds: Most time of a property, which fails if it takes longer; None = no limit.
-            settings: Of the kit and of the component.
+            cases: The cases, if they already exist.
+            seconds: Maximum time per property, which fails if it takes longer; None = no limit.
+            settings: Settings of the kit and options of the component.
 
         Raises:
-            InputError: It cannot be made with these options.
-            UnsupportedError: Nothing could be tried.
+            InputError: The component cannot be created with these options.
+            UnsupportedError: No property is applicable.
         """
         component = f"{self.kind} '{name}'"
         for chosen in (*(only or ()), *without):
@@ -323,13 +323,13 @@ class Kit(Generic[C]):
     def _failure(
         self, error: Exception, name: str, statement: str, kind: type, component: str, case: str = ""
     ) -> PropertyError:
-        """The failure with all that is known of it, whatever the component raised."""
+        """The failure with all available details, whatever exception the component raised."""
         if isinstance(error, PropertyError):
             failure = error
         else:
             text = " ".join(str(error).split()).rstrip(".")
             place = of_exception(kind, error)
-            # An assertion of the kit's own says what is wrong.
+            # The kit's own assertions describe the problem.
             if not isinstance(error, AssertionError) or place is not None:
                 text = f"it raises {type(error).__name__}" + (f": {text}" if text else "")
             failure = PropertyError(text)
@@ -341,7 +341,7 @@ class Kit(Generic[C]):
         return failure
 
     def check(self, name: str, **settings: Any) -> None:
-        """Try all properties of a component. See `report`."""
+        """Test all properties of a component. See `report`."""
         self.report(name, first=True, **settings).check()
 
 
@@ -353,11 +353,11 @@ def accepted(
     none: str = "",
     method: str = "",
 ) -> list[C]:
-    """The cases that a component does not refuse when they are tried; other errors are for the properties to find.
+    """The cases that a component does not refuse when tried; other errors are left to the properties.
 
     Raises:
-        Exception: It refuses all, and `none` does not say what is wrong then.
-        PropertyError: It refuses all, and `none` does.
+        Exception: It refuses all cases, and `none` does not describe the problem.
+        PropertyError: It refuses all cases, and `none` describes the problem.
     """
     taken, refusals = [], dict[str, Exception]()
     for case in cases:
@@ -380,9 +380,9 @@ def accepted(
 
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
-    """Raise TimeoutError where the block is after some seconds; None = never.
+    """Raise TimeoutError if the block takes longer than some seconds; None = no limit.
 
-    In the main thread alone, on systems with timers, if nothing else uses the timer.
+    Works only in the main thread, on systems with timers, if nothing else uses the timer.
     """
     in_main = threading.current_thread() is threading.main_thread()
     possible = in_main and hasattr(signal, "setitimer") and not any(signal.getitimer(signal.ITIMER_REAL))
@@ -404,24 +404,24 @@ def limited(seconds: float | None) -> Iterator[None]:
 
 
 def fail(problem: str, place: Place | None = None, **details: Any) -> NoReturn:
-    """Say that the component lacks the property that is tried. See `PropertyError` for the arguments."""
+    """Report that the component lacks the tested property. See `PropertyError` for the arguments."""
     raise PropertyError(problem, place=place, **details)
 
 
 def leave_out(reason: str) -> NoReturn:
-    """Leave the property out for this case, with the reason as a sentence."""
+    """Skip the property for this case, with the reason as a sentence."""
     raise UnsupportedError(reason)
 
 
 def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: Any) -> None:
-    """Expect the same values, bit by bit. See `expect_close`."""
+    """Expect bitwise equal values. See `expect_close`."""
     expect_close(problem, found, expected, rtol=0.0, atol=0.0, **where)
 
 
 def expect_close(
     problem: str, found: torch.Tensor, expected: torch.Tensor, *, rtol: float = 1e-4, atol: float = 1e-5, **where: Any
 ) -> None:
-    """Expect values that are equal but for rounding."""
+    """Expect values that are equal up to rounding."""
     if found.shape != expected.shape:
         fail(problem, expected=tuple(expected.shape), found=tuple(found.shape), **where)
     apart = ~torch.isclose(found.double(), expected.double(), rtol=rtol, atol=atol, equal_nan=True)
@@ -434,7 +434,7 @@ def expect_close(
 
 
 def backward(total: torch.Tensor) -> None:
-    """Back-propagate, unless nothing needs it."""
+    """Back-propagate, unless no tensor requires gradients."""
     if total.requires_grad:
         torch.autograd.backward(total)
 
@@ -451,7 +451,7 @@ def expect_scalars(numbers: Mapping[str, torch.Tensor], what: str = "") -> None:
 
 @contextmanager
 def trained(parameters: Mapping[str, torch.nn.Parameter], *, zero: bool = False) -> Iterator[None]:
-    """Expect that each parameter gets a gradient in the block, which may be `zero`."""
+    """Expect that each parameter gets a gradient in the block; `zero` allows gradients of 0."""
     if not parameters:
         leave_out("it has no parameters of its own.")
     yield

@@ -1,4 +1,4 @@
-"""The pytest plugin: gives a test of `retrievalkit_testing.conformance` the properties to try, when it is collected."""
+"""The pytest plugin: parametrizes tests of `retrievalkit_testing.conformance` with their properties at collection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """Make a test of each property."""
+    """Create a test for each property."""
     conformance = getattr(metafunc.function, "conformance", None)
     if conformance is None or "conforms_to" not in metafunc.fixturenames:
         return

@@ -1,4 +1,4 @@
-"""A tiny collection, and tiny random models of several architectures with its words."""
+"""A tiny collection, and tiny random models of several architectures with its vocabulary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COUNTRIES = (
 
 @dataclass(frozen=True)
 class Collection:
-    """Where the parts of a collection in BEIR form lie."""
+    """The paths of a collection in BEIR format."""
 
     folder: Path
     corpus: Path
@@ -48,7 +48,7 @@ class Collection:
 
 
 def tiny_collection(folder: str | Path) -> Collection:
-    """Write a collection of 42 passages (countries) and 126 questions, in BEIR form.
+    """Write a collection of 42 passages (countries) and 126 questions, in BEIR format.
 
     Two thirds of the questions are in `qrels/train.tsv`, the rest in `qrels/test.tsv`.
     """
@@ -98,19 +98,19 @@ def tiny_model(
     seed: int = 0,
     vocabulary: int = 0,
 ) -> str:
-    """Write a tiny random model with a tokenizer over the tiny collection's words; returns the folder.
+    """Write a tiny random model with a tokenizer for the tiny collection's words; returns the folder.
 
     Args:
-        folder: Where to write.
+        folder: The folder to write.
         architecture: "bert", "roberta", "distilbert", "mpnet" or "modernbert" (masked language models, with their
             vocabulary head), "t5" (an encoder-decoder) or "llama" (decoder-only, without [CLS] and [SEP]).
         layers: Number of layers.
         width: Hidden size, a multiple of 4.
-        seed: Of the weights.
-        vocabulary: How many tokens to know at least; those beyond the collection's words occur in no text.
+        seed: Seed of the weights.
+        vocabulary: Minimum vocabulary size; tokens beyond the collection's words occur in no text.
 
     Raises:
-        UnknownNameError: There is no such architecture here.
+        UnknownNameError: The architecture is unknown.
     """
     import transformers
 
@@ -133,7 +133,7 @@ def tiny_model(
 
 
 def _named(names: str) -> Callable[[Any, int, int], dict[str, Any]]:
-    """A configuration whose sizes have these names."""
+    """A function that creates a configuration whose sizes have these names."""
 
     def config(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
         sizes = (len(tokenizer), width, layers, 2, 2 * width, tokenizer.pad_token_id, 128)
@@ -177,11 +177,11 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] 
     "t5": ("T5ForConditionalGeneration", _t5),
     "llama": ("LlamaForCausalLM", _llama),
 }
-"""Architectures of `tiny_model`: the class of transformers, and what makes its configuration."""
+"""Architectures of `tiny_model`: the class of transformers, and a function that creates its configuration."""
 
 
 def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
-    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture."""
+    """A WordPiece tokenizer for the words of the tiny collection, with the special tokens of an architecture."""
     import tokenizers
     import transformers
     from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -211,10 +211,10 @@ def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
 
 @cache
 def kit_models() -> dict[str, str]:
-    """The tiny models that components are tried on, architecture -> folder: a BERT, a T5 and a decoder.
+    """The tiny models that components are tested on, architecture -> folder: a BERT, a T5 and a decoder.
 
-    They are made once in a process. Their vocabulary is larger than what poolers keep of it by default, and a prime, so
-    that nothing divides it.
+    Created once per process. Their vocabulary is larger than the part that poolers keep of it by default, and a prime,
+    so that nothing divides it.
     """
     folder = tempfile.mkdtemp(prefix="retrievalkit-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -225,7 +225,7 @@ def kit_models() -> dict[str, str]:
 
 
 def on_models(make: Callable[[str, str], C], model: str | None) -> list[C]:
-    """The cases of a label and a folder: of a model, or of each tiny one that has what a component needs."""
+    """One case per label and folder: for a model, or for each tiny model that fulfils a component's needs."""
     if model is not None:
         return [make(Path(model).name, model)]
     cases, refusals = [], []

@@ -1,1 +1,1 @@
-"""`rkit analyse-views`: which vector of a document answers which query."""
+"""`rkit analyse-views`: shows which vector of a document answers which query."""

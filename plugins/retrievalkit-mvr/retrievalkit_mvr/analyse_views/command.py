@@ -1,4 +1,4 @@
-"""The command `rkit analyse-views`: which vector of a document answers which query.
+"""The command `rkit analyse-views`: shows which vector of a document answers which query.
 
 rkit analyse-views CHECKPOINT --corpus CORPUS --queries QUERIES --qrels QRELS --output DIR
 """
@@ -35,8 +35,8 @@ class AnalyseViewsOptions(WritingOptions):
         pooler: Pooler for a pretrained model, by default its own (modules.json), else cls; a checkpoint has its own.
         precision: Number format that texts are encoded in.
         plot: Draw views.png, which needs matplotlib.
-        encoder_options: Options of that encoder.
-        pooler_options: Options of that pooler.
+        encoder_options: Options of the encoder.
+        pooler_options: Options of the pooler.
     """
 
     model: Annotated[str, Argument(), Reads()]

@@ -27,8 +27,8 @@ class View:
     Attributes:
         number: Its position among a document's vectors, from 0.
         label: The pooler's name for it.
-        offered: Number of query vectors it was compared with: short documents may lack it.
-        answered: Number of query vectors it was the best for.
+        offered: Number of query vectors it was compared with: short documents may lack this view.
+        answered: Number of query vectors for which it was the best view.
         share: Share of all query vectors that it answered.
         mean_score: Its mean inner product with the query vectors it was compared with.
     """
@@ -46,18 +46,18 @@ class Analysis:
     """The result of `analyse_views`.
 
     Attributes:
-        views: Every view, in order.
-        pairs: Pairs of a query and a judged document.
-        queries: Distinct queries among them.
-        documents: Distinct documents among them.
-        compared: Query vectors compared: the number of pairs if a query has one vector.
+        views: All views, in order.
+        pairs: Number of pairs of a query and a judged document.
+        queries: Number of distinct queries among the pairs.
+        documents: Number of distinct documents among the pairs.
+        compared: Number of query vectors compared: equal to `pairs` if a query has one vector.
         local_variation: The mean; None if no document has two vectors.
         perplexity: The mean over documents.
         perplexity_bound: The mean of its upper bound over documents.
-        perplexity_pooled: The perplexity of all pairs taken together.
-        local_variations: For each query vector compared.
-        perplexities: For each document.
-        options: How the scores of Local Variation were normalised.
+        perplexity_pooled: The perplexity of all pairs pooled.
+        local_variations: Local Variation of each query vector compared.
+        perplexities: Perplexity of each document.
+        options: Normalisation of the scores of Local Variation.
         notes: Caveats, as sentences.
     """
 
@@ -76,12 +76,12 @@ class Analysis:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """A value that `json.dumps` takes, without the figures of each pair and document."""
+        """A JSON-serialisable value, without the figures of each pair and document."""
         return {name: value for name, value in asdict(self).items() if name not in ("local_variations", "perplexities")}
 
     @property
     def summary(self) -> str:
-        """A table of the views, then the figures in words."""
+        """A table of the views, followed by the figures as sentences."""
         from rich.console import Console
 
         console = Console(file=io.StringIO())
@@ -91,7 +91,7 @@ class Analysis:
 
 
 def local_variation(scores: Tensor) -> Tensor:
-    """How far the best view of a document stands out: its score less the mean score of the others.
+    """The margin of the best view of a document: its score minus the mean score of the others.
 
     Args:
         scores: (..., m) scores of m >= 2 views.
@@ -107,7 +107,7 @@ def perplexity(views: Iterable[int]) -> float:
     """The effective number of answering views: exp of the entropy of their shares.
 
     Args:
-        views: The view that answers, for each query.
+        views: The answering view of each query.
     """
     counts = Counter(views).values()
     shares = [count / sum(counts) for count in counts]
@@ -120,7 +120,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def render(analysis: Analysis, console: Console) -> None:
-    """Print a table of the views, then the figures in words."""
+    """Print a table of the views, then the figures as sentences."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -146,7 +146,7 @@ def render(analysis: Analysis, console: Console) -> None:
 
 
 def _figures(analysis: Analysis) -> list[str]:
-    """The figures in words."""
+    """The figures as sentences."""
     vectors = "" if analysis.compared == analysis.pairs else f", {analysis.compared:,} query vectors"
     variation = "-" if analysis.local_variation is None else f"{analysis.local_variation:.4f}"
     temperature = analysis.options["temperature"]

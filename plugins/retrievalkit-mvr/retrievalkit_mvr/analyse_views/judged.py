@@ -1,4 +1,4 @@
-"""The pairs to analyse: judged documents with the queries that they answer, from judgements or training examples."""
+"""The pairs to analyse: judged documents and the queries they answer, from judgements or training examples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.errors import InputError, shortlist
 
 Pair = tuple[str, str]
-"""A query's id and a document's."""
+"""The ids of a query and a document."""
 
 
 @dataclass
 class Judged:
-    """Pairs of a query and a document that answers it, by document.
+    """Pairs of a query and a document that answers it, grouped by document.
 
     Attributes:
         by_document: Document id -> the ids of its queries.
         text: Query id -> the query.
         passage: Looks up the passage of a document id.
         inputs: The manifest's entry for each source.
-        notes: What was left out, as sentences.
+        notes: Descriptions of the data left out, as sentences.
     """
 
     by_document: dict[str, list[str]]
@@ -68,7 +68,7 @@ class Judged:
         check_examples(examples, corpus)
 
         def passage(document_id: str) -> Passage:
-            # The corpus takes precedence over texts in the examples: its texts are the ones that are indexed.
+            # The corpus takes precedence over texts in the examples, because its texts are indexed.
             if corpus is not None and document_id in corpus:
                 return corpus.get(document_id)
             return examples.passages[document_id]
@@ -95,7 +95,7 @@ class Judged:
 
 
 def _grouped(pairs: Iterable[Pair]) -> dict[str, list[str]]:
-    """The queries of each document, in order, each once."""
+    """The queries of each document, in order, without duplicates."""
     by_document: dict[str, dict[str, None]] = {}
     for query_id, document_id in pairs:
         by_document.setdefault(document_id, {})[query_id] = None

@@ -19,7 +19,7 @@ def check_matplotlib() -> None:
     """Refuse a plot without matplotlib, before anything is computed.
 
     Raises:
-        MissingDependencyError: It is not installed.
+        MissingDependencyError: matplotlib is not installed.
     """
     try:
         import matplotlib  # noqa: F401
@@ -50,7 +50,7 @@ def draw(analysis: Analysis, path: Path, *, title: str) -> None:
 
 
 def _draw_shares(axes: Axes, analysis: Analysis) -> None:
-    """Bars: horizontal with labels for a few views, vertical over their numbers for many."""
+    """Draw bars: horizontal with labels for a few views, vertical over their numbers for many."""
     shares = [100 * view.share for view in analysis.views]
     if len(shares) > SHOWN_VIEWS:
         axes.bar([view.number for view in analysis.views], shares, width=1.0, color=_BLUE)

@@ -1,8 +1,8 @@
-"""Which of a document's vectors answers which query: the program behind `rkit analyse-views`.
+"""The program behind `rkit analyse-views`: finds which of a document's vectors answers which query.
 
 For documents with several vectors (views): viewer tokens, layers, tokens. Each query is compared with its judged
 documents. f_i is the inner product of the query's vector and the document's i-th vector; the view with the largest
-f_i answers the query (the first of equal ones), as in search. Two figures of the MVR paper summarise the result:
+f_i answers the query (the first in a tie), as in search. Two figures of the MVR paper summarise the result:
 
     Local Variation   max_i f_i - mean of the other f_i, on normalised scores; the mean over all pairs
     Perplexity        exp(- sum_i p_i ln p_i), p_i the share of a document's queries that view i answers; the mean over
@@ -54,12 +54,12 @@ ANSWERS, RESULT, PLOT = "answers.jsonl", "analysis.json", "views.png"
 
 
 def analyse(options: AnalyseViewsOptions) -> Analysis:
-    """Find which view of each judged document answers its queries, and write the analysis to a folder.
+    """Find the view of each judged document that answers its queries, and write the analysis to a folder.
 
-    The folder holds answers.jsonl (a line for each pair), analysis.json and views.png.
+    The folder contains answers.jsonl (a line for each pair), analysis.json and views.png.
 
     Raises:
-        InputError: No judgements were given, none applies to the corpus, or texts have no vectors.
+        InputError: There are no judgements, none applies to the corpus, or texts have no vectors.
         MissingDependencyError: matplotlib is not installed.
     """
     output = str(options.output)
@@ -102,12 +102,12 @@ def analyse(options: AnalyseViewsOptions) -> Analysis:
 
 
 def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Iterator[Compared]:
-    """Each document with its queries; encoded in chunks, so that memory does not grow with their number."""
+    """Each document with its queries; encoded in chunks to bound memory."""
     ids = list(judged.by_document)
     with ProgressBar("analyse", len(ids), unit="documents") as progress:
         for start in range(0, len(ids), CHUNK_DOCUMENTS):
             chunk = ids[start : start + CHUNK_DOCUMENTS]
-            # A query may belong to several documents of the chunk, and is encoded once.
+            # A query may belong to several documents of the chunk; it is encoded once.
             query_ids = list(dict.fromkeys(one for document_id in chunk for one in judged.by_document[document_id]))
             passages = [judged.passage(document_id) for document_id in chunk]
             documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision=precision)
@@ -122,7 +122,7 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
 
 
 def _compare(document_id: str, query_ids: Sequence[str], queries: Representation, document: Representation) -> Compared:
-    """Compare a document with its queries, leaving out vectors that are padding."""
+    """Compare a document with its queries, ignoring vectors that are padding."""
     assert queries.vectors is not None
     assert document.vectors is not None
     several = queries.vectors.shape[1] > 1

@@ -27,14 +27,14 @@ class Normalisation:
 
     @classmethod
     def of(cls, scores: Scores, temperature: float | None) -> Normalisation:
-        """The normalisation by those options; refuses a temperature that would have no effect."""
+        """The normalisation for these options; refuses a temperature that would have no effect."""
         if temperature is not None and scores != "softmax":
             msg = f"temperature {temperature} has no effect on scores {scores}. Choose softmax scores, or drop it."
             raise OptionError(msg)
         return cls(scores, (temperature or 1.0) if scores == "softmax" else None)
 
     def __call__(self, queries: Tensor, views: Tensor, products: Tensor) -> Tensor:
-        """(n, m) scores of n query vectors (n, dim) and m views (m, dim), whose inner products are (n, m)."""
+        """(n, m) scores of n query vectors (n, dim) and m views (m, dim), from their inner products (n, m)."""
         if self.temperature is not None:
             return (products / self.temperature).softmax(dim=-1)
         if self.scores == "cosine":
@@ -44,12 +44,12 @@ class Normalisation:
 
 @dataclass
 class Compared:
-    """A document, its vectors, and the vectors of the queries that it answers.
+    """A document, its vectors, and the vectors of the queries it answers.
 
     Attributes:
         document_id: The document.
-        rows: For each query vector, the query's id, and the number of the vector if the query has several.
-        numbers: (m,) positions of the document's vectors among those of its pooler.
+        rows: For each query vector, the query's id, and the vector's number if the query has several.
+        numbers: (m,) positions of the document's vectors among the pooler's vectors.
         queries: (n, dim) query vectors.
         views: (m, dim) vectors of the document.
         products: (n, m) their inner products.
@@ -64,7 +64,7 @@ class Compared:
 
 
 class Tally:
-    """Counts, for one analysis."""
+    """Counts for one analysis."""
 
     def __init__(self, names: Callable[[int], list[str]], normalise: Normalisation) -> None:
         self.names = names
@@ -78,10 +78,10 @@ class Tally:
         self.pairs: set[Pair] = set()
 
     def add(self, document: Compared, stream: TextIO) -> None:
-        """Count a document, and write its lines."""
+        """Count a document and write its lines."""
         if not document.rows:
             return
-        best = document.products.argmax(dim=1)  # the first of equal scores
+        best = document.products.argmax(dim=1)  # the first in a tie
         views = document.numbers[best].tolist()
         numbers = document.numbers.tolist()
         variations: list[float | None] = [None] * len(views)

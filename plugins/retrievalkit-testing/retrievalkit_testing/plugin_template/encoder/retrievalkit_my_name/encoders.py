@@ -14,16 +14,16 @@ class MyName(Encoder):
     """A Hugging Face encoder, such as BERT, with its tokenizer.
 
     Args:
-        query_length: Maximum number of tokens of a query, special tokens included.
-        document_length: Maximum number of tokens of a document.
+        query_length: Maximum number of tokens per query, special tokens included.
+        document_length: Maximum number of tokens per document.
     """
 
-    # `--query-length` and `--document-length` set the options of these names; keep them if you can.
+    # `--query-length` and `--document-length` set the options with these names; keep them if you can.
     def __init__(self, model: str | Path, *, query_length: int = 64, document_length: int = 256) -> None:
         super().__init__()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
         self.model = transformers.AutoModel.from_pretrained(model, dtype=torch.float32)
-        self.model.pooler = None  # BERT's, which is not used here
+        self.model.pooler = None  # BERT's own pooler, which is not used here
         config = self.model.config
         if config.is_encoder_decoder:
             msg = f"'{model}' is an encoder with a decoder. This encoder takes models such as BERT."
@@ -32,7 +32,7 @@ class MyName(Encoder):
         self.lengths = {"query": query_length, "document": document_length}
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """The token ids of each text, cut to the side's maximum length."""
+        """The token ids of each text, truncated to the side's maximum length."""
         joined = [f"{title} {text}".strip() for title, text in texts]  # a query's title is ""
         ids: list[list[int]] = self.tokenizer(joined, truncation=True, max_length=self.lengths[side])["input_ids"]
         return ids
@@ -40,24 +40,24 @@ class MyName(Encoder):
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
         """Pad tokenised texts to the longest of them."""
         width = max([1, *map(len, token_ids)])  # a decoder has no token for an empty text
-        # Nor has it one for padding, which the mask hides.
+        # A decoder has no padding token either; the mask hides padding.
         input_ids = torch.full((len(token_ids), width), self.tokenizer.pad_token_id or 0)
         mask = torch.zeros_like(input_ids)
         for row, ids in enumerate(token_ids):
             input_ids[row, : len(ids)] = torch.as_tensor(ids)
             mask[row, : len(ids)] = 1
-        # [CLS]- and [SEP]-like tokens; words that the vocabulary lacks are words.
+        # [CLS]- and [SEP]-like tokens; unknown words still count as words.
         words = {self.tokenizer.unk_token_id, self.tokenizer.mask_token_id}
         special = torch.tensor([one for one in self.tokenizer.all_special_ids if one not in words])
         return Batch(input_ids, mask, torch.isin(input_ids, special) & mask.bool())
 
     def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
-        """The hidden states (batch, tokens, width) of the given layers."""
+        """The hidden states (batch, tokens, width) of these layers."""
         output = self.model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True)
         states = {layer: output.hidden_states[layer] for layer in layers}
         return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask)
 
     def save(self, folder: Path) -> None:
-        """Write what the constructor reads."""
+        """Write the files that the constructor reads."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)

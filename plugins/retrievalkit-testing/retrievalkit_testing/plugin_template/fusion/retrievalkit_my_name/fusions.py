@@ -1,4 +1,4 @@
-"""The fusion method `my_name`: what each run adds to the score of a document."""
+"""The fusion method `my_name`: the contribution of each run to the score of a document."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,13 +6,13 @@ from retrievalkit.contracts import Candidates, FusionMethod
 
 
 class MyName(FusionMethod):
-    """Adds the reciprocals of the ranks.
+    """Reciprocal rank fusion: adds the reciprocals of the ranks.
 
     Args:
-        shift: Is added to each rank: the greater it is, the less the first ranks count.
+        shift: Constant added to each rank: the larger it is, the less the first ranks count.
     """
 
-    # Ranks alone. With True, `found.scores` has the scores of documents that only other runs found, too, where indexes
+    # Ranks only. With True, `found.scores` also has the scores of documents that only other runs found, where indexes
     # can compute them; the rest are NaN.
     uses_scores = False
 
@@ -21,6 +21,6 @@ class MyName(FusionMethod):
         self.shift = shift
 
     def parts(self, found: Candidates) -> NDArray[np.float64]:
-        """(documents, runs): weighted and added up by the search; all must be finite."""
+        """(documents, runs): the search weights and adds them up; all must be finite."""
         reciprocals = 1.0 / (self.shift + np.maximum(found.ranks, 1))
         return np.where(found.ranks > 0, reciprocals, 0.0)  # 0: the run did not find the document

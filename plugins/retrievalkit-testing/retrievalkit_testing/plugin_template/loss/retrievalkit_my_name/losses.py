@@ -1,4 +1,4 @@
-"""The loss `my_name`: from the representations of a batch to a number to minimise."""
+"""The loss `my_name`: computes a scalar to minimise from the representations of a batch."""
 
 import torch
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class MyName(Loss):
-    """Cross-entropy of each query's positive among all documents of the batch.
+    """In-batch negatives (InfoNCE): cross-entropy of each query's positive among all documents of the batch.
 
     Args:
-        temperature: Scores are divided by this.
+        temperature: Divides the scores.
     """
 
     # Keyword-only arguments are the options: typed, documented above, set by --set loss.temperature=0.05.
@@ -27,12 +27,12 @@ class MyName(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The mean over the queries."""
-        # Sums over many scores want float32, under autocast too.
+        """The mean loss over the queries."""
+        # Sums over many scores need float32, also under autocast.
         with torch.autocast(queries.device.type, enabled=False):
-            # as_indexed: what is trained is what search compares.
+            # as_indexed: train the same vectors that search compares.
             logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
-            # Known positives and duplicates are no negatives.
+            # Known positives and duplicates are not negatives.
             if ignore is not None:
                 logits = logits.masked_fill(ignore, -torch.inf)
             return LossValue(nn.functional.cross_entropy(logits, positives))

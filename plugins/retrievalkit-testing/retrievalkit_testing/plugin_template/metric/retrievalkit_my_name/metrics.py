@@ -4,7 +4,7 @@ from retrievalkit.contracts import Judged, Metric
 
 
 class MyName(Metric):
-    """Whether a document of a wanted grade was found.
+    """Success: 1 if a document of a wanted grade is among the hits, else 0.
 
     Args:
         grade: The lowest grade that counts.
@@ -14,7 +14,7 @@ class MyName(Metric):
     def __init__(self, *, grade: int = 1) -> None:
         self.grade = grade
 
-    # The mean over the queries is the figure of a run; override `mean` for another one.
+    # A run's figure is the mean over the queries; override `mean` to change that.
     def value(self, query: Judged) -> float:
-        """1 or 0; `query.found` has the grades of what was found, best first, up to the cutoff, None = not judged."""
+        """1 or 0; `query.found` has the grades of the hits, best first, up to the cutoff, None = not judged."""
         return float(any(grade is not None and grade >= self.grade for grade in query.found))

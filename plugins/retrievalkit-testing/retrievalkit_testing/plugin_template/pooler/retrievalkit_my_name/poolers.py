@@ -1,17 +1,17 @@
-"""The pooler `my_name`: from token states to a representation."""
+"""The pooler `my_name`: computes a representation from token states."""
 
 from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
 from torch.nn import functional
 
 
 class MyName(Pooler):
-    """The mean of a text's token states as its one vector.
+    """Mean pooling: the mean of a text's token states as its single vector.
 
     Args:
-        normalize: Whether vectors are scaled to length 1, so that inner products are cosines.
+        normalize: Whether to L2-normalise vectors, so that inner products are cosines.
     """
 
-    # The encoder computes what is asked for here, and no more: -1 is the last layer, 0 the embeddings.
+    # The encoder computes only the layers requested here: -1 is the last layer, 0 the embeddings.
     needs = Needs(layers=(-1,))
 
     # Keyword-only arguments are the options: typed, documented above, set by --set pooler.normalize=true.
@@ -23,7 +23,7 @@ class MyName(Pooler):
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The representation of a batch: vectors of (batch, 1, width)."""
         hidden = states.last  # (batch, tokens, width)
-        # Padding may stand at either end, and must not count.
+        # Padding may be at either end, and must not count.
         mask = states.attention_mask[..., None].to(hidden.dtype)  # (batch, tokens, 1)
         vectors = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         if self.normalize:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 
 class MyName(Pretrainer):
-    """Predicts masked words from their context.
+    """Masked language modelling: predicts masked words from their context.
 
     Args:
-        mask_ratio: Fraction of a text's tokens that is masked.
+        mask_ratio: Fraction of a text's tokens to mask.
     """
 
-    # The vocabulary head: hidden states -> logits. A model without one gets a random one.
+    # The vocabulary head: hidden states -> logits. A model without a head gets a random one.
     needs = Needs(vocabulary_head=True)
 
     # Keyword-only arguments are the options: typed, documented above, set by --set pretrainer.mask_ratio=0.15.
@@ -26,18 +26,18 @@ class MyName(Pretrainer):
         super().__init__(encoder, max_length)
         self.masker = Masker(self.vocabulary, mask_ratio)
 
-    # A sample is a span of a document, cut to the maximum length, unless `samples` and `sample` say otherwise.
+    # A sample is a span of a document, truncated to the maximum length, unless you override `samples` and `sample`.
     def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """The masked texts and their labels. All that is random comes from `draw`: a resumed training repeats it."""
+        """The masked texts and their labels. All randomness comes from `draw`, so that a resumed run repeats it."""
         masked = [self.masker(pieces, draw) for pieces in samples]
         return {
             "texts": self.encoder.collate([ids for ids, _ in masked], "document"),
             "labels": pad_labels([labels for _, labels in masked]),
         }
 
-    # Optional: with the number of tokens that each term is a mean of, micro batches and several processes are exact.
+    # Optional: with the number of tokens behind each term's mean, micro batches and several processes are exact.
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The masked tokens."""
+        """The number of masked tokens."""
         return {"mlm": count_labels(batch["labels"])}
 
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:

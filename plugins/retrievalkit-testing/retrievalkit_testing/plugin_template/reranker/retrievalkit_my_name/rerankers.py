@@ -1,4 +1,4 @@
-"""The re-ranker `my_name`: scores of pairs of a query and a passage."""
+"""The re-ranker `my_name`: scores pairs of a query and a passage."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -9,18 +9,18 @@ from retrievalkit.contracts import Reranker
 
 
 class MyName(Reranker):
-    """The share of a query's words that a passage has."""
+    """The share of a query's words that occur in a passage."""
 
-    # Scores that a killed command left are used again if this is the same: name the model's content here.
+    # Scores left by a killed command are reused if this is the same: identify the model's content here.
     fingerprint = "my_name 1"
 
     @classmethod
     def load(cls, source: str, *, max_length: int | None = None) -> Self:
-        """Ready to score; `source` is what follows `my_name:`, such as a model's folder."""
+        """Load the re-ranker; `source` is the part after `my_name:`, such as a model's folder."""
         return cls()
 
-    # Optional: `tokenize` runs in another thread while earlier pairs are scored. What it returns of each pair, `score`
-    # is given; by default (query, (title, text)).
+    # Optional: `tokenize` runs in another thread while earlier pairs are scored. `score` receives its result for each
+    # pair; by default (query, (title, text)).
 
     def score(
         self,
@@ -30,7 +30,7 @@ class MyName(Reranker):
         precision: str = "fp32",
         advance: Callable[[int], None] | None = None,
     ) -> NDArray[np.float32]:
-        """(pairs,): each by itself, whatever it is batched with."""
+        """(pairs,): each pair is scored independently of its batch."""
         scores = [_overlap(query, f"{title} {text}") for query, (title, text) in pairs]
         if advance is not None:
             advance(len(pairs))  # after each batch, for the progress bar

@@ -1,4 +1,4 @@
-"""The source `my_name`: data under a prefix, which every command reads as it reads a file."""
+"""The source `my_name`: data under a prefix, which every command reads like a file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +8,13 @@ from retrievalkit.errors import DataError
 
 
 class MyName(Source):
-    """The text files of a folder, a passage each: `my_name:FOLDER`."""
+    """The text files of a folder, one passage each: `my_name:FOLDER`."""
 
-    # Override the parts that there are: passages, queries, judgements(split), examples(split).
+    # Override the parts that exist: passages, queries, judgements(split), examples(split).
     # Rows have the keys of any format that retrievalkit reads; ids, texts and duplicates are checked for you.
     def passages(self) -> Iterator[Row]:
-        """One for each file, in the same order every time."""
-        paths = sorted(Path(self.name).glob("*.txt"))  # self.name is what follows the prefix
+        """One row per file, in the same order every time."""
+        paths = sorted(Path(self.name).glob("*.txt"))  # self.name is the part after the prefix
         if not paths:
             problem = "there is no .txt file in this folder. Give a folder of text files."
             raise DataError(problem, file=self.address)

@@ -1,4 +1,4 @@
-"""The recipes, as files beside this one."""
+"""The recipes, as files in this folder."""
 
 from pathlib import Path
 

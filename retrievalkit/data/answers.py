@@ -67,7 +67,7 @@ class AnswerMatcher:
             raise InputError(msg)
         tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
         self._always_matches = any(not answer for answer in tokenised)
-        # Most texts lack even the longest token of an answer; they are not tokenized.
+        # Most texts lack even the longest token of an answer; they are not tokenised.
         self._sequences = [(max(answer, key=len), f" {' '.join(answer)} ") for answer in tokenised if answer]
         self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 

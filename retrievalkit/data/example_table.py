@@ -46,7 +46,7 @@ class Examples(Sequence[Example], Tabular):
 
     @classmethod
     def written(cls, path: Place, corpus: str, report: dict[str, Any], summary: str, *, stays: bool = True) -> Self:
-        """The examples that a command wrote to a file; a file that stays is read at the first access."""
+        """Create from the file that a command wrote; a file that stays is read at the first access."""
         made = cls.__new__(cls)
         rows = None if stays else read_examples(str(path)).rows
         made.corpus, made.report, made.summary = corpus, report, summary

@@ -47,7 +47,7 @@ class Example:
         query: The text of the query.
         positives: Ids of relevant documents; the first is the main positive.
         negatives: Ids of non-relevant documents, hardest first.
-        answers: Answer strings, any of which a document with the answer contains.
+        answers: Strings that a document with the answer contains.
         teacher: Document id -> teacher score, or None.
     """
 

@@ -44,11 +44,11 @@ def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[st
 def _value(value: object) -> Value | None:
     if isinstance(value, str):
         return HALF_CHARACTER.sub("\ufffd", value) or None
-    if isinstance(value, int):  # bool too
+    if isinstance(value, int):  # includes bool
         return value if abs(value) < 1 << 63 else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, date):  # datetime too
+    if isinstance(value, date):  # includes datetime
         return value.isoformat()
     if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
         return [HALF_CHARACTER.sub("\ufffd", one) for one in value]

@@ -69,7 +69,7 @@ def judgements(data: Any) -> str:
 def examples(data: Any) -> str:
     """The address of training examples."""
     if hasattr(data, "address"):
-        address: str = data.address  # of rk.Examples
+        address: str = data.address  # rk.Examples
         return address
     return _address(data) or InMemory.of("the examples", examples=Rows(data, "examples"))
 

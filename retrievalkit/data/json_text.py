@@ -55,7 +55,7 @@ def shown(value: object) -> str:
     else:
         try:
             text = json.dumps(value, ensure_ascii=False, default=str)
-        except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+        except (RecursionError, ValueError):  # nested too deeply, or an integer with thousands of digits
             text = f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

@@ -1,8 +1,8 @@
 """Re-ranker scores of query-passage pairs, from a file format that cannot execute code (no pickle).
 
     a table with the header qid, pid, score, or those three columns       571018 <tab> 7349777 <tab> 9.5
-    JSON lines, or an array of such objects                               {"qid": 571018, "pid": 7349777, "score": 9.5}
-    JSON lines of one query or several                                    {"571018": {"7349777": 9.5, "2": -3.1}}
+    JSON lines, or a JSON array of objects                                {"qid": 571018, "pid": 7349777, "score": 9.5}
+    JSON lines with one or more queries                                   {"571018": {"7349777": 9.5, "2": -3.1}}
 
 Scores are kept as sorted arrays: the 160 million pairs of MS MARCO take about 3 GB.
 """

@@ -1,4 +1,4 @@
-"""Splitting of passages into parts: sentences, equal parts, or sliding windows of words.
+"""Splitting of passages into parts: sentences, equal parts, or sliding windows.
 
 The parts ID#1, ID#2 ... belong to document ID, which is ranked by its parts and can be restored from them.
 

@@ -51,7 +51,7 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
     A word matches if its stem is in the query, or if it begins with an index term, which may itself be a stem.
     """
     words = {word.casefold() for word in _WORD.findall(query)}
-    # A query of common words only keeps them all.
+    # A query of only common words keeps them all.
     stems = {_stem(word) for word in (words - _COMMON or words)}
     known = {term.casefold() for term in terms} - _COMMON
     starts = {term[:_SHORTEST_STEM] for term in known}

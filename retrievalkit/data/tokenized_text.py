@@ -1,4 +1,4 @@
-"""Tokenized text with word boundaries: the unit that pre-training cuts, pairs and masks."""
+"""Tokenised text with word boundaries: the unit that pre-training cuts, pairs and masks."""
 
 from __future__ import annotations
 

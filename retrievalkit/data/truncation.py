@@ -31,7 +31,7 @@ def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, li
 
 
 def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str]], kind: str, limit: int) -> None:
-    """For a tokenizer in Python, which does not report truncation: tokenize the longest texts again, in full."""
+    """For a tokenizer in Python, which does not report truncation: tokenise the longest texts again, in full."""
     lengths = list(map(len, encoded["input_ids"]))
     longest = max(lengths, default=0)
     for row, length in enumerate(lengths):

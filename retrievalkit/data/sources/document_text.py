@@ -27,7 +27,7 @@ _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 _SLOW = ("idna", "punycode")  # quadratic in Python, and not used by web pages
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
-_LONGEST_FRONT = 1 << 16  # characters, read by Python's slow parser
+_LONGEST_FRONT = 1 << 16  # characters; the YAML parser is slow
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _HEADING = re.compile(r"[ ]{0,3}#{1,6}[ \t]+(.*)$")
 _UNDERLINE = re.compile(r"[ ]{0,3}(?:=+|-{2,})[ \t]*$")

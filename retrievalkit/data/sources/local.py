@@ -300,7 +300,7 @@ def _literal_answers(record: Record) -> list[str]:
     cell = record.fields.pop("answer_list")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about backslashes in the texts
+            warnings.simplefilter("ignore")  # warnings about backslashes in the texts
             answers = ast.literal_eval(cell) if len(cell) <= _LONGEST_LITERAL else None
         if isinstance(answers, list | tuple):
             return [str(one) for one in answers]

@@ -49,7 +49,7 @@ class MappedCsr:
         return self.checked([piece], self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
-        """Any rows, in this order, as a matrix."""
+        """Any rows, in the order of `rows`, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
@@ -70,7 +70,7 @@ class MappedCsr:
 
 
 def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) -> Any:
-    """Rows of several files as one matrix, in this order.
+    """Rows of several files as one matrix, in the given order.
 
     Args:
         files: The files, at least one.

@@ -56,7 +56,7 @@ class JoinedIds(Ids):
         return self._parts[-1].first + len(self._parts[-1])
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """The ids of the texts at these rows."""
+        """The ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
         found = np.empty(len(rows), dtype=object)
         for part, places in by_part(self._parts, rows):
@@ -85,7 +85,7 @@ class JoinedStore(VectorStore):
         deleted: For each folder, the ids of its deleted texts.
 
     Raises:
-        ArtifactError: Their sizes differ, or no text is left.
+        ArtifactError: The vector sizes differ, or no text is left.
     """
 
     def __init__(self, stores: Sequence[VectorStore], deleted: Sequence[Collection[str]]) -> None:
@@ -130,7 +130,7 @@ class JoinedStore(VectorStore):
         return storage.fingerprint_value(parts)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any vectors by their row, in this order, read into memory."""
+        """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         texts = self.texts_of(rows)
         inside = rows - self._rows_of(texts)
@@ -140,7 +140,7 @@ class JoinedStore(VectorStore):
         return taken
 
     def take_weights(self, texts: np.ndarray) -> Any:
-        """(texts, vocabulary) scipy CSR: the weights of any texts, in this order, read into memory."""
+        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
         import scipy.sparse
 
         found = list(by_part(self._parts, texts)) or [(self._parts[0], texts)]

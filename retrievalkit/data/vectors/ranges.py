@@ -53,7 +53,7 @@ class RangedRows:
         return self._spans([(start, end)])[0]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any rows, in this order."""
+        """(rows, dim): any rows, in the order of `rows`."""
         wanted, places = np.unique(rows, return_inverse=True)
         gap = _GAP_BYTES // (self.shape[1] * self.dtype.itemsize)
         cuts = np.flatnonzero(np.diff(wanted) > gap + 1) + 1

@@ -6,8 +6,8 @@
     offsets.npy        only if the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
     lexical-00000.npz  only if there are weights over a vocabulary: scipy CSR, one row per text
 
-Rows and offsets count over the whole folder. Files are memory-mapped block by block, so memory use does not grow with
-the folder. Folders are written shard by shard: a shard is complete or absent, so a killed encoding can be resumed.
+Row numbers and offsets refer to the whole folder. Files are memory-mapped block by block, so memory use does not grow
+with the folder. Folders are written shard by shard: a shard is complete or absent, so a killed encoding can be resumed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class VectorBlock:
         return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any of the texts, counted from 0, in this order; the result's `first` has no meaning."""
+        """Any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
         vectors, starts = self.vectors, self.starts
         if vectors is not None and starts is not None:
             rows, starts = spread(starts, texts)
@@ -115,7 +115,7 @@ class MappedRows:
         return np.memmap(self.filename, self.dtype, "c", offset, (end - start, self.shape[1]))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any rows, in this order."""
+        """(rows, dim): any rows, in the order of `rows`."""
         return np.asarray(self.rows(0, self.shape[0])).take(rows, axis=0)
 
 
@@ -227,12 +227,12 @@ class VectorStore:
         return self._between(start, end, weights=False)
 
     def block_rows(self, rows: int) -> int:
-        """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
+        """The number of vectors in each of `blocks(rows)`, except the last block of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self._starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in this order, read into memory; the block's `first` has no meaning."""
+        """Any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
         vectors, starts, weights = None, None, None
         if self.dim:
@@ -247,7 +247,7 @@ class VectorStore:
         return VectorBlock(0, len(texts), vectors, starts, weights)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any vectors by their row, in this order, read into memory."""
+        """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
             assert shard.vectors is not None
@@ -258,7 +258,7 @@ class VectorStore:
         return taken
 
     def take_weights(self, texts: np.ndarray) -> Any:
-        """(texts, vocabulary) scipy CSR: the weights of any texts, in this order, read into memory."""
+        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
         firsts = np.array([shard.first_text for shard in self._shards])
         numbers = np.searchsorted(firsts, texts, side="right") - 1
         files = [shard.weights for shard in self._shards if shard.weights is not None]

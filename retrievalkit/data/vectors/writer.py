@@ -115,7 +115,7 @@ class VectorWriter:
         Raises:
             DataError: An id is empty, or contains a tab or a line break.
             InputError: A vector or a weight is not finite.
-            ValueError: The parts do not fit together.
+            ValueError: The shapes of the arguments do not match.
         """
         if not ids:
             msg = f"shard {number} has no texts"
@@ -158,7 +158,7 @@ class VectorWriter:
         """Join the ids and counts of all shards and write the manifest; returns its counts.
 
         Raises:
-            ValueError: There is no shard, or the shards do not fit together.
+            ValueError: There is no shard, or dim or vocabulary differ between shards.
         """
         shards = len(self._parts("shard-*.json"))
         records = [self._read_record(number) for number in range(shards)]

@@ -47,7 +47,7 @@ class FoldedText:
 
     @cached_property
     def spaced(self) -> str:
-        """The tokens, separated and surrounded by spaces."""
+        """The tokens, with spaces around each."""
         return f" {' '.join(tokens(self.normal))} "
 
 

@@ -1,6 +1,6 @@
-"""Passages in tables and objects with custom field names, set by the user: `--text-field`, `--title-field` ...
+"""Passages in tables and objects with custom field names: `--text-field`, `--title-field` ...
 
-A row without an id gets a hash of its title and text as id, which does not change when other rows are added or removed.
+The id of a row without an id is a hash of its title and text, so it does not depend on other rows.
 """
 
 from __future__ import annotations

@@ -98,10 +98,10 @@ class HardNegativeOptions:
 
     Args:
         queries: The query texts.
-        systems: Use only hard negatives of these systems, separated by commas.
+        systems: Only hard negatives of these systems (comma-separated).
         per_system: Maximum number of hard negatives per system.
-        scores: Re-ranker scores (qid, pid, score), which become the teacher scores.
-        margin: Keep only hard negatives that score at least this much below every positive.
+        scores: Re-ranker scores (qid, pid, score), used as teacher scores.
+        margin: Keep only hard negatives that score at least this much below each positive.
     """
 
     heading: ClassVar = "Hard negatives by system"
@@ -123,8 +123,8 @@ class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
         kind: The kind of data in the source, or the part of a collection to convert; by default detected.
         split: The split of a collection, if it has several.
         form: The output format of a run or qrels.
-        parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples are mapped to them.
-        merge_parts: Merge a run of parts into a run of passages, each with the score of its best part.
+        parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow.
+        merge_parts: Merge a run of parts into a run of passages, scored by their best part.
         corpus: The passages of the examples or judgements, if the source does not contain them.
     """
 
@@ -367,7 +367,7 @@ def _examples(reader: _Reader, path: Path, *, beside: Path | None = None) -> dic
 
 
 def _hard_negatives(source: Any, path: Path, chosen: dict[str, Any], corpus: Any) -> dict[str, int]:
-    """Write the examples of sentence-transformers' file of hard negatives."""
+    """Write examples from a hard negatives file."""
     if systems := chosen.get("systems"):
         lists = [systems] if isinstance(systems, str) else systems
         chosen["systems"] = [name.strip() for text in lists for name in text.split(",")]

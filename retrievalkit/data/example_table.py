@@ -76,7 +76,7 @@ class Examples(Sequence[Example], Tabular):
         write_examples(os.fspath(path), self)
 
     def to_pandas(self) -> DataFrame:
-        """Convert the examples to a table with one row each."""
+        """A table with one row per example."""
         import pandas
 
         columns = ["query_id", "query", "positives", "negatives", "answers"]

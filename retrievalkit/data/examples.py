@@ -67,7 +67,7 @@ class Examples:
         rows: The examples with at least one positive, in the order of the source.
         passages: Id -> passage, for the passages whose texts the file contains.
         source: The file or address of the examples.
-        dropped: The number of examples dropped because they have no positive.
+        dropped: The number of examples without a positive.
         lines: The line of each row in the source.
         reread: Reads the examples with their lines again, if `lines` is not kept.
     """
@@ -86,7 +86,7 @@ class Examples:
         return iter(self.rows)
 
     def located(self) -> Iterator[tuple[int | None, Example]]:
-        """The examples with their lines, or None where the line is unknown."""
+        """The examples with their lines (None = unknown)."""
         if self.reread is not None:
             return self.reread()
         lines: Sequence[int | None] = self.lines or [None] * len(self.rows)
@@ -110,9 +110,9 @@ def read_examples(
         source: A file, a BEIR folder, or a source such as `hf:NAME`.
         corpus: If set, every id must be in it.
         split: Selects SPLIT.jsonl of a folder. A source without examples, but with queries and judgements, yields an
-            example for each query with documents judged above 0, which are its positives.
-        hard_negatives: For sentence-transformers' file of hard negatives: the selection of negatives, and the source
-            of the query texts; None = all.
+            example for each query with documents judged above 0, its positives.
+        hard_negatives: For sentence-transformers' file of hard negatives: the selection, and the source of the query
+            texts; None = all.
 
     Raises:
         DataError: An example is damaged, an id is not in the corpus, or no example has a positive.
@@ -247,7 +247,7 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
 
 
 def unscored(example: Example) -> list[str]:
-    """List "positive" if the first positive has no teacher score, "negative" if no negative has a score."""
+    """The kinds without teacher score: "positive" (the first), "negative" (all)."""
     scored = (example.teacher or {}).keys()
     wanted = {"positive": example.positives[:1], "negative": example.negatives}
     return [name for name, ids in wanted.items() if scored.isdisjoint(ids)]

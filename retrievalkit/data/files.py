@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 
 def existing(path: str | Path) -> Path:
-    """Return the path if it is a regular file or a folder, otherwise raise a DataError."""
+    """Check that a path is a regular file or a folder."""
     path = Path(path)
     try:
         str(path).encode()

@@ -74,7 +74,7 @@ def query_table(row: list[str]) -> Table | None:
 
 
 def triple_table(row: list[str]) -> Table | None:
-    """The layout of a table of training triples with a header."""
+    """The layout of a triples table with a header."""
     names = _names(row)
     return Table(names, header=True) if names[0] in ANCHORS and set(names) & set(POSITIVES) else None
 

@@ -91,7 +91,7 @@ class Chooser:
         return query_id, self._text(record, query_id), positives, tuple(negatives), teacher or None
 
     def check_systems(self) -> None:
-        """Raise an error for a system that is in no line."""
+        """Refuse systems that are in no line."""
         for system in self.options.systems or ():
             if system not in self.seen:
                 raise UnknownNameError("system", system, self.seen)

@@ -140,13 +140,13 @@ def are_vectors(data: Any) -> bool:
 
 
 class Rows:
-    """Rows as dicts, created at every iteration: a data set on disk is not loaded into memory.
+    """Rows as dicts, created at every iteration: a data set on disk stays there.
 
     Args:
         data: A table, a data set, or any iterable.
         what: The kind of the rows, for messages.
         ids: The fields that may hold the id of a row. () = rows are dicts with any fields.
-        numbered: True if texts and rows without an id are numbered from 0; otherwise they are refused.
+        numbered: True to number texts and rows without an id from 0; False to refuse them.
     """
 
     def __init__(self, data: Any, what: str, ids: tuple[str, ...] = (), numbered: bool = True) -> None:
@@ -206,7 +206,7 @@ def _iterable(data: Any, what: str) -> Any:
 
 
 def _address(data: Any) -> str | None:
-    """The data itself if it is an address or a path; None for data in memory."""
+    """The address or path as text; None for data in memory."""
     if isinstance(data, str):
         # Distinguish a text from a misspelt address, as far as possible.
         if not isinstance(data, InMemory) and len(data.split()) > 1 and ":" not in data and not os.path.exists(data):

@@ -47,7 +47,7 @@ class PairScores:
 
     @classmethod
     def read(cls, path: str | Path) -> PairScores:
-        """Read the scores from a file."""
+        """Read scores from a file."""
         path = files.existing(path)
         with files.open_bytes(path) as stream:
             first = stream.read(2)

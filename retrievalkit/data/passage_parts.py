@@ -199,7 +199,7 @@ def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[i
     Args:
         texts: The passages.
         shared: The number of words that each passage shares with the next; None = detected: passages overlap if each
-            begins with whole words that end the previous passage. Without overlap, a space separates passages.
+            begins with whole words that end the previous one. Otherwise a space separates them.
     """
     sizes = [_overlap(before, after, shared) for before, after in pairwise(texts)]
     if shared is None and not all(sizes):

@@ -28,7 +28,7 @@ class Query:
 def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     """Read queries: BEIR, TSV, DPR, examples in any format, a BEIR folder, or a source such as `irds:NAME`.
 
-    Empty queries are counted and reported.
+    Empty queries are counted.
 
     Args:
         source: A file, a folder or `PREFIX:NAME`.

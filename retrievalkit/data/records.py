@@ -43,7 +43,7 @@ class Record(NamedTuple):
     element: int = 0
 
     def error(self, problem: str) -> DataError:
-        """The error for a problem in this record."""
+        """An error at this record."""
         place = f"element {self.element}: " if self.element else ""
         return DataError(place + problem, file=self.file, line=self.line)
 
@@ -143,7 +143,7 @@ class Table(NamedTuple):
     gap: str = "\t"
 
     def fields(self, row: list[str]) -> dict[str, Any]:
-        """Map column names to the cells of a row."""
+        """Column name -> cell."""
         cells = dict(zip(self.names, row, strict=True))
         if self.bare:
             cells[self.bare] = cells[self.bare].strip('"')
@@ -159,8 +159,8 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
 
     Args:
         path: The file.
-        form: Determines the layout if the file is a table.
-        kinds: The kind of the records in the plural, for error messages: "passages".
+        form: Determines the layout of a table.
+        kinds: The kind of records, for error messages: "passages".
         forms: The known formats, for error messages.
     """
     path = Path(path)

@@ -46,9 +46,9 @@ def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int
 
 @lru_cache(maxsize=64)
 def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
-    """A function from a word to the stem or term that it matches, or ""; cached for all hits with the same terms.
+    """A function: word -> the stem or term that it matches, or ""; cached for hits with the same terms.
 
-    A word matches if its stem is in the query, or if it begins with an index term, which may itself be a stem.
+    A word matches if its stem is in the query, or if it begins with an index term, which may be a stem.
     """
     words = {word.casefold() for word in _WORD.findall(query)}
     # A query of only common words keeps them all.

@@ -78,8 +78,8 @@ def token_ends(piece_ends: Sequence[int], ends: Sequence[int]) -> list[int]:
     """The end of each sentence, in tokens; sentences without tokens are left out.
 
     Args:
-        piece_ends: The end of each token in the text, in characters, ascending.
-        ends: The end of each sentence in the text, in characters.
+        piece_ends: The end of each token, in characters, ascending.
+        ends: The end of each sentence, in characters.
     """
     counts = [bisect_right(piece_ends, end) for end in ends]
     return [count for before, count in zip([0, *counts], counts, strict=False) if count > before]
@@ -123,10 +123,10 @@ def random_sampled(document: Document, anchor: int, draw: random.Random) -> rang
 
 
 def overlap(document: Document, anchor: int, draw: random.Random) -> range:
-    """Sample the anchor's last r sentences plus the following sentences, until they exceed the maximum length.
+    """Sample the anchor's last r sentences and the following ones, until they exceed the maximum length.
 
     r is uniform in 1 ... half of the anchor's sentences. For the last span of a document, the partner is its
-    first r sentences plus the preceding sentences.
+    first r sentences and the preceding ones.
     """
     span = document.spans[anchor]
     shared = draw.randint(1, max(1, len(span) // 2))

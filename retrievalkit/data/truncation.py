@@ -14,8 +14,8 @@ def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, li
     Args:
         tokenizer: A Hugging Face tokenizer.
         encoded: The output of the tokenizer for the texts.
-        texts: The texts, or the first and the second text of each pair.
-        kind: The kind of the texts, in the plural.
+        texts: The texts, or the first and second texts of pairs.
+        kind: The kind of text, in the plural.
         limit: The maximum number of tokens.
     """
     if encoded.encodings is None:

@@ -30,8 +30,8 @@ def open_source(address: str | Path) -> Source:
 
     Raises:
         DataError: The file or folder does not exist.
-        InputError: The prefix is unknown (the message names the nearest and all known prefixes), or the source has no
-            content hash and is named only by a file, not by the user.
+        InputError: The prefix is unknown (the message names the nearest and all known prefixes), or only a file names
+            the source, which has no content hash.
     """
     if isinstance(address, InMemory):
         return Memory(address)

@@ -16,7 +16,7 @@ _MEMORY = 2 << 30
 
 
 def main() -> None:
-    """Read the document from standard input and write JSON to standard output."""
+    """Convert standard input to JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     left, pages = int(sys.argv[1]), []
     try:

@@ -235,7 +235,7 @@ def _whole(text: str) -> str:
 def read_html(text: str) -> tuple[str, str]:
     """Title (<title>, or the first <h1>, or the first heading; "" if there is none) and visible text of a page.
 
-    Each block element starts a new line. Scripts, styles, menus and similar elements are left out.
+    Blocks start a new line. Scripts, styles, menus and the like are left out.
     """
     from lxml import etree
 
@@ -267,7 +267,7 @@ class _Page:
         self._heading = ""
 
     def start(self, tag: str, attrs: Mapping[str, str]) -> None:
-        """Handle the start of an element; <body> closes all hidden elements before it."""
+        """Start an element; <body> closes hidden elements before it."""
         del attrs
         self._depth += 1
         if self._depth > DEEPEST:
@@ -285,7 +285,7 @@ class _Page:
         self._break(tag)
 
     def end(self, tag: str) -> None:
-        """Handle the end of an element, with or without an end tag."""
+        """End an element, with or without an end tag."""
         self._depth -= 1
         if tag in _HIDDEN:
             self._hidden = max(0, self._hidden - 1)
@@ -296,7 +296,7 @@ class _Page:
         self._break(tag)
 
     def data(self, data: str) -> None:
-        """Handle text between tags."""
+        """Add text between tags."""
         if self._in_title:
             self.title.append(data)
         elif not self._hidden:
@@ -305,7 +305,7 @@ class _Page:
                 self.headings[-1][1].append(data)
 
     def close(self) -> None:
-        """Handle the end of the page."""
+        """End the page."""
 
     def _break(self, tag: str) -> None:
         if tag in _LINES:

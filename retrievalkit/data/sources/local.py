@@ -60,7 +60,7 @@ class Local(Source):
         return os.path.isdir(self.path)
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None for a file; for a folder, the parts indicated by its file names."""
+        """None for a file; for a folder, determined by file names."""
         return tuple(part for part in PARTS if self.holds(part)) if self.is_folder else None
 
     def holds(self, part: Part, split: str = "train") -> bool:

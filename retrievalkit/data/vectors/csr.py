@@ -21,7 +21,7 @@ _MOST_COLUMNS = 1 << 31
 
 
 class MappedCsr:
-    """A memory-mapped CSR matrix in an .npz file.
+    """A memory-mapped CSR matrix.
 
     Attributes:
         shape: Rows and columns.
@@ -53,7 +53,7 @@ class MappedCsr:
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """Build a CSR matrix from columns and values of the file, after checking them."""
+        """A CSR matrix of checked columns and values."""
         import scipy.sparse
 
         # Copy even a single piece: zip members are not aligned to the element size.
@@ -74,8 +74,8 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
 
     Args:
         files: The files, at least one.
-        numbers: (n,) the file number of each row.
-        rows: (n,) the row number within that file.
+        numbers: (n,) the file of each row.
+        rows: (n,) the row within its file.
     """
     order = np.argsort(numbers, kind="stable")
     cuts = np.flatnonzero(np.diff(numbers[order])) + 1

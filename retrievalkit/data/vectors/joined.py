@@ -93,7 +93,7 @@ class JoinedStore(VectorStore):
 
     @classmethod
     def among(cls, store: VectorStore, rows: np.ndarray) -> JoinedStore:
-        """A subset of a folder's texts: at least one; `rows` are ascending."""
+        """At least one text of a folder; `rows` are ascending."""
         some = cls.__new__(cls)
         some._join([Part(store, rows, 0)])
         return some
@@ -151,7 +151,7 @@ class JoinedStore(VectorStore):
         return scipy.sparse.vstack(matrices, format="csr")[order]
 
     def link(self, target: Any) -> None:
-        """Not supported: there is no single folder to link."""
+        """Unsupported: there is no single folder."""
         msg = f"parts of '{self.folder}' cannot be linked to '{target}'"
         raise NotImplementedError(msg)
 

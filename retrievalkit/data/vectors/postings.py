@@ -88,7 +88,7 @@ class _Contents:
 
 
 class Postings:
-    """Reader of the postings that `write_postings` wrote.
+    """Reader for postings of `write_postings`.
 
     Attributes:
         folder: The folder.

@@ -25,18 +25,18 @@ _GAP_BYTES = 1 << 16
 
 
 class RangedRows:
-    """A matrix in an object of an object store.
+    """A matrix in an object store.
 
     Its checksum is verified when all bytes are read in order, from first to last.
 
     Args:
-        store: The folder in the object store.
+        store: The folder.
         name: The name of the object.
         entry: Its size and checksum from the manifest.
         head: Its first bytes.
 
     Attributes:
-        shape, dtype, offset: The same as of a memory-mapped array.
+        shape, dtype, offset: As in a memory-mapped array.
     """
 
     def __init__(self, store: storage.Store, name: str, entry: Mapping[str, Any], head: bytes) -> None:
@@ -96,7 +96,7 @@ class RangedRows:
 
 
 def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[RangedRows]:
-    """Open the vector shards of a folder in a store; with RKIT_VERIFY=1, read all bytes to verify them."""
+    """Open the vector shards of a folder in a store; with RKIT_VERIFY=1, verify all bytes."""
     for name in names:
         if files[name]["bytes"] <= _HEADER_BYTES:
             msg = f"'{store.url}/{name}' contains no vectors. Encode again."
@@ -116,7 +116,7 @@ def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], na
 
 
 def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items, computing each in a thread while the caller uses the previous item."""
+    """Yield items, computing the next in a thread."""
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(lambda: list(itertools.islice(source, 1)))

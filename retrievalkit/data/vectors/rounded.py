@@ -34,9 +34,9 @@ class RoundedPart:
     """Bounds for a part of consecutive texts.
 
     Attributes:
-        norm: Upper bound of the norm of a row before rounding.
-        distance: Upper bound of the distance between a row and its rounded values.
-        weights_norm: Upper bound of the norm of a text's weights over all terms.
+        norm: Upper bound of a row's norm before rounding.
+        distance: Upper bound of the distance between a row and its rounded row.
+        weights_norm: Upper bound of the norm of a text's weights of all terms.
     """
 
     norm: float
@@ -84,7 +84,7 @@ def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool
 
 
 def frequent_terms(postings: Postings) -> np.ndarray:
-    """The terms with the highest document frequency, at most `MOST_TERMS`, ascending."""
+    """The frequent terms, at most `MOST_TERMS`, ascending."""
     texts = np.zeros(postings.terms, dtype=np.int64)
     for block in postings.blocks():
         texts += np.diff(block.weights.indptr)
@@ -123,7 +123,7 @@ def _file(number: int) -> str:
 
 
 class Rounded:
-    """Reader of the rounded rows that `write_rounded` wrote.
+    """Reader for the output of `write_rounded`.
 
     Attributes:
         folder: The folder.

@@ -103,7 +103,7 @@ class VectorWriter:
         counts: np.ndarray | None = None,
         weights: Any = None,
     ) -> None:
-        """Write one shard. Either all shards have vectors of the same dim, or none has; the same applies to weights.
+        """Write one shard. All shards have vectors of the same dim, or none has vectors; the same holds for weights.
 
         Args:
             number: The number of the shard, from 0.
@@ -115,7 +115,7 @@ class VectorWriter:
         Raises:
             DataError: An id is empty, or contains a tab or a line break.
             InputError: A vector or a weight is not finite.
-            ValueError: The shapes of the arguments do not match.
+            ValueError: The shapes do not match.
         """
         if not ids:
             msg = f"shard {number} has no texts"
@@ -247,7 +247,7 @@ class VectorWriter:
 def check_shard(
     ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None, weights: Any
 ) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
-    """Validate a shard and return its rows, counts and weights in the written form; see `VectorWriter.write_shard`."""
+    """Validate a shard; returns its rows, counts and weights as written (see `VectorWriter.write_shard`)."""
     for identifier in ids:
         if not identifier or "\n" in identifier or "\t" in identifier or "\r" in identifier:
             msg = f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "

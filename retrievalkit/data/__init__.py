@@ -1,1 +1,1 @@
-"""What goes in and out: corpora, queries, examples, qrels, runs, vectors; formats told apart by their keys."""
+"""Data formats: corpora, queries, examples, qrels, runs and vectors; formats are detected by their keys."""

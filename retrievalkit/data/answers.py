@@ -1,9 +1,9 @@
-"""Does a passage contain an answer? DPR's rule for counting a hit (Karpukhin et al., 2020), applied to runs.
+"""Answer matching: DPR's rule for counting a passage as a hit (Karpukhin et al., 2020), applied to runs.
 
-Text and answer are normalised to Unicode's NFD form and split into tokens: runs of letters, digits and marks, or a
-single other visible character. Tokens are compared in lower case, and a text contains an answer if the answer's tokens
-occur in it consecutively. Accents and punctuation count, white space does not. Every text contains an empty answer, and
-titles are not searched.
+Text and answer are normalised to Unicode NFD and split into tokens: runs of letters, digits and marks, or a single
+other visible character. Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur
+in it consecutively. Accents and punctuation matter, white space does not. Every text contains an empty answer; titles
+are not searched.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from retrievalkit.errors import DataError, InputError, check_choice, shortlist
 Mode = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-_SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the one letter whose lower case depends on its neighbours in other tokens
+_SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the only letter whose lower case depends on neighbouring tokens
 _PATTERN_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 
 PATTERN_SECONDS = 10.0
-"""Most time for an answer's pattern in a text: some take longer than anyone waits."""
+"""Time limit for matching an answer pattern in a text: some patterns would run practically forever."""
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens that the rule compares: those of the NFD text, in lower case."""
+    """The lower-case tokens of the NFD text, which the rule compares."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
 class FoldedText:
-    """A text prepared once for many matchers."""
+    """A text normalised once for many matchers."""
 
     def __init__(self, text: str) -> None:
         self.normal = unicodedata.normalize("NFD", text)
 
     @cached_property
     def lower(self) -> str:
-        """A lower-case text with the same tokens."""
+        """The text in lower case, with the same tokens."""
         return self.normal.lower() if _SIGMA not in self.normal else " ".join(tokens(self.normal))
 
     @cached_property
     def spaced(self) -> str:
-        """The tokens, each between spaces."""
+        """The tokens, with spaces around each."""
         return f" {' '.join(tokens(self.normal))} "
 
 
 class AnswerMatcher:
-    """The answers of a question, prepared for searching many texts.
+    """Matcher for the answers of a question, for searching many texts.
 
     Args:
         answers: Texts, or patterns if the mode is "regex".
         mode: "string" compares tokens; "regex" searches the NFD text for each answer as a case-insensitive pattern. A
-            pattern that does not compile does not match.
+            pattern that does not compile never matches.
     """
 
     def __init__(self, answers: Iterable[str], mode: Mode = "string") -> None:
@@ -67,12 +67,12 @@ class AnswerMatcher:
             raise InputError(msg)
         tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
         self._always_matches = any(not answer for answer in tokenised)
-        # Most texts lack even the longest token of an answer, and need not be cut into tokens.
+        # Most texts lack even the longest token of an answer; they are not tokenised.
         self._sequences = [(max(answer, key=len), f" {' '.join(answer)} ") for answer in tokenised if answer]
         self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 
     def matches(self, text: str | FoldedText) -> bool:
-        """Whether the text contains an answer."""
+        """True if the text contains an answer."""
         if self._always_matches:
             return True
         folded = FoldedText(text) if isinstance(text, str) else text
@@ -99,10 +99,10 @@ def answer_hits(
     depth: int = 100,
     mode: Mode = "string",
 ) -> dict[str, list[bool]]:
-    """Query id -> for each retrieved document, best first, whether it contains an answer to the query.
+    """Query id -> a flag per retrieved document, best first: True if it contains an answer to the query.
 
-    The corpus is read once, in order, until every retrieved document has been seen; a passage is prepared once for all
-    queries that retrieved it.
+    The corpus is read once, in order, until every retrieved document has been seen; a passage is normalised once for
+    all queries that retrieved it.
     """
     matchers = {query_id: AnswerMatcher(answers[query_id], mode) for query_id in answers if query_id in run}
     hits = {query_id: [False] * min(depth, len(run[query_id])) for query_id in matchers}

@@ -1,6 +1,6 @@
-"""Passages in tables and objects of any form, whose fields the user names: `--text-field`, `--title-field` ...
+"""Passages in tables and objects with custom field names: `--text-field`, `--title-field` ...
 
-A row without an id gets one from its title and text, so that it stays when other rows come and go.
+The id of a row without an id is a hash of its title and text, so it does not depend on other rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retrievalkit.errors import nearest
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the fields of a passage; "" = a usual name, if there is one."""
+    """The field names of a passage; "" = a usual name, if present."""
 
     text: str = ""
     title: str = ""
@@ -36,7 +36,7 @@ _NAMES = {"text": ("text", "contents", "content", "body", "passage"), "title": (
 
 
 def open_own(source: str | Path, columns: Columns | None) -> Corpus:
-    """Open a corpus in which the user has named fields (None = none), or a table of the user's own."""
+    """Open a corpus whose fields the user named (None = none), or a custom table."""
     opened = open_source(source)
     if columns is None and not isinstance(opened, Parquet):
         if not isinstance(opened, Local) or opened.is_folder or files.first_character(opened.path) in "{[":

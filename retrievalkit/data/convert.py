@@ -1,17 +1,17 @@
-"""`rkit convert`: data of any known format in, the same in ours out.
+"""`rkit convert`: converts data of any known format to ours.
 
-    rkit convert biencoder-nq-train.json nq/            examples and the passages that came with them
+    rkit convert biencoder-nq-train.json nq/            examples, and the passages embedded in them
     rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR
     rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
     rkit convert notes/ corpus.jsonl --passages 100     a folder of .txt, .md, .html ..., in passages of 100 words
-    rkit convert data parts --parts sentences           passages and judgements of sentences (`data.passage_parts`)
-    rkit convert parts.trec passages.trec --merge-parts     a run: a passage scores as its best part
-    rkit convert faq.csv faq/ --text-field answer       a table of one's own
+    rkit convert data parts --parts sentences           sentences as passages, with judgements (`data.passage_parts`)
+    rkit convert parts.trec passages.trec --merge-parts     a run: each passage gets the score of its best part
+    rkit convert faq.csv faq/ --text-field answer       a custom table
     rkit convert msmarco-hard-negatives.jsonl.gz train.jsonl --queries queries.tsv --per-system 5
 
-The kind of data follows from its keys or columns (`data.kinds`); `kind` sets it where these are ambiguous.
+The kind of data is detected from its keys or columns (`data.kinds`); `kind` sets it if these are ambiguous.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _OF_DATA = {
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOptions:
-    """The fields of tables.
+    """Field names of custom tables.
 
     Args:
         text_field: The field (column) of a table with the texts.
         title_field: The field with the titles.
-        id_field: The field with the ids; by default made from title and text.
+        id_field: The field with the ids; by default a hash of title and text.
     """
 
     heading: ClassVar = "Own files"
@@ -75,14 +75,13 @@ class FieldOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFileOptions(FieldOptions):
-    """Options for files of one's own: documents in passages, and the fields of tables.
+    """Options for custom files: cutting of documents into passages, and field names of tables.
 
     Args:
-        passages: Cut into passages of N words.
-        stride: With passages: a passage begins N words after the one before; by default they do not overlap.
-        by: With passages: what is counted; by default words.
-        root: The folder that ids of documents are relative to; by default the source. Name it to convert a part of a
-            folder.
+        passages: Cut documents into passages of N words.
+        stride: With passages: start a passage every N words; by default passages do not overlap.
+        by: With passages: the unit of N; by default words.
+        root: The base folder of the document ids; by default the source. Set it to convert a part of a folder.
     """
 
     heading: ClassVar = "Own files"
@@ -98,11 +97,11 @@ class HardNegativeOptions:
     """Options for sentence-transformers' file of hard negatives by system.
 
     Args:
-        queries: The texts of their queries.
-        systems: Only those of these systems, between commas.
-        per_system: Most hard negatives of a system.
-        scores: A re-ranker's scores (qid, pid, score), which become a teacher's.
-        margin: Keep hard negatives that score this much below each positive, or lower.
+        queries: The query texts.
+        systems: Only hard negatives of these systems (comma-separated).
+        per_system: Maximum number of hard negatives per system.
+        scores: Re-ranker scores (qid, pid, score), used as teacher scores.
+        margin: Keep only hard negatives that score at least this much below each positive.
     """
 
     heading: ClassVar = "Hard negatives by system"
@@ -121,12 +120,12 @@ class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
     Args:
         source: A file, a folder or another source; in Python also data in memory, with its kind.
         output: The file or folder to write.
-        kind: The kind of data in the source, or the part of a collection to convert; by default as it looks.
-        split: Which split of a collection with several.
-        form: The format to write a run or qrels in.
-        parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow them.
-        merge_parts: Of a run of such parts make one of passages, by their best part.
-        corpus: The passages that examples or judgements name, if the source does not hold them.
+        kind: The kind of data in the source, or the part of a collection to convert; by default detected.
+        split: The split of a collection, if it has several.
+        form: The output format of a run or qrels.
+        parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow.
+        merge_parts: Merge a run of parts into a run of passages, scored by their best part.
+        corpus: The passages of the examples or judgements, if the source does not contain them.
     """
 
     source: Annotated[Any, Argument(), Reads()]
@@ -153,24 +152,24 @@ class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
 
 _FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".trec", ".run", ".qrels", ".qrel")
 _NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
-_HELD = 1 << 16  # passages whose parts are kept in memory
+_HELD = 1 << 16  # number of passages whose parts are cached
 
 
 class Converted(dict[str, int]):
-    """What was written: kind of row -> number of rows."""
+    """Counts of the written rows: kind of row -> number of rows."""
 
     def __init__(self, output: Place, counts: Mapping[str, int]) -> None:
         super().__init__(counts)
         self.summary = f"{output}: " + ", ".join(counted(value, name) for name, value in counts.items())
 
     def as_json(self) -> dict[str, int]:
-        """What `--json` prints."""
+        """The output of `--json`."""
         return self
 
 
 @command("convert", ConvertOptions)
 def convert(options: ConvertOptions) -> Converted:
-    """Read a source in any known format, or a folder of .txt, .md, .html, .pdf and .docx, and write it in ours."""
+    """Convert a source in any known format, or a folder of .txt, .md, .html, .pdf and .docx files, to our format."""
     source, path, kind, form = options.source, Path(options.output), options.kind, options.form
     if kind in (None, "corpus") or options.root is not None:
         source = as_documents(source, None if options.root is None else Path(options.root))
@@ -223,7 +222,7 @@ def convert(options: ConvertOptions) -> Converted:
 
 
 def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "words") -> Callable[[str], list[str]]:
-    """A function that cuts texts into passages of some words or sentences.
+    """A function that cuts texts into passages of N words or sentences.
 
     Raises:
         OptionError: The stride is longer than a passage.
@@ -235,7 +234,7 @@ def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "word
 
 
 def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None, dict[str, Any]]:
-    """How texts are cut, if they are, and the options that say so, for the manifest."""
+    """The function that cuts texts, or None, and its options for the manifest."""
     size, stride, parts = options.passages, options.stride, options.parts
     if size is None and (stride is not None or options.by is not None):
         name = "by" if stride is None else "stride"
@@ -259,7 +258,7 @@ def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None,
 
 @dataclass(frozen=True)
 class _Reader:
-    """A source, and how it is read: with fields that the user named, in parts, or parts merged."""
+    """Reader of a source, with custom fields, cutting into parts, or merging of parts."""
 
     source: Any
     split: str | None
@@ -269,7 +268,7 @@ class _Reader:
     merge: bool
 
     def judgements(self) -> Qrels:
-        """Those of a split, or of the parts; answers are those of the queries beside them, or in the corpus."""
+        """The judgements of a split, or of the parts, with answers from the queries in the corpus or the source."""
         qrels = read_qrels(self.source, self.split or "test")
         if self.cut is None:
             return qrels
@@ -281,7 +280,7 @@ class _Reader:
         return passage_parts.judged_parts(qrels, self._parts_in(open_own(place, self.columns)), answers)
 
     def examples(self) -> Examples:
-        """Those of a split, whose documents must be in the corpus, if one is given; or of the parts."""
+        """The examples of a split, mapped to the corpus if there is one; or the examples of the parts."""
         examples = read_examples(self.source, split=self.split or "train")
         if self.cut is None:
             return examples if self.corpus is None else against_corpus(examples, open_own(self.corpus, self.columns))
@@ -300,7 +299,7 @@ class _Reader:
         return lru_cache(_HELD)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
 
     def _place_of(self, part: Part) -> Any:
-        """Where the passages or queries are: in the corpus that was given, or in the source."""
+        """The address of the passages or queries: the corpus option, or the source."""
         # A single file holds one kind of data.
         beside = [one for one in (self.corpus, self.source) if one is not None and not Path(one).is_file()]
         if part == "passages" and self.corpus is not None:
@@ -316,7 +315,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _write(kind: Kind, reader: _Reader, path: Path, form: Any = None) -> dict[str, int]:
-    """Write a file of one kind."""
+    """Write a single file."""
     if kind == "collection":
         msg = (
             f"'{reader.source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which "
@@ -350,10 +349,10 @@ def _write_folder(kind: Kind, reader: _Reader, folder: Path) -> dict[str, int]:
 
 
 def _examples(reader: _Reader, path: Path, *, beside: Path | None = None) -> dict[str, int]:
-    """Write examples, and the passages that came with them into the file `beside`."""
+    """Write examples, and the passages embedded in them to the file `beside`."""
     examples = reader.examples()
     if examples.dropped:
-        # The command's last line counts them.
+        # The last line of the command's output counts them.
         notices.check(f"{examples.dropped:,} of the examples of '{examples.source}' have no positive.")
     if examples.passages and beside is None and reader.corpus is None:
         msg = (
@@ -368,7 +367,7 @@ def _examples(reader: _Reader, path: Path, *, beside: Path | None = None) -> dic
 
 
 def _hard_negatives(source: Any, path: Path, chosen: dict[str, Any], corpus: Any) -> dict[str, int]:
-    """Write the examples of sentence-transformers' file."""
+    """Write examples from a hard negatives file."""
     if systems := chosen.get("systems"):
         lists = [systems] if isinstance(systems, str) else systems
         chosen["systems"] = [name.strip() for text in lists for name in text.split(",")]

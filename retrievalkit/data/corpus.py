@@ -1,7 +1,7 @@
 """Corpora: passages with ids, read as a stream or by id.
 
-Memory stays small however large the corpus is: for plain files, 24 bytes per passage record its position. The passages
-of compressed files and of other sources are kept in memory once the first is looked up by id.
+For plain files, memory use is 24 bytes per passage, for its position. Passages of compressed files and of other sources
+are loaded into memory at the first lookup by id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = ("title", "text", "contents")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A row of a corpus; its `fields` are metadata, see `data.fields`."""
+    """A passage of a corpus; `fields` are metadata, see `data.fields`."""
 
     id: str
     title: str
@@ -39,20 +39,19 @@ class Passage:
 
 
 class Corpus:
-    """A collection of passages, iterated over in the order of the source, any number of times.
+    """A collection of passages that can be iterated any number of times, in source order.
 
-    Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line; empty passages are
-    counted.
+    Iteration reports duplicate ids, missing fields and an empty corpus with file and line, and counts empty passages.
 
     Args:
         source: The address, as the user wrote it.
-        records: Makes a fresh iterator over (record, passage).
+        records: Creates a new iterator over (record, passage).
         fingerprint: Computes the fingerprint of the content.
-        files: The plain files behind it, in order, if a passage can be read by its byte position.
+        files: The underlying plain files, in order, if passages can be read by byte position.
         size: Returns the number of passages without reading them, or None if it is unknown.
 
     Attributes:
-        counts_empty: Whether empty passages are counted in a note.
+        counts_empty: True to report the number of empty passages in a note.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Corpus:
 
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
-        """A corpus of passages in memory."""
+        """Create a corpus from passages in memory."""
         given = list(passages)
 
         def records() -> Iterator[tuple[Record, Passage]]:
@@ -93,7 +92,7 @@ class Corpus:
         return corpus
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Hashes of strings differ between processes, so each process builds positions of its own.
+        # String hashes differ between processes, so each process builds its own positions.
         return self._again
 
     def __repr__(self) -> str:
@@ -133,7 +132,7 @@ class Corpus:
         """The passage with this id.
 
         Raises:
-            DataError: There is none; the message suggests the nearest id.
+            DataError: The id is unknown; the message suggests the nearest id.
         """
         if not self._files:
             found = self._loaded().get(document_id)
@@ -145,23 +144,22 @@ class Corpus:
         return found
 
     def missing(self, document_ids: Iterable[str]) -> set[str]:
-        """The ids without a passage. One call for many ids is much faster than many calls."""
+        """The ids that are not in the corpus. One call for many ids is much faster than many calls."""
         if self._files:
             return self._indexed().missing(document_ids)
         held = self._loaded()
         return {document for document in document_ids if document not in held}
 
     def find(self, document_ids: Iterable[str]) -> dict[str, Passage]:
-        """The passages with these ids, without those that there are not.
+        """The passages with these ids; unknown ids are left out.
 
-        The first call looks for few ids in the files instead of reading all passages, for which a search for one query
-        would wait.
+        The first call scans the files for the ids without parsing all passages, so that a single query does not wait.
         """
         wanted = list(dict.fromkeys(document_ids))
         if self._files and self._positions is None and not self._searched:
             self._searched = True
             found: dict[str, Passage] = {}
-            # Reading all of it has the words for what is wrong.
+            # On an error, the full read below reports the problem.
             with suppress(DataError, ValueError):
                 if all(table_of(file, corpus_table) is None for file in self._files):
                     records = (one for file in self._files for one in lines_with(file, PASSAGE_IDS, wanted))
@@ -174,7 +172,7 @@ class Corpus:
         return {document: self.get(document) for document in wanted if document not in lacking}
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
-        """The error for an id without a passage."""
+        """The error for an unknown document id."""
         close = nearest_id(document_id, self.ids())
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
@@ -223,14 +221,14 @@ class Corpus:
 def open_corpus(source: str | Path) -> Corpus:
     """Open a corpus: a file or folder in any known format, or a source such as `hf:NAME` or `pydoc:PACKAGE,...`.
 
-    Only the first bytes are read yet.
+    Only the first bytes are read at this point.
 
     Raises:
         DataError: The file does not exist, or is not a corpus.
     """
     opened = open_source(source)
     return Corpus(
-        source if isinstance(source, str) else str(source),  # one in memory holds its rows
+        source if isinstance(source, str) else str(source),  # an in-memory address holds its rows
         lambda: ((record, passage_of(record)) for record in opened.records("passages")),
         opened.corpus_fingerprint,
         opened.plain_files(),
@@ -239,7 +237,7 @@ def open_corpus(source: str | Path) -> Corpus:
 
 
 def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
-    """Write passages as BEIR JSON lines and return their number."""
+    """Write passages as BEIR JSON lines; returns their number."""
     return files.write_jsonl(
         path,
         (
@@ -250,7 +248,7 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
 
 
 def passage_of(record: Record) -> Passage:
-    """The passage in a record of any known form."""
+    """The passage in a record of any known format."""
     fields = record.fields
     name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
@@ -264,7 +262,7 @@ def passage_of(record: Record) -> Passage:
 
 
 def split_contents(contents: str) -> tuple[str, str]:
-    """Title and text of Pyserini's `contents`: the first line is the title if more lines follow."""
+    """Split Pyserini's `contents` into title and text: the first line is the title if more lines follow."""
     first, newline, rest = contents.partition("\n")
     if not newline or not rest.strip():
         return "", contents.strip()
@@ -274,11 +272,11 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def nearest_id(name: str, known: Sequence[str]) -> str | None:
-    """The id most similar to a name; None if none is, or among too many: comparing with millions takes minutes."""
+    """The most similar id; None if no id is similar, or if there are too many: comparing millions takes minutes."""
     return nearest(name, known) if len(known) <= _NEAREST_AMONG else None
 
 
 def text_digest(passage: Passage) -> bytes:
-    """A digest of a passage's text, regardless of white space; of the title if there is no text."""
+    """A digest of a passage's text, ignoring white space; of the title if there is no text."""
     text = " ".join(passage.text.split()) or f"\n{passage.title}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

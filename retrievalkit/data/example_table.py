@@ -1,4 +1,4 @@
-"""`rk.Examples`: training examples of a file or in memory, as rows and as a table."""
+"""`rk.Examples`: training examples from a file or from memory, as rows and as a table."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _SHOWN = 5
 
 
 class Examples(Sequence[Example], Tabular):
-    """Training examples: queries with the ids of documents that answer them, and of others that do not.
+    """Training examples: queries with the ids of their positives and hard negatives.
 
     Args:
-        data: A file or another source, rows (dicts, a table, a data set) of any known form, or examples.
-        corpus: The passages that they name, which trainings then take from here.
+        data: A file or another source, rows (dicts, a table, a data set) in any known format, or examples.
+        corpus: The passages of the examples, used by trainings.
 
     Attributes:
-        corpus: The address of these passages; None = not known, or the examples bring their own.
-        address: Where programs read them: the source as it was given, texts included.
-        report: The result of the command that wrote them: the audit of mining, the counts of scoring.
-        summary: The same as text.
+        corpus: The address of the passages; None = unknown, or the examples contain the texts.
+        address: The address of the original source, texts included.
+        report: The result of the command that wrote the examples: the audit of mining, the counts of scoring.
+        summary: The report as text.
 
     Raises:
-        InputError: A row is damaged, or none has a positive.
+        InputError: A row is damaged, or no row has a positive.
     """
 
     def __init__(self, data: Any, corpus: Any = None) -> None:
@@ -46,7 +46,7 @@ class Examples(Sequence[Example], Tabular):
 
     @classmethod
     def written(cls, path: Place, corpus: str, report: dict[str, Any], summary: str, *, stays: bool = True) -> Self:
-        """The examples that a command wrote to a file; one that stays is read when they are first looked at."""
+        """Create from the file that a command wrote; a file that stays is read at the first access."""
         made = cls.__new__(cls)
         rows = None if stays else read_examples(str(path)).rows
         made.corpus, made.report, made.summary = corpus, report, summary
@@ -58,7 +58,7 @@ class Examples(Sequence[Example], Tabular):
         return tuple(read_examples(self.address).rows)
 
     def as_json(self) -> dict[str, Any] | None:
-        """What `--json` prints."""
+        """The output of `--json`."""
         return self.report
 
     def __len__(self) -> int:
@@ -72,11 +72,11 @@ class Examples(Sequence[Example], Tabular):
         return self._rows[place]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them as JSON lines of ids; the file appears when it is whole."""
+        """Write the examples as JSON lines of ids; the file appears when it is complete."""
         write_examples(os.fspath(path), self)
 
     def to_pandas(self) -> DataFrame:
-        """A table with a row for each example."""
+        """A table with one row per example."""
         import pandas
 
         columns = ["query_id", "query", "positives", "negatives", "answers"]

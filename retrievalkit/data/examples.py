@@ -1,7 +1,7 @@
-"""Training examples: a query, documents that answer it, and documents that only seem to.
+"""Training examples: a query with positives and hard negatives.
 
 Examples refer to documents by id. If a file also contains texts (Tevatron 1.x, DPR, triples), `Examples` keeps them.
-The names of the fields alone say which of both a file has: "positives" are ids, "positive" and "pos" are texts.
+The field names determine whether a file has ids or texts: "positives" are ids, "positive" and "pos" are texts.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A query with its documents.
+    """A query with its positive and negative documents.
 
     Attributes:
         query_id: The id of the query.
         query: The text of the query.
-        positives: Ids of documents that answer it; the first is the main one.
-        negatives: Ids of documents that do not answer it, hardest first.
+        positives: Ids of relevant documents; the first is the main positive.
+        negatives: Ids of non-relevant documents, hardest first.
         answers: Strings that a document with the answer contains.
-        teacher: Document id -> a teacher's score, or None.
+        teacher: Document id -> teacher score, or None.
     """
 
     query_id: str
@@ -65,11 +65,11 @@ class Examples:
 
     Attributes:
         rows: The examples with at least one positive, in the order of the source.
-        passages: Id -> passage, for those whose texts the file contains.
-        source: The file or address from which they were read.
-        dropped: How many examples had no positive.
+        passages: Id -> passage, for the passages whose texts the file contains.
+        source: The file or address of the examples.
+        dropped: The number of examples without a positive.
         lines: The line of each row in the source.
-        reread: Reads the examples with their lines once more, if that is not known by row.
+        reread: Reads the examples with their lines again, if `lines` is not kept.
     """
 
     rows: Sequence[Example]
@@ -86,14 +86,14 @@ class Examples:
         return iter(self.rows)
 
     def located(self) -> Iterator[tuple[int | None, Example]]:
-        """The examples with their lines, as far as known."""
+        """The examples with their lines (None = unknown)."""
         if self.reread is not None:
             return self.reread()
         lines: Sequence[int | None] = self.lines or [None] * len(self.rows)
         return zip(lines, self.rows, strict=True)
 
     def documents(self) -> Iterator[tuple[int | None, str]]:
-        """The ids of all documents that the examples name, with the lines."""
+        """The line and id of every document in the examples."""
         return ((line, one) for line, row in self.located() for one in (*row.positives, *row.negatives))
 
 
@@ -104,15 +104,15 @@ def read_examples(
     split: str = "train",
     hard_negatives: HardNegatives | None = None,
 ) -> Examples:
-    """Read training examples in any known form.
+    """Read training examples in any known format.
 
     Args:
         source: A file, a BEIR folder, or a source such as `hf:NAME`.
-        corpus: If given, every id must be in it.
-        split: Selects SPLIT.jsonl of a folder. A source without examples, but with queries and judgements, gives an
+        corpus: If set, every id must be in it.
+        split: Selects SPLIT.jsonl of a folder. A source without examples, but with queries and judgements, yields an
             example for each query with documents judged above 0, its positives.
-        hard_negatives: For sentence-transformers' file of hard negatives: which are taken, and where the texts of the
-            queries are; None = all.
+        hard_negatives: For sentence-transformers' file of hard negatives: the selection, and the source of the query
+            texts; None = all.
 
     Raises:
         DataError: An example is damaged, an id is not in the corpus, or no example has a positive.
@@ -137,13 +137,13 @@ def read_examples(
 
 
 def no_positive(count: int, source: str | Path) -> DataError:
-    """The error for a source without any example that has a positive, of so many."""
+    """The error for a source of `count` examples, none of which has a positive."""
     problem = f"it holds {counted(count, 'examples')} and no positive." if count else "there is no example in it."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 
 
 def note_dropped(examples: Examples) -> None:
-    """Tell `notices` of examples that were dropped because they have no positive."""
+    """Note the number of examples dropped because they have no positive."""
     if count := examples.dropped:
         whole = f"{count:,} of the {count + len(examples):,} examples of '{examples.source}'"
         notices.note(
@@ -152,7 +152,7 @@ def note_dropped(examples: Examples) -> None:
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
-    """Write examples as JSON lines of ids and return how many there were."""
+    """Write examples as JSON lines of ids; returns their number."""
     rows = (
         {
             "query_id": one.query_id,
@@ -168,10 +168,10 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
 
 
 def check_examples(examples: Examples, corpus: Corpus | None) -> None:
-    """Check that every id of the examples is in the corpus or among the passages that came with them.
+    """Check that every document id is in the corpus or among the passages of the examples.
 
     Raises:
-        DataError: An id is in neither, or stands where a text belongs; the message names its line.
+        DataError: An id is in neither, or is in a field for texts; the message names its line.
     """
     if corpus is not None:
         check_texts(_texts_of(examples), corpus)
@@ -184,7 +184,7 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
 
 
 def texts_wanted(count: int, source: str) -> DataError:
-    """The error for so many documents whose texts are nowhere."""
+    """The error for `count` documents without texts."""
     msg = (
         f"the examples name {counted(count, 'documents')} by id, and not by text. Give the corpus: --corpus. "
         'If "positives" and "negatives" are texts, call these fields "positive" and "negative".'
@@ -193,15 +193,15 @@ def texts_wanted(count: int, source: str) -> DataError:
 
 
 def is_bare(passage: Passage) -> bool:
-    """Whether a passage came as a text without an id."""
+    """True if a passage was read as a text without an id."""
     return passage.id == hashed_id(passage.text)
 
 
 def check_texts(texts: Mapping[str, tuple[str, int | None]], corpus: Corpus) -> None:
-    """Refuse an id of the corpus that stands where a text belongs.
+    """Raise an error for a corpus id in a field for texts.
 
     Args:
-        texts: The texts of passages without ids, with the file and the line of each.
+        texts: The texts of passages without ids, with the file and line of each.
         corpus: The corpus.
     """
     unknown = corpus.missing(texts) if texts else ()
@@ -215,13 +215,13 @@ def check_texts(texts: Mapping[str, tuple[str, int | None]], corpus: Corpus) -> 
 
 
 def _texts_of(examples: Examples) -> dict[str, tuple[str, int | None]]:
-    """The texts of passages without ids, with their places."""
+    """The texts of passages without ids, with file and line."""
     bare = {one.id: one.text for one in examples.passages.values() if is_bare(one)}
     return {bare[one]: (examples.source, line) for line, one in examples.documents() if one in bare} if bare else {}
 
 
 def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
-    """Name the first of the unknown documents, if there are any."""
+    """Raise an error for the first unknown document, if there is any."""
     for line, document in examples.documents() if unknown else ():
         if document in unknown:
             passage = examples.passages.get(document)
@@ -232,7 +232,7 @@ def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
 
 
 def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
-    """Check that every example has the scores that distillation needs: of its first positive and of a negative."""
+    """Check that every example has the teacher scores for distillation: of its first positive and a negative."""
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
         raise InputError(msg)
@@ -247,16 +247,16 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
 
 
 def unscored(example: Example) -> list[str]:
-    """Which of "positive" (the first) and "negative" (any) the teacher did not score."""
+    """The kinds without teacher score: "positive" (the first), "negative" (all)."""
     scored = (example.teacher or {}).keys()
     wanted = {"positive": example.positives[:1], "negative": example.negatives}
     return [name for name, ids in wanted.items() if scored.isdisjoint(ids)]
 
 
 def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
-    """The example in a record of any known form, and the passages whose texts it contains."""
+    """The example in a record of any known format, and the passages whose texts it contains."""
     fields = record.fields
-    # With texts instead of ids, and a query's text, it is a triple.
+    # With texts instead of ids, and a query text, the record is a triple.
     if fields.keys() >= HARD_NEGATIVES and (isinstance(fields["neg"], Mapping) or not fields.keys() & {*ANCHORS}):
         query_id, query, positives, negatives, teacher = chooser.choose(record)
         return Example(query_id, query, positives, negatives, record.texts("answers"), teacher), []
@@ -323,7 +323,7 @@ def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Examp
 def _with_passages(
     record: Record, query_id: str, query: str, positives: str, negatives: str
 ) -> tuple[Example, list[Passage]]:
-    """An example with its passages in two fields, texts included."""
+    """An example with embedded passages, texts included, in two fields."""
     as_read = record.items(positives), record.items(negatives)
     good = [_embedded(item, record, positives) for item in as_read[0]]
     bad = [_embedded(item, record, negatives) for item in as_read[1]]
@@ -371,7 +371,7 @@ def _require(record: Record, *names: str) -> None:
 
 
 def _judged(source: str | Path, split: str) -> Examples:
-    """Examples made from queries and judgements: documents judged above 0 are the positives."""
+    """Build examples from queries and judgements: documents judged above 0 are the positives."""
     queries = {query.id: query for query in read_queries(source)}
     positives: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
@@ -390,7 +390,7 @@ def _judged(source: str | Path, split: str) -> Examples:
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if that is known."""
+    """Map the examples to ids of a corpus: a passage with an unknown id is matched by its text, if available."""
     check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()

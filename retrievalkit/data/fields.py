@@ -1,9 +1,9 @@
-"""Fields of passages: metadata such as a year, a source or tags, by which searches are filtered.
+"""Fields of passages: metadata such as a year, a source or tags, for filtering searches.
 
-    fields.parquet     a row for each text: its id in `_id`, and a column for each field
+    fields.parquet     one row per text: its id in `_id`, and a column for each field
 
-A value is a text, a number, true or false, or a list of texts. Dates become ISO texts; other values are left out. A
-column of whole numbers and fractions holds numbers, of texts and lists lists, and of any other mixture texts.
+A value is a text, a number, a boolean, or a list of texts. Dates become ISO texts; other values are dropped. A column
+that mixes integers and floats becomes float, texts and lists become lists, and any other mixture becomes text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROWS = 65_536
 
 
 def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Value]:
-    """The fields among the values of a record: all but those `known` for something else, and BEIR's `metadata`."""
+    """The metadata fields of a record: all except `known` fields, plus the fields in BEIR's `metadata`."""
     fields: dict[str, Value] = {}
     for name, value in values.items():
         if name == _METADATA and isinstance(value, Mapping):
@@ -44,11 +44,11 @@ def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[st
 def _value(value: object) -> Value | None:
     if isinstance(value, str):
         return HALF_CHARACTER.sub("\ufffd", value) or None
-    if isinstance(value, int):  # bool too
+    if isinstance(value, int):  # includes bool
         return value if abs(value) < 1 << 63 else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, date):  # datetime too
+    if isinstance(value, date):  # includes datetime
         return value.isoformat()
     if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
         return [HALF_CHARACTER.sub("\ufffd", one) for one in value]
@@ -56,12 +56,12 @@ def _value(value: object) -> Value | None:
 
 
 def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) -> bool:
-    """Write the ids and fields of texts, unless none has a field; returns whether the file was written."""
+    """Write the ids and fields of texts; returns False, and writes nothing, if no text has a field."""
     import pyarrow
     from pyarrow import parquet
 
     kinds: dict[str, set[type]] = {}
-    # The type of a column is known at the end.
+    # The type of a column is known only after all rows.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as spilled:
         for identifier, fields in rows:
             for name, value in fields.items():
@@ -100,7 +100,7 @@ def _as(kind: type, value: Value | None) -> Value | None:
 
 
 class FieldTable:
-    """The fields of the texts of a folder; columns are read when they are used."""
+    """The fields of the texts in a folder; columns are read on demand."""
 
     def __init__(self, path: Path) -> None:
         from pyarrow import ArrowException
@@ -117,7 +117,7 @@ class FieldTable:
         self._columns: dict[str, tuple[np.ndarray, Any]] = {}
 
     def _opened(self) -> Any:
-        """The file for one reader: several threads may search at once."""
+        """Open the file for one reader: several threads may search concurrently."""
         from pyarrow import parquet
 
         return parquet.ParquetFile(self._path, memory_map=True)
@@ -132,7 +132,7 @@ class FieldTable:
         return found
 
     def values(self, name: str) -> tuple[np.ndarray, Any]:
-        """The values of a field, those of a list each by itself, and the row of the text of each."""
+        """(values,) the row of each value's text, and the values of a field; lists are flattened."""
         if name not in self._columns:
             import numpy as np
             import pyarrow.compute as pc
@@ -151,7 +151,7 @@ class FieldTable:
                 yield row.pop(_ID), {name: value for name, value in row.items() if value is not None}
 
     def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
-        """The values of each field that has 2 to `most`, with their numbers of texts, the most frequent first."""
+        """Values and text counts of each field with 2 to `most` distinct values, most frequent first."""
         counts = {name: self.values(name)[1].value_counts() for name in self.names}
         few = {name: one.to_pylist() for name, one in counts.items() if 2 <= len(one) <= most}
         pairs = {name: [(one["values"], one["counts"]) for one in some] for name, some in few.items()}

@@ -1,8 +1,8 @@
 """Text files, plain or compressed: read as numbered lines, written atomically.
 
-The first bytes of a file tell its compression, whatever the name, and only a bounded part of the content is in memory.
-Everything is strict UTF-8. Only regular files are read, because most are opened several times: a pipe would lose what
-was read before, and a device may never end.
+Compression is detected from the first bytes, not from the name, and only a bounded part of the content is in memory.
+Everything is strict UTF-8. Only regular files are read, because most are opened several times: a pipe cannot be read
+again, and a device may never end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from retrievalkit.errors import DataError, nearest, shortlist
 from retrievalkit.storage import fingerprint_file, write_file
 
 LONGEST_LINE = 1 << 26
-"""Most bytes of a line, decompressed; a longer one is refused before it fills the memory."""
+"""Maximum bytes of a line, decompressed; a longer line is refused before it fills the memory."""
 COMPRESSIONS = ("", ".gz", ".zst")
 CHUNK = 1 << 20
 
@@ -47,7 +47,7 @@ _KERNEL = ("/proc/", "/sys/")
 
 
 class Line(NamedTuple):
-    """A line of a file: its number from 1, its first byte, the byte after it, and its text without the line end."""
+    """A line of a file: number (from 1), byte offsets of its start and end, and text without the line end."""
 
     number: int
     start: int
@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 
 def existing(path: str | Path) -> Path:
-    """The path, if it is a regular file or a folder."""
+    """Check that a path is a regular file or a folder."""
     path = Path(path)
     try:
         str(path).encode()
@@ -82,18 +82,18 @@ def existing(path: str | Path) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, in order."""
+    """The sorted names in a folder."""
     with reading(folder):
         return sorted(os.listdir(folder))
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """A file of this name in a folder, plain or compressed."""
+    """Find a file of this name in a folder, plain or compressed."""
     return next((path for end in COMPRESSIONS if os.path.isfile(path := folder / f"{name}{end}")), None)
 
 
 def inside(path: Path, name: str, kinds: str) -> Path:
-    """The file itself, or the file of this name (plain or compressed) in the folder that `path` is."""
+    """Return `path` if it is a file; if it is a folder, its file of this name, plain or compressed."""
     if not os.path.isdir(path):
         return path
     if found := find_file(path, name):
@@ -108,7 +108,7 @@ def listing(folder: Path) -> str:
 
 
 def grouped(names: Mapping[str, Sequence[str]]) -> str:
-    """The first names of each group with its count, the largest group first, as one line of text."""
+    """Format the first names and the count of each group on one line, the largest group first."""
     groups = sorted(names.items(), key=lambda one: -len(one[1]))
     listed = "; ".join(f"{group} ({len(some):,}): {shortlist(some, 3)}" for group, some in groups[:_GROUPS])
     rest = sum(len(some) for _, some in groups[_GROUPS:])
@@ -116,7 +116,7 @@ def grouped(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def is_plain(path: str | Path) -> bool:
-    """Whether a file is uncompressed, so that it can be read from any position."""
+    """True if a file is uncompressed, so that it can be read from any position."""
     with reading(path), Path(path).open("rb") as stream:
         return not stream.read(4).startswith((_GZIP, _ZSTD))
 
@@ -129,7 +129,7 @@ def fingerprint(path: str | Path) -> str:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[None]:
-    """Turn the errors of a file that cannot be read, or that is damaged, into one message."""
+    """Convert errors of an unreadable or damaged file to a DataError."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
@@ -165,7 +165,7 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def read_lines(path: str | Path) -> Iterator[Line]:
-    """The lines of a text file."""
+    """Read the lines of a text file."""
     end = 0
     with open_bytes(path) as stream:
         for number, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
@@ -191,7 +191,7 @@ def first_character(path: str | Path) -> str:
     """The first non-blank character of a file; "" for an empty file."""
     with open_bytes(path) as stream:
         while block := stream.read(_LOOK):
-            # All that `filled_lines` counts as blank.
+            # The same white space that `filled_lines` skips.
             if text := block.decode("utf-8", "replace").lstrip().lstrip("\ufeff").lstrip():
                 return text[0]
     return ""
@@ -199,7 +199,7 @@ def first_character(path: str | Path) -> str:
 
 @contextmanager
 def packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A stream that compresses as the file's ending says; the same rows give the same bytes."""
+    """A stream that compresses according to the file extension; the same content gives the same bytes."""
     if path.suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
             yield cast("IO[bytes]", stream)
@@ -214,7 +214,7 @@ def packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def write_text(path: str | Path) -> Iterator[IO[str]]:
-    """Open a text file for writing; `.gz` and `.zst` are compressed, and the file appears once it is complete."""
+    """Open a text file for writing; `.gz` and `.zst` are compressed. The file appears when it is complete."""
     with write_file(path) as staging, staging.open("wb") as raw, packed(raw, Path(path)) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n", write_through=False)
         yield text
@@ -223,7 +223,7 @@ def write_text(path: str | Path) -> Iterator[IO[str]]:
 
 
 def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
-    """Write one JSON object per line and return their number."""
+    """Write one JSON object per line; returns their number."""
     count = 0
     with write_text(path) as stream:
         for row in rows:
@@ -242,14 +242,14 @@ def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataErro
 
 
 def too_long(path: str | Path, line: int) -> DataError:
-    """The error for a line that is not read because of its size."""
+    """The error for a line over the size limit."""
     msg = f"the line is longer than {LONGEST_LINE >> 20} MiB. Is it a text file with a record in each line?"
     return DataError(msg, file=path, line=line)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Turn off the garbage collector: it would repeatedly scan objects that all survive."""
+    """Disable the garbage collector: it would repeatedly scan objects that all survive."""
     enabled = gc.isenabled()
     gc.disable()
     try:

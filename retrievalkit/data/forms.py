@@ -1,6 +1,6 @@
-"""The keys and columns of known formats of files and data sets, and their meanings.
+"""Keys and columns of the known file and data set formats, and their meanings.
 
-Records are distinguished by their keys, tables by their header or their number of columns.
+Records are distinguished by their keys, tables by their header or number of columns.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ GRADES = ("score", "relevance", "label", "grade")
 ANCHORS = ("anchor", "query", "question", "sentence1")
 POSITIVES = ("positive", "pos")
 NEGATIVES = ("negative", "neg", "negatives")
-"""The fields of triples, which hold texts; "positives" holds ids, and so do "negatives" with it."""
+"""The fields of triples, which hold texts; "positives", and "negatives" next to it, hold ids."""
 _EXAMPLE_FIELDS = {"positive_ctxs", "positive_passages", "positive_document_ids"}
 HARD_NEGATIVES = {"qid", "pos", "neg"}
 
 
 class Form(NamedTuple):
-    """How one kind of data is read from a file.
+    """File formats of one kind of data.
 
     Attributes:
-        table: Given the cells of a table's first row, how the table is read; None if it is not such a table.
+        table: The cells of a table's first row -> the layout of the table; None if it is not of this kind.
         plural: The kind of the records, for messages.
         known: The known formats, for messages.
     """
@@ -48,7 +48,7 @@ class Form(NamedTuple):
 
 
 def corpus_table(row: list[str]) -> Table | None:
-    """A corpus in a table: DPR's, with or without a header, or MS MARCO's."""
+    """The layout of a corpus table: DPR, with or without a header, or MS MARCO."""
     names = _names(row)
     if is_judgement_header(row):
         return None
@@ -62,7 +62,7 @@ def corpus_table(row: list[str]) -> Table | None:
 
 
 def query_table(row: list[str]) -> Table | None:
-    """Queries in a table: id and text, or DPR's question and answers."""
+    """The layout of a query table: id and text, or DPR's question and answers."""
     names = _names(row)
     if names[0] in QUERY_IDS and any(name in names for name in QUERY_TEXTS):
         return Table(names, header=True)
@@ -74,26 +74,26 @@ def query_table(row: list[str]) -> Table | None:
 
 
 def triple_table(row: list[str]) -> Table | None:
-    """Training triples in a table with a header."""
+    """The layout of a triples table with a header."""
     names = _names(row)
     return Table(names, header=True) if names[0] in ANCHORS and set(names) & set(POSITIVES) else None
 
 
 def is_judgement_header(cells: list[str]) -> bool:
-    """Whether the first line of a file of judgements names its columns."""
+    """True if the cells are the header of a judgements table."""
     names = _names(cells)
     return names[0] in JUDGED_QUERIES and len(names) > 1 and names[1] in JUDGED_DOCUMENTS
 
 
 def is_example(names: Set[str]) -> bool:
-    """Whether a record with these fields is a training example."""
+    """True if a record with these fields is a training example."""
     if names & _EXAMPLE_FIELDS or names >= HARD_NEGATIVES:
         return True
     return bool(names & {*ANCHORS}) and any(name == "positives" or is_numbered(name, POSITIVES) for name in names)
 
 
 def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:
-    """The error for a record without one of the fields that it `needs`, or for one of no known form."""
+    """The error for a record that lacks one of the fields it `needs`, or has no known format."""
     absent = {name: fields for name, fields in needs.items() if not record.fields.keys() & set(fields)}
     if len(absent) == len(needs):
         return record.unknown_form(kind, known)
@@ -102,22 +102,22 @@ def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple
 
 
 def is_numbered(name: str, names: tuple[str, ...]) -> bool:
-    """Whether a field is one of the names, or one of them with a number: negative_1, negative_2 ..."""
+    """True if a field is one of the names, optionally with a number: negative_1, negative_2 ..."""
     return name in names or (name.rpartition("_")[0] in names and name.rpartition("_")[2].isdigit())
 
 
 def columns(text: str, widths: tuple[int, ...]) -> list[str]:
-    """The cells of a line of a TREC file: split at tabs if that gives a known width, or else at blanks and tabs."""
+    """Split a line of a TREC file into cells: at tabs if that gives a known width, otherwise at blanks and tabs."""
     cells = text.split("\t")
     if len(cells) in widths:
         return cells
-    # `split` also splits at control characters and at white space that is not ASCII, unlike other programs.
+    # Unlike other programs, `split` also splits at control characters and non-ASCII white space.
     spaced = " ".join(cells)
     return spaced.split() if spaced.isascii() and spaced.isprintable() else [cell for cell in spaced.split(" ") if cell]
 
 
 def number(value: Any) -> float:
-    """The number in a cell or a JSON value; NaN if it is none, or is written as only Python reads it (1_0)."""
+    """The number in a cell or a JSON value; NaN if it is not a number, or only valid in Python (1_0)."""
     try:
         return math.nan if isinstance(value, str) and ("_" in value or not value.isascii()) else float(value)
     except (ValueError, TypeError, OverflowError):

@@ -1,10 +1,10 @@
-"""sentence-transformers' file of hard negatives: for each query the ids of passages that several systems found.
+"""Hard negatives in sentence-transformers' format: for each query, ids of passages retrieved by several systems.
 
     {"qid": 867436, "pos": [5238393], "neg": {"bm25": [3724, 91], "msmarco-distilbert-base-tas-b": [91, 2005]}}
 
-The texts of queries are in another file, or in a field "query" of each line. A margin drops negatives that a re-ranker
-scores nearly as high as a positive, as they may answer the query: those are kept whose score is at most that of the
-positive with the lowest score, less the margin. The scores then are a teacher's, too.
+The texts of queries are in another file, or in a field "query" of each line. A margin drops likely false negatives: a
+negative is kept only if its re-ranker score is at most the lowest score of a positive minus the margin. The scores also
+become the teacher scores.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HardNegatives:
-    """Which of the passages in such a file become negatives.
+    """Selection of hard negatives.
 
     Attributes:
-        queries: Where the texts of the queries are; None = in each line.
-        systems: The systems whose passages are taken, in this order; None = all, in the order of the line.
-        per_system: Most negatives of a system that no earlier system had, best first; None = all.
-        scores: A file of a re-ranker's scores (`data.pair_scores`); the examples get them as a teacher's.
-        margin: How far below the lowest score of a positive that of a negative must be; None = it does not matter.
+        queries: The source of the query texts; None = in each line.
+        systems: The systems whose passages are used, in this order; None = all, in the order of the line.
+        per_system: Maximum number of negatives per system that no earlier system has, best first; None = all.
+        scores: A file of re-ranker scores (`data.pair_scores`), which become the teacher scores of the examples.
+        margin: Minimum difference between the lowest score of a positive and a negative's score; None = no minimum.
     """
 
     queries: str | None = None
@@ -45,7 +45,7 @@ class HardNegatives:
 
 
 class Chooser:
-    """Chooses the negatives of each line."""
+    """Selects the negatives of each line."""
 
     def __init__(self, options: HardNegatives) -> None:
         if options.margin is not None and options.scores is None:
@@ -62,7 +62,7 @@ class Chooser:
             self._scores = PairScores.read(options.scores)
 
     def choose(self, record: Record) -> tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, float] | None]:
-        """A line's query, its text, its positives and negatives by id, and a teacher's scores of them, if any."""
+        """The query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""
         query_id, positives = record.identifier("qid"), record.identifiers("pos")
         found = record.fields["neg"]
         if not isinstance(found, Mapping):
@@ -76,7 +76,7 @@ class Chooser:
         highest = math.inf
         if positives and self.options.margin is not None:
             highest = min(self._score(record, one, scores) for one in positives) - self.options.margin
-        # Of each system in turn, without those that came before or are too near to a positive.
+        # System by system, without duplicates and without scores too close to a positive.
         negatives: dict[str, None] = {}
         for ids in lists if positives else ():
             fitting = (
@@ -91,7 +91,7 @@ class Chooser:
         return query_id, self._text(record, query_id), positives, tuple(negatives), teacher or None
 
     def check_systems(self) -> None:
-        """Refuse a system that no line has."""
+        """Refuse systems that are in no line."""
         for system in self.options.systems or ():
             if system not in self.seen:
                 raise UnknownNameError("system", system, self.seen)

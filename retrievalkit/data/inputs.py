@@ -1,9 +1,9 @@
-"""Addresses of the data that Python programs pass in: passages, queries, judgements, examples and runs.
+"""Conversion of data from Python programs to source addresses: passages, queries, judgements, examples and runs.
 
-Each may be a file or another source (`pydoc:numpy`, `hf:NAME`), or be in memory: lists of texts or dicts, dicts by id,
+Data may be a file or another source (`pydoc:numpy`, `hf:NAME`), or in memory: lists of texts or dicts, dicts by id,
 tables (pandas, polars, Arrow), data sets of the package `datasets`, arrays of texts, and our own rows. Rows have the
-keys of any format that is read from files (`retrievalkit.data.forms`). Nothing is copied or checked here: rows are read
-as those of files are, and errors name the row.
+keys of any known file format (`retrievalkit.data.forms`). Nothing is copied or checked here: rows are read like rows of
+files, and errors name the row.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _KNOWN = (
 
 
 def passages(data: Any, *, numbered: bool = True) -> str:
-    """The address of passages; those without ids are numbered from 0, or refused when read."""
+    """The address of passages; passages without ids are numbered from 0, or refused when read."""
     if isinstance(data, Mapping):
         if (split := next((name for name, value in data.items() if hasattr(value, "column_names")), None)) is not None:
             msg = f"this is a dict of several data sets. Choose a split: data['{split}']."
             raise InputError(msg)
-        # Of each passage its text, or BEIR's dict of title and text.
+        # Id -> text, or id -> BEIR's dict of title and text.
         data = [
             {"id": name, **(value if isinstance(value, Mapping) else {"text": value})} for name, value in data.items()
         ]
@@ -45,15 +45,15 @@ def passages(data: Any, *, numbered: bool = True) -> str:
 
 
 def queries(data: Any) -> str:
-    """The address of queries; those without ids are numbered from 0, a single text among them."""
+    """The address of queries; queries without ids, such as plain texts, are numbered from 0."""
     if isinstance(data, Mapping):
         data = [{"id": name, "text": text} for name, text in data.items()]
-    # DPR's questions have no ids, and are named by a hash.
+    # DPR's questions have no ids; their ids are hashes.
     return _address(data) or InMemory.of("the queries", queries=Rows(data, "queries", (*QUERY_IDS, "question")))
 
 
 def judgements(data: Any) -> str:
-    """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents)."""
+    """The address of judgements: rows, or a dict query -> document -> grade (or query -> relevant documents)."""
     if isinstance(data, Mapping):
         rows = []
         for query, judged in data.items():
@@ -69,13 +69,13 @@ def judgements(data: Any) -> str:
 def examples(data: Any) -> str:
     """The address of training examples."""
     if hasattr(data, "address"):
-        address: str = data.address  # of rk.Examples
+        address: str = data.address  # rk.Examples
         return address
     return _address(data) or InMemory.of("the examples", examples=Rows(data, "examples"))
 
 
 def run(data: Any) -> str:
-    """The address of a run: of its file, of an `rk.Run`, or of what `hits` takes."""
+    """The address of a run: a file, an `rk.Run`, or any input of `hits`."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     address: str = data.address if hasattr(data, "address") else InMemory.of("run", run=hits(data))
@@ -83,7 +83,7 @@ def run(data: Any) -> str:
 
 
 def runs(data: Any) -> tuple[str, ...]:
-    """The addresses of runs, in a list or by name; those in memory with the same name are numbered."""
+    """The addresses of runs, in a list or by name; in-memory runs with the same name are numbered."""
     if isinstance(data, Mapping) and not hasattr(data, "address"):
         return tuple(InMemory.of(str(name), run=open_run(run(one))) for name, one in data.items())
     several = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
@@ -96,7 +96,7 @@ def runs(data: Any) -> tuple[str, ...]:
 
 
 def hits(data: Any) -> dict[str, Hits]:
-    """The hits of each query, best first, of a dict query -> hits, a table or rows."""
+    """The hits of each query, best first, from a dict query -> hits, a table or rows."""
     if isinstance(data, Mapping):
         return {str(query): _ordered(found, str(query)) for query, found in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
@@ -114,18 +114,18 @@ def hits(data: Any) -> dict[str, Hits]:
 
 
 def model(value: Any) -> str:
-    """The place of a model; a loaded one (`rk.Retriever`) is read again, as it can only encode."""
+    """The path or name of a model; a loaded `rk.Retriever` is read again, because it can only encode."""
     return place(getattr(value, "source", value), "the model")
 
 
 def with_corpus(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a training, with the passages that `rk.Examples` name where no corpus was given."""
+    """Training arguments, with the corpus of `rk.Examples` if no corpus is set."""
     known = getattr(values.get("examples"), "corpus", None)
     return {**values, **({"corpus": known} if known is not None and values.get("corpus") is None else {})}
 
 
 def place(value: Any, what: str) -> str:
-    """A path, or a name that stands where a path does."""
+    """A path, or a name in place of a path."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     msg = f"{what} is {value!r:.80}, and should be a path."
@@ -133,20 +133,20 @@ def place(value: Any, what: str) -> str:
 
 
 def are_vectors(data: Any) -> bool:
-    """Whether data is vectors rather than texts: our `Vectors`, an array of numbers, a tensor, a sparse matrix."""
+    """True if data is vectors, not texts: our `Vectors`, an array of numbers, a tensor or a sparse matrix."""
     if hasattr(data, "representation") or type(data).__module__.partition(".")[0] in ("torch", "scipy"):
         return True
     return getattr(getattr(data, "dtype", None), "kind", "") in ("f", "i", "u") and hasattr(data, "ndim")
 
 
 class Rows:
-    """Rows as dicts, made anew at every iteration: a data set on a disk stays there.
+    """Rows as dicts, created at every iteration: a data set on disk stays there.
 
     Args:
         data: A table, a data set, or any iterable.
-        what: What the rows are, for messages.
-        ids: The fields that may hold a row's id. () = rows are dicts, whatever they hold.
-        numbered: Whether a text or a row without an id is numbered from 0; else it is refused.
+        what: The kind of the rows, for messages.
+        ids: The fields that may hold the id of a row. () = rows are dicts with any fields.
+        numbered: True to number texts and rows without an id from 0; False to refuse them.
     """
 
     def __init__(self, data: Any, what: str, ids: tuple[str, ...] = (), numbered: bool = True) -> None:
@@ -167,7 +167,7 @@ class Rows:
             return self._named(number, {"text": value})
         row = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
         if isinstance(row, tuple) and hasattr(row, "_asdict"):
-            row = row._asdict()  # those of ir_measures
+            row = row._asdict()  # rows of ir_measures
         if not isinstance(row, Mapping):
             should = "a text or a dict" if self._ids else "a dict"
             msg = f"the row is {value!r:.80}, and should be {should}."
@@ -184,11 +184,11 @@ class Rows:
 
 
 def _iterable(data: Any, what: str) -> Any:
-    """The data as something that has a length and gives its rows any number of times."""
+    """Convert data to a sized collection that can be iterated any number of times."""
     if hasattr(data, "column_names") and hasattr(data, "features"):
-        return data  # a data set: dicts, read from the disk
+        return data  # a data set: dicts, read from disk
     if hasattr(data, "columns"):
-        import pyarrow  # whose interface pandas and polars have too
+        import pyarrow  # pandas and polars support its interface
 
         try:
             return pyarrow.table(data)
@@ -206,9 +206,9 @@ def _iterable(data: Any, what: str) -> Any:
 
 
 def _address(data: Any) -> str | None:
-    """The address that was given; None for data in memory."""
+    """The address or path as text; None for data in memory."""
     if isinstance(data, str):
-        # As far as possible told apart from an address that is wrong.
+        # Distinguish a text from a misspelt address, as far as possible.
         if not isinstance(data, InMemory) and len(data.split()) > 1 and ":" not in data and not os.path.exists(data):
             msg = f"'{data:.60}' is no file: a text by itself is an address. Give texts in a list: [text]."
             raise InputError(msg)
@@ -217,7 +217,7 @@ def _address(data: Any) -> str | None:
 
 
 def _ordered(hits: Any, query: str) -> Hits:
-    """The hits by score; equal scores in the order given."""
+    """Sort the hits by score; ties keep their order."""
     try:
         ordered = [(str(one), float(score)) for one, score in (hits.items() if isinstance(hits, Mapping) else hits)]
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""JSON that strangers wrote: one text, or a file's array or object read element by element.
+"""Untrusted JSON: a single text, or a file's array or object parsed element by element.
 
-Elements are read as a stream, with only a few in memory. What Python's parser accepts in silence or answers with other
-exceptions is refused: a key that occurs twice, values nested too deeply, integers of thousands of digits.
+Elements are streamed, with only a few in memory. Input that Python's parser accepts silently, or for which it raises
+other exceptions, is refused: duplicate keys, values nested too deeply, integers with thousands of digits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text."""
+    """Parse a JSON text."""
     start = 0 if text.startswith("{") else len(text) - len(text.lstrip(_SPACES))
     try:
         value, end = _DECODER.raw_decode(text, start)  # much faster than `decode`
@@ -49,26 +49,26 @@ def parsed(text: str) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value for an error message, shortened."""
+    """Format a value for an error message, shortened."""
     if isinstance(value, str):
         text = repr(value[: _SHOWN + 1])
     else:
         try:
             text = json.dumps(value, ensure_ascii=False, default=str)
-        except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+        except (RecursionError, ValueError):  # nested too deeply, or an integer with thousands of digits
             text = f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def field_names(names: Iterable[str]) -> str:
-    """The names of fields for an error message."""
+    """Format field names for an error message."""
     return shortlist(name if name.isprintable() and len(name) <= _SHOWN else shown(name) for name in names) or "none"
 
 
 def members(path: Path) -> Iterator[tuple[int, int | str, Any]]:
-    """Line, number (from 1) or key, and value of each member of the array or object that a file holds.
+    """Yield line, number (from 1) or key, and value of each member of the JSON array or object in a file.
 
-    A key that occurs twice, and a value larger than `files.LONGEST_LINE`, are refused.
+    Duplicate keys and values larger than `files.LONGEST_LINE` are refused.
     """
     seen: set[str] = set()
     with files.open_bytes(path) as stream:
@@ -105,7 +105,7 @@ def members(path: Path) -> Iterator[tuple[int, int | str, Any]]:
 
 
 class _Window:
-    """The part of a text file that is being parsed: it grows if an element needs more, and drops text already read."""
+    """Sliding window over a text file: it grows if an element needs more text, and drops parsed text."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
@@ -130,7 +130,7 @@ class _Window:
         self.text, self.at = self.text[self.at :] + more, 0
 
     def peek(self) -> str:
-        """The next character that is not white space; "" at the end."""
+        """Return the next character that is not white space; "" at the end."""
         while True:
             space = _SPACE.match(self.text, self.at)
             assert space is not None
@@ -151,13 +151,13 @@ class _Window:
         self.at = to
 
     def take(self, name: str) -> Any:
-        """Parse the value that starts here."""
+        """Parse the value at the current position."""
         while True:
             try:
                 value, end = _DECODER.raw_decode(self.text, self.at)
             except json.JSONDecodeError as error:
                 size = len(self.text) - self.at
-                # The error may be due to the text ending too early.
+                # The value may continue beyond the window.
                 unterminated = error.msg.startswith(("Unterminated string", "Invalid \\u"))
                 if not self.ended and (unterminated or error.pos > len(self.text) - 16):
                     if size > files.LONGEST_LINE:

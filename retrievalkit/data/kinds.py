@@ -1,4 +1,4 @@
-"""The kind of data in a source, determined by keys or columns, and by the file name if these are ambiguous."""
+"""Detection of the kind of data in a source, by keys or columns, or by the file name if these are ambiguous."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KIND_OF_PART: dict[Part, Kind] = {
 
 
 def kind_of(source: str | Path) -> Kind:
-    """The kind of data in a source."""
+    """Detect the kind of data in a source."""
     opened = open_source(source)
     path = opened.path if isinstance(opened, Local) else None
     if isinstance(opened, Local) and opened.is_folder:
@@ -81,7 +81,7 @@ def _of_row(path: Path) -> Kind:
 
 
 def _by_name(source: str | Path, content: str) -> Kind:
-    """The kind that the name of the file suggests, for content that fits two kinds."""
+    """Guess the kind from the file name, for ambiguous content."""
     name = str(source).rpartition("/")[2].lower()
     hints: dict[str, Kind] = {
         "qrel": "qrels", "run": "run", "quer": "queries", "question": "queries", "topic": "queries",

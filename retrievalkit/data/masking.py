@@ -1,7 +1,7 @@
-"""Whole-word masking: which tokens of a text are masked, what replaces them, and the labels to predict.
+"""Whole-word masking for masked language modelling: masked tokens, their replacements and labels.
 
-Words are drawn in random order until their tokens make up the wanted fraction of the text; a word that would exceed it
-is skipped. Of the drawn tokens 80 % become [MASK], 10 % a random token, and 10 % stay (Devlin et al. 2019).
+Words are drawn in random order until their tokens reach the masking ratio; a word that would exceed it is skipped. Of
+the drawn tokens, 80 % become [MASK], 10 % a random token, and 10 % stay unchanged (Devlin et al. 2019).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MASKED, _RANDOM = 0.8, 0.9
 
 
 def mask_budget(length: int, ratio: float) -> int:
-    """How many tokens of a text are masked: the fraction, rounded, and at least one."""
+    """The number of tokens to mask: length times ratio, rounded, at least one."""
     return max(1, round(length * ratio))
 
 
 @dataclass(frozen=True)
 class Masker:
-    """Masks texts.
+    """Masks the tokens of texts.
 
     Attributes:
         vocabulary: The vocabulary of the encoder.
         ratio: Fraction of a text's tokens to mask, not counting special tokens.
-        whole_words: Whether all tokens of a word are masked together.
+        whole_words: True to mask all tokens of a word together.
     """
 
     vocabulary: Vocabulary
@@ -47,7 +47,7 @@ class Masker:
             raise UnsupportedError(msg)
 
     def __call__(self, pieces: Pieces, draw: random.Random) -> tuple[list[int], list[int]]:
-        """The masked text with special tokens, and its labels: the original token, or `UNLABELLED`."""
+        """Mask a text: returns its ids with special tokens, and labels: the original token, or `UNLABELLED`."""
         ids = self.vocabulary.wrap([int(token) for token in pieces.ids])
         labels = [UNLABELLED] * len(ids)
         for position in self.choose(pieces, draw):
@@ -62,7 +62,7 @@ class Masker:
         return ids, labels
 
     def choose(self, pieces: Pieces, draw: random.Random) -> list[int]:
-        """The positions to mask; none if every word is longer than the budget."""
+        """Draw the positions to mask; none if every word is longer than the budget."""
         words = (
             pieces.words() if self.whole_words else [range(position, position + 1) for position in range(len(pieces))]
         )
@@ -79,7 +79,7 @@ class Masker:
 
 
 def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
-    """(texts, tokens) long: the labels of a batch, padded at the end to the longest text as `Encoder.collate` does."""
+    """(texts, tokens) long: the labels of a batch, right-padded to the longest text like `Encoder.collate`."""
     import torch
 
     longest = max([1, *map(len, rows)])

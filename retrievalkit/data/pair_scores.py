@@ -1,10 +1,10 @@
-"""A re-ranker's scores of queries with passages, from a file of a form that runs nothing when it is read.
+"""Re-ranker scores of query-passage pairs, from a file format that cannot execute code (no pickle).
 
     a table with the header qid, pid, score, or those three columns       571018 <tab> 7349777 <tab> 9.5
-    JSON lines, or an array of such objects                               {"qid": 571018, "pid": 7349777, "score": 9.5}
-    JSON lines of one query or several                                    {"571018": {"7349777": 9.5, "2": -3.1}}
+    JSON lines, or a JSON array of objects                                {"qid": 571018, "pid": 7349777, "score": 9.5}
+    JSON lines with one or more queries                                   {"571018": {"7349777": 9.5, "2": -3.1}}
 
-They are held as sorted arrays: the 160 million pairs of MS MARCO take about 3 GB.
+Scores are kept as sorted arrays: the 160 million pairs of MS MARCO take about 3 GB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
 
 
 class PairScores:
-    """The scores of pairs: ids of queries and of passages, as bytes, and scores, each of shape (pairs,)."""
+    """Scores of query-passage pairs: query ids and passage ids, as bytes, and scores, each of shape (pairs,)."""
 
     def __init__(self, source: str | Path, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> None:
         self.source = str(source)
@@ -47,7 +47,7 @@ class PairScores:
 
     @classmethod
     def read(cls, path: str | Path) -> PairScores:
-        """Read a file."""
+        """Read scores from a file."""
         path = files.existing(path)
         with files.open_bytes(path) as stream:
             first = stream.read(2)
@@ -68,7 +68,7 @@ class PairScores:
         return cls(path, *(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def of(self, query_id: str) -> dict[str, float]:
-        """Passage id -> score, for all passages that are scored for a query."""
+        """Passage id -> score, for all scored passages of a query."""
         start, end = self._places.get(query_id, (0, 0))
         ids = list(map(bytes.decode, self._passages[start:end].tolist()))
         found = dict(zip(ids, self._scores[start:end].tolist(), strict=True))
@@ -80,7 +80,7 @@ class PairScores:
 
 
 def _starts(queries: np.ndarray) -> np.ndarray:
-    """Where each run of equal ids begins."""
+    """The start of each run of equal ids."""
     return np.concatenate([[0], np.flatnonzero(queries[1:] != queries[:-1]) + 1])
 
 

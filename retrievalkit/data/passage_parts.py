@@ -1,10 +1,10 @@
-"""Passages cut into parts, each a passage of its own: sentences, a number of equal parts, or windows of some words.
+"""Splitting of passages into parts: sentences, equal parts, or sliding windows.
 
-The passages ID#1, ID#2 ... are those of document ID, which is ranked by them, and put together from them.
+The parts ID#1, ID#2 ... belong to document ID, which is ranked by its parts and can be restored from them.
 
-MVR's Table 5 compares several vectors of a document with those of its sentences and of its 4 or 8 equal parts. The
-parts of passage ID are ID#1, ID#2 ... with its title. A part is a positive of a query if its passage was, and it
-contains an answer; if no part does, or no answer is known, all are. All parts of a negative are negatives.
+Table 5 of MVR compares several vectors per document with vectors of its sentences and of its 4 or 8 equal parts. The
+parts of passage ID are ID#1, ID#2 ... with its title. A part is a positive if its passage is a positive and it contains
+an answer; if no part does, or no answer is known, all parts are positives. All parts of a negative are negatives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from retrievalkit.reporting import notices
 _WORD = re.compile(r"\S+")
 _PARENTS = 4  # of COLLECTION/dense/segments/corpus-0001.jsonl
 PART = re.compile(r"(.+)#([1-9][0-9]*)", re.DOTALL)
-"""The id of a part: that of its passage, and its number."""
+"""The id of a part: the id of its passage, and its number."""
 
 DocumentScore = Literal["best", "sum"]
 
@@ -40,9 +40,9 @@ Parts = Callable[[str], Sequence[Passage]]
 
 
 def windows(text: str, size: int, stride: int | None = None, by: Literal["words", "sentences"] = "words") -> list[str]:
-    """Windows of `size` words or sentences, each of which begins `stride` after the one before (None = `size`).
+    """Cut a text into windows of `size` words or sentences, starting every `stride` (None = `size`).
 
-    The last ends with the text, and may be shorter; a blank text has none.
+    The last window ends with the text and may be shorter; a blank text has no windows.
     """
     spans = [one.span() for one in _WORD.finditer(text)]
     if by == "sentences":
@@ -50,13 +50,13 @@ def windows(text: str, size: int, stride: int | None = None, by: Literal["words"
         cut = ((text[start:end].strip(), start) for start, end in zip([0, *ends], ends, strict=False))
         spans = [(first := text.index(one, start), first + len(one)) for one, start in cut if one]
     step = stride or size
-    # The last begins where the one before it has not reached the end of the text.
+    # The last window is the first to reach the end of the text.
     firsts = range(0, max(len(spans) - size + step, min(len(spans), 1)), step)
     return [text[spans[a][0] : spans[min(a + size, len(spans)) - 1][1]] for a in firsts]
 
 
 def equal_parts(text: str, count: int) -> list[str]:
-    """A text in parts whose numbers of words differ by one at most; fewer parts than `count` if it has fewer words."""
+    """Cut a text into parts whose word counts differ by at most one; fewer than `count` if it has fewer words."""
     words = [match.span() for match in _WORD.finditer(text)]
     count = min(count, len(words))
     firsts = [number * len(words) // count for number in range(count + 1)] if count else []
@@ -87,7 +87,7 @@ def judged_parts(qrels: Qrels, parts: Parts, answers: Mapping[str, Sequence[str]
 
 
 def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
-    """The examples with the parts of their documents."""
+    """The examples with parts in place of their documents."""
     if scored := sum(row.teacher is not None for row in examples.rows):
         notices.note(
             f"A teacher's scores, which are of whole passages, are left out; so many examples had some: {scored:,}."
@@ -105,7 +105,7 @@ def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
 
 
 def in_passages(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples, with the passages ID#1, ID#2 ... in place of each document that the corpus has in passages."""
+    """The examples, with the passages ID#1, ID#2 ... in place of each document that the corpus stores as passages."""
     unknown = corpus.missing({one for _, one in examples.documents()} - examples.passages.keys())
     parts = {one: found for one in unknown if (found := passages_of(corpus, one))}
     if not parts:
@@ -114,7 +114,7 @@ def in_passages(examples: Examples, corpus: Corpus) -> Examples:
 
 
 class DocumentHit(NamedTuple):
-    """A document with its score, and its passages among the hits, best first."""
+    """A document with its score and its retrieved passages, best first."""
 
     id: str
     score: float
@@ -122,11 +122,11 @@ class DocumentHit(NamedTuple):
 
 
 def by_document(hits: Iterable[tuple[str, float]], score: DocumentScore = "best") -> list[DocumentHit]:
-    """The documents of passages that are ranked, best first; of equal scores the one whose passage ranks first.
+    """Aggregate ranked passages to documents (MaxP or SumP), best first; ties go to the best-ranked passage.
 
     Args:
-        hits: Ids and scores, best first: ID#N is a passage of document ID, and any other id is a document's own.
-        score: A document's score: that of its best passage, or the sum of all.
+        hits: Ids and scores, best first: ID#N is a passage of document ID; any other id is a whole document.
+        score: The document score: the score of its best passage, or the sum over its passages.
     """
     passages: dict[str, Hits] = {}
     for passage, value in hits:
@@ -139,7 +139,7 @@ def by_document(hits: Iterable[tuple[str, float]], score: DocumentScore = "best"
 
 
 def merged(run: Iterable[tuple[str, Hits]], source: object) -> Iterator[tuple[str, Hits]]:
-    """A run of parts as one of their passages, each with the score of its best part."""
+    """Convert a run of parts to a run of passages, each with the score of its best part."""
     for query, hits in run:
         for part, _ in hits:
             if PART.fullmatch(part) is None:
@@ -150,14 +150,14 @@ def merged(run: Iterable[tuple[str, Hits]], source: object) -> Iterator[tuple[st
 
 @dataclass(frozen=True)
 class Document:
-    """A whole document, put together from its passages.
+    """A whole document, restored from its passages.
 
     Attributes:
         id: The document's id.
         title: The title of its passages.
-        text: The texts of its passages in order; what overlapping passages share appears once.
-        passages: The id of each passage -> where it starts and ends in the text.
-        file: The document's file, if the corpus is a folder of documents, or in a folder that was made of one.
+        text: The texts of its passages in order, without repeating overlaps.
+        passages: Passage id -> start and end in the text.
+        file: The document's file, if the corpus is a folder of documents, or was converted from one.
     """
 
     id: str
@@ -180,26 +180,26 @@ def passages_of(corpus: Corpus, document: str) -> list[Passage]:
 
 
 def open_document(corpus: Corpus, document: str) -> Document | None:
-    """The document with an id, or the single passage that has it; None if the corpus has neither."""
+    """The document, or the single passage, with an id; None if the corpus has neither."""
     passages = list(corpus.find([document]).values()) or passages_of(corpus, document)
     if not passages:
         return None
     root, shared = _origin(corpus.source)
     text, starts = joined([passage.text for passage in passages], shared)
     spans = {one.id: (start, start + len(one.text)) for one, start in zip(passages, starts, strict=True)}
-    # A row of a table is named by the table and its own id.
+    # The id of a table row is the table's path and the row's own id.
     files = [] if root is None else [root / document, (root / document).parent]
     file = next((file for file in files if file.is_file()), None)
     return Document(document, passages[0].title, text, spans, file)
 
 
 def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[int]]:
-    """The text of passages that follow one another, and where each of them starts in it.
+    """Join consecutive passages; returns the text and the start of each passage in it.
 
     Args:
         texts: The passages.
-        shared: The number of words that each shares with the next; None = passages overlap where all begin with whole
-            words that the one before ends with. A space parts passages that do not overlap.
+        shared: The number of words that each passage shares with the next; None = detected: passages overlap if each
+            begins with whole words that end the previous one. Otherwise a space separates them.
     """
     sizes = [_overlap(before, after, shared) for before, after in pairwise(texts)]
     if shared is None and not all(sizes):
@@ -210,7 +210,7 @@ def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[i
 
 
 def _overlap(before: str, after: str, shared: int | None) -> int:
-    """The number of characters that the end of a passage shares with the beginning of the next."""
+    """The number of characters shared by the end of a passage and the start of the next."""
     starts = [word.start() for word in _WORD.finditer(before)]
     tried = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
     sizes = (len(before) - start for start in tried if after.startswith(before[start:]))
@@ -218,7 +218,7 @@ def _overlap(before: str, after: str, shared: int | None) -> int:
 
 
 def _origin(source: object) -> tuple[Path | None, int | None]:
-    """The folder of documents that a corpus was made of, and the number of words that its passages share, if known."""
+    """The folder of documents behind a corpus, and the number of words shared by consecutive passages, if known."""
     if not isinstance(source, str):  # passages in memory
         return None, None
     if source.startswith("documents:"):

@@ -1,7 +1,7 @@
-"""Duplicates among large numbers of ids, and the position of a record in a file by its id, in little memory.
+"""Memory-efficient detection of duplicate ids, and lookup of a record's file position by its id.
 
-Ids are kept as 64-bit hashes, 8 bytes each. Equal hashes are verified in the file, so that a collision costs time but
-never gives a wrong answer.
+Ids are kept as 64-bit hashes, 8 bytes each. Equal hashes are verified in the file, so a collision costs time but never
+gives a wrong result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from retrievalkit.data.files import LONGEST_LINE, reading
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
 
-_PLAIN_ID = re.compile(r"[\w.:/@#+-]+", re.ASCII)  # written in JSON as it is
+_PLAIN_ID = re.compile(r"[\w.:/@#+-]+", re.ASCII)  # written in JSON without escapes
 
 Identified = Callable[[], Iterator[tuple[Record, str]]]
 
 
 class Duplicates:
-    """Finds duplicate ids; `identified` makes a fresh iterator over (record, id), to locate them."""
+    """Finds duplicate ids; `identified` creates a new iterator over (record, id), to locate them."""
 
     def __init__(self, identified: Identified) -> None:
         self._identified = identified
@@ -52,7 +52,7 @@ class Duplicates:
 
 
 class Places:
-    """Plain files, whose records are read by their position in all of them."""
+    """Plain files whose records are read by their position in the concatenated files."""
 
     def __init__(self, files: tuple[Path, ...], tables: list[Table | None]) -> None:
         import numpy
@@ -64,11 +64,11 @@ class Places:
         self._base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
 
     def start(self, record: Record) -> int:
-        """Where a record starts."""
+        """The start of a record."""
         return int(self._base_of[record.file]) + record.start
 
     def read(self, start: int, size: int) -> Record:
-        """The record of so many bytes that starts there."""
+        """Read the record of `size` bytes at `start`."""
         number = int(self._bases.searchsorted(start, side="right")) - 1
         file = self._files[number]
         if _stamp(file) != self._stamps[number]:
@@ -101,7 +101,7 @@ class Positions:
         return len(self._hashes)
 
     def missing(self, identifiers: Iterable[str]) -> set[str]:
-        """The ids without a record."""
+        """The ids that have no record."""
         import numpy
 
         wanted = list(identifiers)
@@ -110,7 +110,7 @@ class Positions:
         return {wanted[place] for place in numpy.flatnonzero(self._hashes[places] != hashes).tolist()}
 
     def candidates(self, identifier: str) -> Iterator[Record]:
-        """The records whose id has the same hash: almost always one or none."""
+        """The records whose id has the same hash: almost always one record or none."""
         place = int(self._hashes.searchsorted(hash(identifier)))
         while place < len(self) and self._hashes[place] == hash(identifier):
             yield self._places.read(int(self._starts[place]), int(self._sizes[place]))
@@ -118,9 +118,9 @@ class Positions:
 
 
 def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> Iterator[Record]:
-    """The records of a JSON lines file that seem to have one of the ids, without parsing the others.
+    """Scan a JSON lines file for records that seem to have one of the ids, without parsing other lines.
 
-    A record may be left out where its id is written with escapes, and one too many be given.
+    The result is approximate: ids written with escapes are missed, and extra records are possible.
     """
     plain = [re.escape(one) for one in identifiers if _PLAIN_ID.fullmatch(one)]
     field = rf'"(?:{"|".join(names)})"[ \t]*:[ \t]*"?(?:{"|".join(plain)})"?[ \t]*[,}}]'

@@ -1,4 +1,4 @@
-"""Judgements: which documents answer which query, and how well."""
+"""Relevance judgements (qrels): query -> document -> grade."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Qrels = dict[str, dict[str, int]]
 Form = Literal["trec", "beir", "msmarco"]
 
 LARGEST_GRADE = 1 << 20
-"""trec_eval counts the documents of each grade in an array as long as the largest."""
+"""trec_eval allocates an array as long as the largest grade, to count the documents of each grade."""
 
 
 def read_qrels(source: str | Path, split: str = "test") -> Qrels:
@@ -28,7 +28,7 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
         split: The split of a BEIR folder or a Hugging Face data set.
 
     Raises:
-        DataError: A line is damaged, or contradicts another one.
+        DataError: A line is damaged, or contradicts another line.
     """
     qrels: Qrels = {}
     for record, query_id, document_id, grade in judgements(source, split):
@@ -46,7 +46,7 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
 
 
 def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: Form | None = None) -> int:
-    """Write judgements and return their number.
+    """Write judgements; returns their number.
 
     Args:
         path: The file; `.gz` and `.zst` files are compressed.
@@ -69,7 +69,7 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
 
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:
-    """Record, query id, document id and grade of each judgement, in order."""
+    """Yield record, query id, document id and grade of each judgement, in order."""
     for record in open_source(source).records("judgements", split):
         query, document, name = (
             next((name for name in names if name in record.fields), None)

@@ -18,7 +18,7 @@ from retrievalkit.reporting.notices import Blanks
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A text to search for; `answers` are the strings that a passage with the answer contains."""
+    """A query; `answers` are strings that a passage with the answer contains."""
 
     id: str
     text: str
@@ -26,24 +26,24 @@ class Query:
 
 
 def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
-    """Read queries: BEIR, TSV, DPR, examples in any form, a BEIR folder, or a source such as `irds:NAME`.
+    """Read queries: BEIR, TSV, DPR, examples in any format, a BEIR folder, or a source such as `irds:NAME`.
 
-    Empty ones are counted.
+    Empty queries are counted.
 
     Args:
         source: A file, a folder or `PREFIX:NAME`.
         split: For a BEIR folder, read only the queries judged in this split.
 
     Raises:
-        DataError: A query is damaged, has no text, or has the id of another.
+        DataError: A query is damaged, has no text, or has a duplicate id.
     """
     kept: dict[str, tuple[Record, Query]] = {}
     namer = QuestionNamer()
     for record in open_source(source).records("queries"):
         query = query_of(record, namer)
-        # Without its fields, which take as much memory as the query.
+        # Drop the fields, which take as much memory as the query.
         first = kept.setdefault(query.id, (record._replace(fields={}), query))
-        # Examples may repeat a query, a file of queries may not, and no id may have two texts.
+        # Examples may repeat a query; a queries file may not. No id may have two texts.
         if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
             raise record.duplicated(query.id, first[0])
     queries = [query for _, query in kept.values()]
@@ -63,14 +63,14 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
 
 def check_queries(queries: Sequence[Query]) -> None:
-    """Refuse queries that cannot be searched."""
+    """Raise an error for queries that cannot be searched."""
     if not queries:
         msg = "there is no query to search for."
         raise InputError(msg)
     seen: set[str] = set()
     for query in queries:
         if not query.text.strip():
-            # A query by itself may have an id that its user has never seen.
+            # The id of a single query may be generated and unknown to the user.
             alone = len(queries) == 1
             msg = "the query is empty. Give a text." if alone else f"the query '{query.id}' is empty. Give it a text."
             raise InputError(msg)
@@ -84,13 +84,13 @@ def check_queries(queries: Sequence[Query]) -> None:
 
 
 def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
-    """Write queries as BEIR JSON lines and return their number."""
+    """Write queries as BEIR JSON lines; returns their number."""
     rows = ({"_id": query.id, "text": query.text, "answers": list(query.answers)} for query in queries)
     return files.write_jsonl(path, ({name: value for name, value in row.items() if value != []} for row in rows))
 
 
 def query_of(record: Record, namer: QuestionNamer) -> Query:
-    """The query in a record of any known form."""
+    """The query in a record of any known format."""
     fields = record.fields
     identifier = next((name for name in QUERY_IDS if name in fields), None)
     example = is_example(fields.keys()) and "positive_ctxs" not in fields
@@ -107,19 +107,19 @@ def query_of(record: Record, namer: QuestionNamer) -> Query:
 
 
 def straight_quotes(question: str) -> str:
-    """A question as DPR's reader normalises it: the right single quotation mark becomes an apostrophe."""
+    """Normalise a question like DPR's reader: the right single quotation mark becomes an apostrophe."""
     return question.replace("’", "'")  # noqa: RUF001 - this character is the point
 
 
 def hashed_id(text: str) -> str:
-    """An id for a text without one: the same wherever the text occurs."""
+    """An id for a text that has none: a hash, the same wherever the text occurs."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class QuestionNamer:
-    """Gives ids to questions without one: a hash of the text, so that a question has the same id in all DPR files.
+    """Assigns ids to questions that have none: a hash of the text, so a question has the same id in all DPR files.
 
-    A question repeated in the same file gets "-2", "-3" ..., because DPR's figures count every occurrence.
+    A question repeated in a file gets the suffix "-2", "-3" ..., because DPR's figures count every occurrence.
     """
 
     def __init__(self) -> None:

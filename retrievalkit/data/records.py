@@ -1,7 +1,7 @@
 """Records: the fields of a line, a table row or an array element, with their location in the file.
 
-The location lets every error name file and line. The first character of a file says whether it holds JSON lines, a JSON
-array or a table; all three are read as a stream.
+The location lets every error name file and line. The first character of a file distinguishes JSON lines, a JSON array
+and a table; all three are read as a stream.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _NOT_IN_IDS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
 class Record(NamedTuple):
-    """The fields of a record, and its location.
+    """The fields and the location of a record.
 
     Attributes:
         file: The file, or the address of another source.
-        line: Counted from 1.
+        line: The line number, from 1.
         fields: Name -> value.
-        start: In a plain file, the byte where the record starts.
-        end: The byte after the record.
-        element: In a JSON array, the element's number, counted from 1; otherwise 0.
+        start: In a plain file, the byte offset of the record.
+        end: The byte offset after the record.
+        element: In a JSON array, the number of the element, from 1; otherwise 0.
     """
 
     file: str
@@ -43,24 +43,24 @@ class Record(NamedTuple):
     element: int = 0
 
     def error(self, problem: str) -> DataError:
-        """An error in this record."""
+        """An error at this record."""
         place = f"element {self.element}: " if self.element else ""
         return DataError(place + problem, file=self.file, line=self.line)
 
     def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
-        """The error for fields that fit no known form."""
+        """The error for fields that match no known format."""
         names = field_names(self.fields)
         return self.error(f"no form of a {kind} has these fields: {names}. Known forms: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
-        """The error for an id that an earlier record has."""
+        """The error for an id that an earlier record already uses."""
         unit = getattr(first.file, "_unit", "line")
         place = f"element {first.element}" if first.element else f"{unit} {first.line}"
         where = place if first.file == self.file else f"{first.file}, {place}"
         return self.error(f"the id '{identifier}' is already used at {where}. Every id must be unique.")
 
     def identifier(self, name: str) -> str:
-        """The id in a field: text without tabs and line breaks, or a whole number, which becomes text."""
+        """The id in a field: text without tabs and line breaks, or an integer, converted to text."""
         return self._identifier(self.fields[name], name)
 
     def identifiers(self, name: str) -> tuple[str, ...]:
@@ -103,16 +103,16 @@ class Record(NamedTuple):
             msg = f"'{name}' is {shown(value)}, but should be text."
             raise self.error(msg)
         if not value.isascii() and (half := HALF_CHARACTER.search(value)):
-            # Neither tokenisers nor files accept it.
+            # Neither tokenizers nor UTF-8 files accept it.
             msg = f"character {half.start() + 1} of '{name}' is half a surrogate pair, {shown(half[0])}. Replace it."
             raise self.error(msg)
         return value
 
 
 def id_problem(identifier: str) -> str | None:
-    """The reason why a text cannot be an id, as a sentence; None if it can.
+    """The reason why a text is not a valid id, as a sentence; None if it is valid.
 
-    Ids are written into run files, lists of ids and messages, one in a line or cell.
+    Ids are written to run files, id lists and messages, each in a line or cell.
     """
     if identifier.isprintable() and identifier.strip() == identifier != "":
         return None
@@ -126,14 +126,14 @@ def id_problem(identifier: str) -> str | None:
 
 
 class Table(NamedTuple):
-    """How the rows of a table are read.
+    """The layout of a table.
 
     Attributes:
         names: The names of the columns.
-        header: Whether the first row is a header.
-        quoted: Whether cells are quoted as in csv.
+        header: True if the first row is a header.
+        quoted: True if cells may be quoted, as in CSV.
         bare: A column whose outer quotation marks are stripped, as in DPR's reader.
-        gap: What parts the cells.
+        gap: The cell separator.
     """
 
     names: tuple[str, ...]
@@ -143,25 +143,25 @@ class Table(NamedTuple):
     gap: str = "\t"
 
     def fields(self, row: list[str]) -> dict[str, Any]:
-        """Name -> cell."""
+        """Column name -> cell."""
         cells = dict(zip(self.names, row, strict=True))
         if self.bare:
             cells[self.bare] = cells[self.bare].strip('"')
         return cells
 
 
-# The cells of a table's first row -> how the table is read; None if the form is unknown.
+# The cells of a table's first row -> the layout of the table; None if it is unknown.
 TableForm = Callable[[list[str]], Table | None]
 
 
 def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str, ...] = ()) -> Iterator[Record]:
-    """The records of a file.
+    """Read the records of a file.
 
     Args:
         path: The file.
-        form: How the file is read if it is a table.
-        kinds: What the records are, for error messages: "passages".
-        forms: The known forms, for error messages.
+        form: Determines the layout of a table.
+        kinds: The kind of records, for error messages: "passages".
+        forms: The known formats, for error messages.
     """
     path = Path(path)
     start = files.first_character(path)
@@ -183,7 +183,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
 
 
 def table_of(path: str | Path, form: TableForm) -> Table | None:
-    """How a file is read if it is a table; None for JSON, and for a table that `form` does not know."""
+    """The layout of a table file; None for JSON, and for a table that `form` does not recognise."""
     if files.first_character(path) in ("{", "["):
         return None
     cells, gap = first_row(path)
@@ -194,9 +194,9 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
 
 
 def first_row(path: str | Path) -> tuple[list[str], str]:
-    """The cells of a table's first row ([] for an empty file), and what parts them.
+    """The cells of a table's first row ([] for an empty file), and the cell separator.
 
-    That is a tab; a comma or semicolon in a file named .csv whose first row has no tab, which has to be a header.
+    The separator is a tab; in a .csv file whose first row, the header, has no tab, it is a comma or semicolon.
     """
     first = next(filled_lines(path), None)
     if first is None:
@@ -209,7 +209,7 @@ def first_row(path: str | Path) -> tuple[list[str], str]:
 
 
 def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
-    """A record from its bytes, at the position that `read_records` reported; `table` is None for JSON lines."""
+    """Parse a record from its bytes, located by `read_records`; `table` is None for JSON lines."""
     lines = [line.rstrip("\r") for line in raw.decode().rstrip("\r\n").split("\n")]
     if table is None:
         return Record(file, 0, json_text.parsed(lines[0]))
@@ -218,7 +218,7 @@ def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
 
 
 def json_lines(path: Path) -> Iterator[Record]:
-    """The objects of a JSON lines file; empty lines are skipped."""
+    """Read the objects of a JSON lines file; empty lines are skipped."""
     file = str(path)
     for line, start, end, text in filled_lines(path):
         try:
@@ -258,7 +258,7 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
 
 
 def _quoted_rows(path: Path, gap: str) -> Iterator[tuple[int, int, int, list[str]]]:
-    """Rows of a table in which quoted cells may contain tabs and line breaks."""
+    """Read the rows of a table whose quoted cells may contain tabs and line breaks."""
     before = current = Line(0, 0, 0, "")
     start, ended = -1, False
 
@@ -282,15 +282,15 @@ def _quoted_rows(path: Path, gap: str) -> Iterator[tuple[int, int, int, list[str
 
 
 def _cells(lines: Iterable[str], gap: str) -> Iterator[list[str]]:
-    """The cells of a table's rows, which may be quoted."""
-    # The csv module's default limit is 128 KiB per cell; it applies to the whole process.
+    """Split table rows into cells, which may be quoted."""
+    # The csv module limits cells to 128 KiB by default, for the whole process.
     csv.field_size_limit(max(csv.field_size_limit(), files.LONGEST_LINE))
     return csv.reader(lines, delimiter=gap)
 
 
 @contextmanager
 def _csv_errors(path: str | Path, line: Callable[[], int]) -> Iterator[None]:
-    """Turn the errors of the csv module into one message."""
+    """Convert errors of the csv module to a DataError."""
     try:
         yield
     except csv.Error as error:

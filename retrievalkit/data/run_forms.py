@@ -1,14 +1,14 @@
-"""The forms of run files, distinguished by their first lines.
+"""The formats of run files, detected from their first lines.
 
-| form | a line |
+| format | a line |
 |---|---|
 | TREC | query Q0 document rank score tag |
 | MS MARCO | query, document, rank |
 | MS MARCO with scores | query, document, rank, score |
 | scores | query, document, score with a decimal point |
-| MS MARCO's top 1000 | query, document, the query's text, the passage's text |
+| MS MARCO top 1000 | query, document, query text, passage text |
 
-Cells are separated by tabs, or by white space. Without scores, the score is 1 / rank; without ranks too, it is
+Cells are separated by tabs or other white space. Without scores, the score is 1 / rank; without ranks either, it is
 1 / position in the file.
 """
 
@@ -39,10 +39,10 @@ _JSON = re.compile(
 )
 _ITERATIONS = {"Q0", "q0", "0"}
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))
-_ODD_CELLS = ("\t\t", "\n\t", " \t", "\t ", "\n ")  # empty ones, and such as begin or end with white space
+_ODD_CELLS = ("\t\t", "\n\t", " \t", "\t ", "\n ")  # empty cells, and cells that begin or end with white space
 
 LARGEST_SCORE = 3.4028235677973362e38
-"""Scores are 32-bit floats in run files and for trec_eval; a larger one is rounded to infinity."""
+"""Scores are 32-bit floats in run files and in trec_eval; a larger score would become infinity."""
 
 
 class Rows(NamedTuple):
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class RunForm:
-    """The layout of a run's lines: `width` cells, and the positions of their contents; the query's id is the first."""
+    """The layout of a run's lines: `width` cells, and the positions of their contents; the query id comes first."""
 
     width: int
     document: int
@@ -64,10 +64,10 @@ class RunForm:
     score: int | None = None
 
     def rows(self, text: str, *, ranks: bool) -> Rows | None:
-        """Read several whole lines at once if all have the usual layout; None if they must be read one by one.
+        """Read many whole lines in one pass if all have the usual layout; None if they must be read one by one.
 
-        Splitting takes most of the reading time, and one split for all lines takes half as long as one per line. Ranks
-        are 0 where there are scores, unless `ranks`.
+        Splitting dominates the reading time, and one split of all lines takes half as long as a split per line. Ranks
+        are 0 if there are scores, unless `ranks` is set.
         """
         plain = _is_plain(text)
         columns = self._columns(text)
@@ -77,7 +77,7 @@ class RunForm:
         wanted = [self.rank] if self.rank is not None and (ranks or self.score is None) else []
         wanted += [] if self.score is None else [self.score]
         for column in () if usual else wanted:
-            # Numbers that only Python reads are refused one by one.
+            # Numbers that only Python accepts (1_0) are left to `row`, which refuses them.
             if "_" in (joined := "".join(columns[column])) or not joined.isascii():
                 return None
         try:
@@ -92,12 +92,12 @@ class RunForm:
                 scores = [0.0] * len(places)
         except ValueError:
             return None
-        # The norm is at least the largest of them, six times as fast as a sum of their sizes, and NaN if one is.
+        # The norm bounds the largest absolute score, is NaN if any score is, and is six times as fast as a sum.
         finite = hypot(*scores) <= LARGEST_SCORE
         return Rows(columns[0], columns[self.document], scores, places) if scores and finite else None
 
     def _columns(self, text: str) -> list[list[str]] | None:
-        """The columns, by a single split with each line end as a cell; None if a line has another number of cells."""
+        """The columns, from a single split with line ends as cells; None unless every line has `width` cells."""
         gap = "\t" if "\t" in text else " "
         if gap == " " and ("  " in text or "\n " in text or " \n" in text or text.startswith(" ")):
             return None
@@ -107,13 +107,13 @@ class RunForm:
         return [cells[column:-1:step] for column in range(self.width)] if regular else None
 
     def rows_one_by_one(self, text: str, path: Path, *, ranks: bool) -> Rows:
-        """As `rows`, for lines that may be empty or separate their cells differently."""
+        """Like `rows`, for lines that may be empty or use different separators."""
         lines = [line for line in text.split("\n") if line and not line.isspace()]
         rows = [self.row(line.rstrip("\r"), path, 1, ranks=ranks) for line in lines]
         return Rows(*map(list, zip(*rows, strict=True))) if rows else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
-        """Query, document, score (0 if the form has none) and rank of a line."""
+        """Query, document, score (0 if the format has none) and rank of a line."""
         cells = columns(text, (self.width,))
         if len(cells) != self.width:
             msg = f"the line has {counted(len(cells), 'columns')}, but earlier lines have {self.width}. {KNOWN_FORMS}"
@@ -144,7 +144,7 @@ _CANDIDATES = RunForm(4, document=1)
 
 
 def form_of(path: Path) -> RunForm:
-    """The form of a run file, judged by its first lines."""
+    """Detect the format of a run file from its first lines."""
     lines = list(islice(files.filled_lines(path), _SAMPLE_LINES))
     if not lines:
         msg = "the file contains no results."
@@ -166,13 +166,13 @@ def form_of(path: Path) -> RunForm:
 
 
 def is_run_object(path: Path) -> bool:
-    """Whether a file is a JSON object: query -> document -> score."""
+    """True if a file is a JSON object query -> document -> score."""
     with files.open_bytes(path) as stream:
         return _JSON.match(stream.read(_SAMPLE_BYTES)) is not None
 
 
 def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
-    """The contents of a file without a header; None if its first lines are ambiguous."""
+    """Detect the kind of a file without a header; None if its first lines are ambiguous."""
     rows = [columns(line.text, (6, 4, 3)) for line in islice(files.filled_lines(path), _SAMPLE_LINES)]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
@@ -189,7 +189,7 @@ def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
 
 
 def _of_three(rows: Sequence[Sequence[str]]) -> Literal["qrels", "run"] | None:
-    """Of three columns, the last contains ranks (1, 2, 3 ..., all different) or grades (mostly equal)."""
+    """Classify three columns: the last contains ranks (1, 2, 3 ..., all different) or grades (mostly equal)."""
     if not all(_is_number(row[2]) for row in rows):
         return None
     if any(_is_fraction(row[2]) for row in rows):
@@ -215,7 +215,7 @@ def _is_fraction(cell: str) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether no cell of these lines can be an odd id, judged from all their characters at once."""
+    """True if the characters of these lines rule out an invalid id."""
     if not text.isascii() or ("\r" in text and text.count("\r") > text.count("\r\n")):
         return False
     if "\t" in text and any(odd in text for odd in _ODD_CELLS):

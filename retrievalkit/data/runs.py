@@ -1,8 +1,8 @@
 """Runs: for each query, the retrieved documents with their scores, best first.
 
-Opening a run file locates the lines of each query; its hits are read when they are wanted. Of a file grouped by query,
-as programs write them, only the queries' ids and 20 bytes for each are kept; of any other, 20 bytes for each stretch of
-lines of the same query. A compressed file is unpacked into an unnamed temporary file. JSON (BEIR's form) is read whole.
+Opening a run file locates the lines of each query; hits are read on demand. If the file is grouped by query, as usual,
+only the query ids and 20 bytes per query are kept in memory; otherwise 20 bytes per stretch of lines with the same
+query. Compressed files are unpacked to an unnamed temporary file. JSON runs (BEIR's format) are read whole.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Ranking = tuple[Sequence[str], "Sequence[float] | NDArray[Any]"]
 Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
-# Consecutive lines with the same first cell, which ends at a tab if the line has one, or else at a space.
+# Consecutive lines with the same first cell, which ends at a tab if the line has tabs, otherwise at a space.
 _SPACED = re.compile(rb"([^ \r\n][^ \n]*) [^\n]*\n(?:\1 [^\n]*\n)*")
 _STRETCH = re.compile(
     rb"([^ \t\r\n][^\t\n]*)\t[^\n]*\n(?:\1\t[^\n]*\n)*|([^ \t\r\n][^ \t\n]*) [^\t\n]*\n(?:\2 [^\t\n]*\n)*"
@@ -63,7 +63,7 @@ def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ra
 
 
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
-    """A run in memory; see `open_run`.
+    """Read a run into memory; see `open_run`.
 
     Raises:
         DataError: A line is damaged, or a document occurs twice for a query.
@@ -73,14 +73,14 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
 
 
 def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]:
-    """A run in any form of `run_forms`, or BEIR's: a JSON object query -> document -> score.
+    """Open a run in any format of `run_forms`, or in BEIR's: a JSON object query -> document -> score.
 
-    Hits are read when they are wanted, and ordered by score, as in trec_eval, regardless of the ranks.
+    Hits are read on demand and sorted by score, as in trec_eval, regardless of the ranks.
 
     Args:
         path: The file, plain or compressed, or a folder with a `run.trec`.
-        ties: How documents with equal scores are ordered: by "document_id", descending, as in trec_eval; or as in the
-            "run": by its ranks, or by the order of its lines if it has none.
+        ties: The order of documents with equal scores: by "document_id", descending, as in trec_eval; or as in the
+            "run": by its ranks, or by its line order if it has no ranks.
     """
     check_choice("choice of ties", ties, get_args(Ties))
     if isinstance(path, InMemory):
@@ -98,15 +98,15 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
 
 
 def check_run(run: Mapping[str, Hits]) -> None:
-    """Read what nobody has read yet of a run that `open_run` opened, to find damaged lines."""
+    """Read the unread queries of a run from `open_run`, to find damaged lines."""
     if isinstance(run, RunFile):
         run.check()
 
 
 def columns_of(run: Mapping[str, Hits], query: str) -> Columns:
-    """The hits of a query as columns: not necessarily by score, with a document perhaps twice; see `RunFile.columns`.
+    """The hits of a query as columns, possibly unsorted and with duplicate documents; see `RunFile.columns`.
 
-    Reading a run's columns takes half as long as reading its hits.
+    Reading columns takes half as long as reading hits.
     """
     if isinstance(run, RunFile):
         return run.columns(query)
@@ -126,8 +126,8 @@ class RunFile(Mapping[str, Hits]):
         if files.is_plain(path):
             self._stream: IO[bytes] = path.open("rb")
         else:
-            # Unnamed, so that nothing is left if the process is killed.
-            self._stream = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the run is
+            # An unnamed file leaves nothing behind if the process is killed.
+            self._stream = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the run
             with files.open_bytes(path) as stream:
                 shutil.copyfileobj(stream, self._stream, files.CHUNK)
             self._stream.flush()
@@ -155,9 +155,9 @@ class RunFile(Mapping[str, Hits]):
         return sorted(hits, key=itemgetter(1, 0), reverse=True)
 
     def columns(self, query: str) -> Columns:
-        """The hits of a query as columns; in the order of the lines, unless ties are as in the run.
+        """The hits of a query as columns, in line order unless `ties` is "run".
 
-        A document may occur twice: accessing the query's hits raises the error for it.
+        Duplicate documents are not checked here: accessing the hits of the query raises the error.
         """
         number, form, ranks = self._numbers[query], self.form, self._by_rank
         try:
@@ -179,7 +179,7 @@ class RunFile(Mapping[str, Hits]):
         return Columns([documents[place] for place in order], [scores[place] for place in order])
 
     def check(self) -> None:
-        """Read the queries that have not been read yet; see `check_run`."""
+        """Read the unread queries; see `check_run`."""
         for query, number in self._numbers.items():
             if not self._seen[number]:
                 self[query]
@@ -205,7 +205,7 @@ class RunFile(Mapping[str, Hits]):
                     end = start + after
                 place = after
         if len(self._starts) > len(self._numbers):
-            # The stretches of each query side by side, in the file's order.
+            # Group the stretches by query, in file order.
             import numpy
 
             order = numpy.argsort(numpy.frombuffer(self._of, numpy.intc), kind="stable")
@@ -215,7 +215,7 @@ class RunFile(Mapping[str, Hits]):
                 setattr(self, name, array(values.typecode, ordered.tobytes()))
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Blocks of whole lines, each with its first byte's position in the file."""
+        """Blocks of whole lines, each with its byte offset in the file."""
         self._stream.seek(0)
         bom = self._stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
         start, rest = self._stream.seek(len(codecs.BOM_UTF8) if bom else 0), b""
@@ -280,7 +280,7 @@ def _decrease(scores: Sequence[float]) -> bool:
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """The names of runs: their files' names, or their paths if two files share a name."""
+    """The names of runs: the file names, or the paths where two files share a name."""
     stems = [_stem(Path(path).name) for path in paths]
     shared = {stem for stem, count in Counter(stems).items() if count > 1}
     names = [str(path) if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]
@@ -302,15 +302,15 @@ def write_run(
     tag: str = "rkit",
     form: Form = "trec",
 ) -> int:
-    """Write a run in the order given, and return the number of results.
+    """Write a run without sorting it; returns the number of results.
 
     Scores are written as the shortest decimal that gives the same 32-bit float. If an id contains a space, the cells
-    of that query's lines are separated by tabs, which `read_run` understands.
+    of that query's lines are separated by tabs, which `read_run` supports.
 
     Args:
         path: The file; `.gz` and `.zst` files are compressed.
-        run: The run; or its queries with their hits, each of which is written before the next is taken.
-        tag: The last column of TREC's form.
+        run: The run, or an iterable of queries with their hits, written as a stream.
+        tag: The last column of the TREC format.
         form: "trec", "msmarco" (query, document, rank) or "beir" (JSON).
     """
     check_choice("form of a run", form, get_args(Form))
@@ -341,7 +341,7 @@ def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str,
     import numpy
 
     scores = numpy.array([score for _, score in hits], dtype=numpy.float32)
-    # Of a float32 in this range, a decimal with four digits is the shortest, and Python writes it faster than NumPy.
+    # In this range, a decimal that round-trips with four digits is the shortest; Python formats it faster than NumPy.
     rounded = numpy.rint(scores.astype(numpy.float64) * 1e4) / 1e4
     plain = (rounded.astype(numpy.float32) == scores) & (rounded >= 1e-3) & (rounded < 512)
     short = list(map(repr, rounded.tolist()))

@@ -1,4 +1,4 @@
-"""The passage of a text that matches a query best, and the positions of its matching words."""
+"""Query-biased snippets of a text, and the positions of its matching words."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _COMMON = frozenset(
 
 
 def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
-    """The part of a text, of `words` words, with the most words and terms of the query.
+    """The window of `words` words with the most words and terms of the query.
 
-    Of equally good parts the middle one, so that the matching words have context on both sides.
+    Ties go to the middle window, so that the matching words have context on both sides.
     """
     pieces = text.split()
     if len(pieces) <= words:
@@ -39,19 +39,19 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
 
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
-    """The positions of words of the query, or words with these stems, in a text."""
+    """The positions of the words in a text that match the query or its terms, by stem."""
     key = _matcher(query, frozenset(terms))
     return tuple(match.span() for match in _WORD.finditer(text) if key(match[0]))
 
 
 @lru_cache(maxsize=64)
 def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
-    """For a word, the stem or term that it matches, or "": the same for all hits of a query that share its terms.
+    """A function: word -> the stem or term that it matches, or ""; cached for hits with the same terms.
 
-    A word matches one of the query, or begins with a term of an index, which may be a stem.
+    A word matches if its stem is in the query, or if it begins with an index term, which may be a stem.
     """
     words = {word.casefold() for word in _WORD.findall(query)}
-    # A query of nothing but common words is matched as it is.
+    # A query of only common words keeps them all.
     stems = {_stem(word) for word in (words - _COMMON or words)}
     known = {term.casefold() for term in terms} - _COMMON
     starts = {term[:_SHORTEST_STEM] for term in known}
@@ -70,7 +70,7 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
 
 
 def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
-    """For each run of so many words: distinct words of the query count first, then repeated ones."""
+    """Weights of the windows of `words` words: distinct query words first, then their occurrences."""
     weights: list[tuple[int, int]] = []
     counts: Counter[str] = Counter()
     weight = 0, 0
@@ -79,7 +79,7 @@ def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
         if keys or gone:
             counts.update(keys)
             counts.subtract(gone)
-            counts = +counts  # only those that are left
+            counts = +counts  # drop zero counts
             weight = len(counts), counts.total()
         if place >= words - 1:
             weights.append(weight)

@@ -1,8 +1,8 @@
-"""Documents -> sentences -> spans, and the partners of a span: the texts of contextual pre-training.
+"""Documents -> sentences -> spans, and the context partners of a span, for contextual pre-training.
 
 A span is a sequence of sentences, appended until their tokens exceed a target length. All parts of a document are
-ranges of its sentences, so that a partner may overlap a span or be longer than it. The caller seeds the random
-generator (CoT-MAE: Wu et al. 2022, and its released code).
+ranges of its sentences, so a partner may overlap the span or be longer than it. The caller seeds the random generator
+(CoT-MAE: Wu et al. 2022, and its released code).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from retrievalkit.data.tokenized_text import Pieces
 
 NEIGHBOURHOOD = 100
-"""The maximum distance of a randomly sampled partner, in spans."""
+"""Maximum distance of a randomly sampled partner, in spans."""
 
 
 class Sliceable(Protocol):
@@ -35,9 +35,9 @@ class Document:
 
     Attributes:
         pieces: All tokens of the document.
-        ends: Where each sentence ends, in tokens.
+        ends: The end of each sentence, in tokens.
         spans: The spans, as ranges of sentences.
-        max_length: The longest target length of its spans, in tokens.
+        max_length: The maximum target length of its spans, in tokens.
     """
 
     pieces: Sliceable
@@ -50,7 +50,7 @@ class Document:
         return self.pieces[self._start(sentences.start) : self._start(sentences.stop)]
 
     def length(self, sentences: range) -> int:
-        """How many tokens a range of sentences has."""
+        """The number of tokens in a range of sentences."""
         return self._start(sentences.stop) - self._start(sentences.start)
 
     def _start(self, sentence: int) -> int:
@@ -58,16 +58,16 @@ class Document:
 
 
 def sentence_ends(text: str, language: str = "en") -> list[int]:
-    """Where each sentence of a text ends, in characters; the space after a sentence belongs to it."""
+    """The end of each sentence of a text, in characters, including the space after it."""
     import sentencex
 
-    # Piece by piece, as the time grows with the square of a quotation that is never closed.
+    # Piece by piece: the time is quadratic in the length of an unclosed quotation.
     ends: list[int] = []
     start, piece = 0, 1 << 14
     while start < len(text):
         sentences = sentencex.segment(language, text[start : start + piece])
         if start + piece < len(text) and len(sentences) > 1:
-            sentences.pop()  # it may go on
+            sentences.pop()  # it may be incomplete
         for sentence in sentences:
             start += len(sentence)
             ends.append(start)
@@ -75,24 +75,24 @@ def sentence_ends(text: str, language: str = "en") -> list[int]:
 
 
 def token_ends(piece_ends: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Where each sentence ends in tokens; sentences without a token are left out.
+    """The end of each sentence, in tokens; sentences without tokens are left out.
 
     Args:
-        piece_ends: Where in the text each token ends, ascending.
-        ends: Where in the text each sentence ends.
+        piece_ends: The end of each token, in characters, ascending.
+        ends: The end of each sentence, in characters.
     """
     counts = [bisect_right(piece_ends, end) for end in ends]
     return [count for before, count in zip([0, *counts], counts, strict=False) if count > before]
 
 
 def draw_spans(ends: Sequence[int], max_length: int, draw: random.Random, *, short: float = 0.15) -> list[range]:
-    """Cut a document into spans: sentences are appended until their length exceeds the target; the rest is a span too.
+    """Cut a document into spans: sentences are appended until they exceed the target; the rest is the last span.
 
     Args:
-        ends: Where each sentence ends, in tokens.
+        ends: The end of each sentence, in tokens.
         max_length: The target length, in tokens.
         draw: The random generator.
-        short: With this probability, drawn anew for each span, the target is uniform in 2 ... max_length.
+        short: The probability, for each span, of a target drawn uniformly from 2 ... max_length.
     """
     spans: list[range] = []
     first = start = 0
@@ -110,23 +110,23 @@ def _target(max_length: int, draw: random.Random, short: float) -> int:
 
 
 def nearby(document: Document, anchor: int, draw: random.Random) -> range:
-    """The span before or after the anchor."""
+    """Sample the span before or after the anchor."""
     neighbours = [number for number in (anchor - 1, anchor + 1) if 0 <= number < len(document.spans)]
     return document.spans[draw.choice(neighbours)]
 
 
 def random_sampled(document: Document, anchor: int, draw: random.Random) -> range:
-    """Any other span that is at most `NEIGHBOURHOOD` spans away."""
+    """Sample any other span at most `NEIGHBOURHOOD` spans away."""
     first, last = max(0, anchor - NEIGHBOURHOOD), min(len(document.spans) - 1, anchor + NEIGHBOURHOOD)
-    number = draw.randrange(first, last)  # among the spans without the anchor
+    number = draw.randrange(first, last)  # counted without the anchor
     return document.spans[number + (number >= anchor)]
 
 
 def overlap(document: Document, anchor: int, draw: random.Random) -> range:
-    """The anchor's last r sentences and those that follow, until the length exceeds the maximum.
+    """Sample the anchor's last r sentences and the following ones, until they exceed the maximum length.
 
-    r is uniform in 1 ... half of the anchor's sentences. Nothing follows the last span: its partner is its
-    first r sentences and those that precede them.
+    r is uniform in 1 ... half of the anchor's sentences. For the last span of a document, the partner is its
+    first r sentences and the preceding ones.
     """
     span = document.spans[anchor]
     shared = draw.randint(1, max(1, len(span) // 2))
@@ -146,4 +146,4 @@ PARTNERS: dict[str, Callable[[Document, int, random.Random], range]] = {
     "random_sampled": random_sampled,
     "overlap": overlap,
 }
-"""Samplers of a partner for a span (the anchor, by number) in a document of at least two spans."""
+"""Partner samplers for a span (the anchor, by number) in a document of at least two spans."""

@@ -1,6 +1,6 @@
-"""The teacher's scores in the record of a training example, in all known forms.
+"""Teacher scores in the record of a training example, in all known formats.
 
-By document id (our own form), as a list for the positives and then the negatives, with each passage, or as two lists:
+By document id (our own format), as one list for positives then negatives, with each passage, or as two lists:
 
     {"teacher": {"d1": 9.5, "d7": -2.1}}
     {"teacher": [9.5, -2.1]}
@@ -25,9 +25,9 @@ _TWO_LISTS = (("pos_scores", "positives"), ("neg_scores", "negatives"))
 def teacher_scores(
     record: Record, positives: Sequence[str], negatives: Sequence[str], passages: Iterable[object] = ()
 ) -> dict[str, float] | None:
-    """Document id -> the teacher's score, or None if the record has no scores.
+    """Document id -> teacher score, or None if the record has no scores.
 
-    `passages` are those in the record, if any: positives, then negatives, as read.
+    `passages` are the passages in the record, if any: positives, then negatives, as read.
     """
     ids, given, name = (*positives, *negatives), record.fields.get("teacher"), "teacher"
     pairs: list[tuple[str, object]]

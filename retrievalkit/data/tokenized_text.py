@@ -1,4 +1,4 @@
-"""A text as tokens with word boundaries: the unit that pre-training cuts, pairs and masks."""
+"""Tokenised text with word boundaries: the unit that pre-training cuts, pairs and masks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A text, or part of one, as tokens without special tokens.
+    """A text, or part of a text, as tokens without special tokens.
 
     Attributes:
-        ids: The tokens.
-        starts: For each token, whether it begins a word.
+        ids: The token ids.
+        starts: For each token, True if it begins a word.
     """
 
     ids: Sequence[int]
@@ -26,12 +26,12 @@ class Pieces:
         return Pieces(self.ids[part], self.starts[part])
 
     def words(self) -> list[range]:
-        """The positions of each word's tokens; the remainder of a word at the start counts as a word."""
+        """The token positions of each word; the rest of a cut word at the start counts as a word."""
         first = [position for position, starts in enumerate(self.starts) if starts or not position]
         return [range(start, stop) for start, stop in zip(first, [*first[1:], len(self)], strict=True)] if first else []
 
     def cut(self, limit: int, draw: random.Random) -> Pieces:
-        """At most `limit` consecutive tokens, from a uniformly random place if there are more."""
+        """At most `limit` consecutive tokens, from a uniformly random start if there are more."""
         if len(self) <= limit:
             return self
         start = draw.randint(0, len(self) - limit)
@@ -40,12 +40,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What pre-training needs to know about an encoder's tokens.
+    """Vocabulary of an encoder, for pre-training.
 
     Attributes:
-        split: Texts -> for each, its complete pieces, and where in the text each token ends (in characters).
+        split: Texts -> for each text, all its pieces, and the end of each token in the text (in characters).
         before: The special tokens before a text, such as [CLS].
-        after: The special tokens after it, such as [SEP].
+        after: The special tokens after a text, such as [SEP].
         mask: The [MASK]-like token, or None.
         ordinary: All tokens that are not special.
     """
@@ -62,5 +62,5 @@ class Vocabulary:
 
     @property
     def special_tokens(self) -> int:
-        """How many special tokens surround a text."""
+        """The number of special tokens around a text."""
         return len(self.before) + len(self.after)

@@ -1,4 +1,4 @@
-"""Counts the texts that a tokenizer cut."""
+"""Count of the texts that a tokenizer truncated."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from retrievalkit.reporting import notices
 
 
 def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, limit: int) -> None:
-    """Tell `notices` which texts were cut.
+    """Report truncated texts to `notices`.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
-        encoded: What it returned for the texts.
-        texts: The texts, or the first and the second of each pair.
-        kind: What the texts are, in the plural.
-        limit: How many tokens are allowed.
+        encoded: The output of the tokenizer for the texts.
+        texts: The texts, or the first and second texts of pairs.
+        kind: The kind of text, in the plural.
+        limit: The maximum number of tokens.
     """
     if encoded.encodings is None:
         _count_cut_slowly(tokenizer, encoded, texts, kind, limit)
         return
     for row, one in enumerate(encoded.encodings):
         if rest := one.overflowing:
-            # Of a pair, each stretch of the rest begins with the first text again.
+            # In a pair, each overflowing part repeats the first text.
             repeated = one.sequence_ids.count(0) if one.n_sequences == 2 else 0
             special = sum(one.special_tokens_mask)
             lost = max(1, sum(max(0, len(part) - special - repeated) for part in rest))
@@ -31,7 +31,7 @@ def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, li
 
 
 def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str]], kind: str, limit: int) -> None:
-    """For a tokenizer in Python, which does not say what it cut: the longest texts are tokenised again, in full."""
+    """For a tokenizer in Python, which does not report truncation: tokenise the longest texts again, in full."""
     lengths = list(map(len, encoded["input_ids"]))
     longest = max(lengths, default=0)
     for row, length in enumerate(lengths):

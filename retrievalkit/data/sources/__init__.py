@@ -1,4 +1,4 @@
-"""Where data comes from: files, folders, rows in memory, and prefixes such as `hf:` and `irds:`."""
+"""Data sources: files, folders, rows in memory, and addresses with a prefix such as `hf:` and `irds:`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = [
     "UnreadableError", "read_document",
 ]  # fmt: skip
 
-# At least two letters: a single one is a drive.
+# At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
 
 
 def open_source(address: str | Path) -> Source:
-    """Open a source. Nothing is read yet.
+    """Open a source without reading it yet.
 
     Args:
         address: `PREFIX:NAME` with a registered prefix, a file or a folder; or rows in memory.
 
     Raises:
         DataError: The file or folder does not exist.
-        InputError: The prefix is unknown (the message names the nearest and all known ones), or only a file names the
-            source, whose content has no fingerprint.
+        InputError: The prefix is unknown (the message names the nearest and all known prefixes), or only a file names
+            the source, which has no content hash.
     """
     if isinstance(address, InMemory):
         return Memory(address)
@@ -72,7 +72,7 @@ def split_prefix(address: str | Path) -> tuple[str, str]:
 
 
 def is_folder(address: str | Path) -> bool:
-    """Whether an address is a folder on this machine."""
+    """True if an address is a local folder."""
     return not split_prefix(address)[0] and os.path.isdir(address)
 
 

@@ -1,7 +1,7 @@
-"""Extract the title and the text of a PDF document: `python document_pdf.py MOST_CHARACTERS < FILE`, to JSON.
+"""Extract title and text of a PDF document as JSON: `python document_pdf.py MOST_CHARACTERS < FILE`.
 
-A process of its own, so that `document_text` can end it: a file of a few KB can keep any PDF library busy for days, or
-make it fill the memory. Imports nothing of ours, because it starts once for each document.
+It runs as a separate process that `document_text` can kill: a file of a few KB can keep any PDF library busy for days,
+or exhaust the memory. It imports no rkit module, because it starts once per document.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MEMORY = 2 << 30
 
 
 def main() -> None:
-    """Read the document from standard input."""
+    """Convert standard input to JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     left, pages = int(sys.argv[1]), []
     try:
@@ -27,7 +27,7 @@ def main() -> None:
         sys.stdout.write('{"problem": "encrypted"}')
         return
     for page in document:
-        # Lines end by CR LF, and U+0002 stands for a hyphen at the end of a line.
+        # Lines end with CR LF, and U+0002 marks a hyphen at the end of a line.
         pages.append(page.get_textpage().get_text_bounded().replace("\r\n", "\n").replace("\x02", ""))
         page.close()
         left -= len(pages[-1])

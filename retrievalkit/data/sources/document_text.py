@@ -1,6 +1,6 @@
 """Title and text of a document: plain text, Markdown, HTML, PDF or Word (.docx).
 
-HTML is read by libxml2, which reads broken pages too, in linear time.
+HTML is parsed by libxml2, which also handles broken pages, in linear time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.errors import DataError
 
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_SLOW = ("idna", "punycode")  # quadratic in Python, and of no page
+_SLOW = ("idna", "punycode")  # quadratic in Python, and not used by web pages
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
-_LONGEST_FRONT = 1 << 16  # characters, read by Python's slow parser
+_LONGEST_FRONT = 1 << 16  # characters; the YAML parser is slow
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _HEADING = re.compile(r"[ ]{0,3}#{1,6}[ \t]+(.*)$")
 _UNDERLINE = re.compile(r"[ ]{0,3}(?:=+|-{2,})[ \t]*$")
@@ -38,7 +38,7 @@ _DECLARED = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._
 _LOOK = 1 << 12
 _BLOCK = 1 << 16
 DEEPEST = 2048
-"""Most elements inside one another; for each end tag without a start, libxml2 looks at all that are open."""
+"""Maximum nesting of elements; for each unmatched end tag, libxml2 scans all open elements."""
 
 _HIDDEN = {"script", "style", "template", "noscript", "svg", "math", "select", "textarea", "nav", "iframe", "object"}
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -52,15 +52,15 @@ _DOCX_TITLES = re.compile(r"Title|Heading")
 _BLANKS = re.compile(r"[ \t\r\n\f\xa0]+")
 
 PDF_SECONDS = 10
-"""Time for each MiB of a PDF document."""
+"""Time limit per MiB of a PDF document, in seconds."""
 
 
 class UnreadableError(Exception):
-    """A document without text that can be read. The message says why in a few words: "binary"."""
+    """A document without readable text. The message is the reason in a few words: "binary"."""
 
 
 class Document(NamedTuple):
-    """Title and text of a document, and the fields of its front matter."""
+    """Title, text and front matter fields of a document."""
 
     title: str
     text: str
@@ -71,8 +71,8 @@ def read_document(path: Path, name: str) -> Document:
     """Read a document.
 
     Args:
-        path: Its file.
-        name: Its name, of which the title is made if the document has none.
+        path: The file.
+        name: The name of the document, used as title if it has none.
     """
     title, text, fields = READERS[path.suffix.lower()](path)
     text = text.strip()
@@ -88,13 +88,13 @@ def _read_plain(path: Path) -> Document:
 
 
 def _read_markdown(path: Path) -> Document:
-    """The text without front matter, comments and the addresses of links; headings as plain lines."""
+    """Read text without front matter, comments and link targets; headings become plain lines."""
     text = _decoded(_content(path)).replace("\r\n", "\n")
     front = _FRONT.match(text)
     named = _FRONT_TITLE.search(front[1]) if front else None
     title, headings, lines = named[1].strip(" \t'\"") if named else "", [], []
     fence = ""
-    # Every comment that begins before the last end has one: searching in vain from each beginning would be quadratic.
+    # Search comments only before the last "-->", where every comment ends: unclosed comments would take quadratic time.
     commented, end, rest = (text[front.end() :] if front else text).rpartition("-->")
     for line in (_COMMENT.sub("", commented + end) + rest).split("\n"):
         mark = _FENCE.match(line)
@@ -106,7 +106,7 @@ def _read_markdown(path: Path) -> Document:
             words = heading[1].rstrip(" \t").rstrip("#").rstrip(" \t")
             headings.append(_LINK.sub(r"\1", words))
             lines.append(headings[-1])
-        elif _UNDERLINE.match(line):  # of the heading before, or a rule
+        elif _UNDERLINE.match(line):  # of the heading above, or a horizontal rule
             headings += lines[-1:]
         else:
             lines.append(_LINK.sub(r"\1", line))
@@ -115,7 +115,7 @@ def _read_markdown(path: Path) -> Document:
 
 
 def _front_matter(front: str) -> dict[str, Any]:
-    """The values of front matter, without the title; none if it is not YAML."""
+    """Parse the front matter, without the title; {} if it is not YAML."""
     import yaml
 
     if len(front) > _LONGEST_FRONT:
@@ -160,13 +160,13 @@ def _read_docx(path: Path) -> Document:
             return _parsed_docx(stream)
         except UnreadableError:
             raise
-        except Exception:  # noqa: BLE001 - of zipfile, lxml and python-docx, which list none
+        except Exception:  # noqa: BLE001 - zipfile, lxml and python-docx document no exceptions
             msg = "damaged"
             raise UnreadableError(msg) from None
 
 
 def _parsed_docx(stream: IO[bytes]) -> Document:
-    """The text of all paragraphs, also in tables and boxes; the title by the properties, or the first heading."""
+    """Text of all paragraphs, including tables and text boxes; title from the properties or the first heading."""
     import docx
     from lxml import etree
 
@@ -178,7 +178,7 @@ def _parsed_docx(stream: IO[bytes]) -> Document:
     headings = (one.text for one in islice(document.paragraphs, 100) if _DOCX_TITLES.match(one.style.name or ""))
     title = document.core_properties.title or next(filter(str.strip, headings), "")
     body = document.element.body
-    etree.strip_elements(body, "{*}Fallback", with_tail=False)  # repeats the text of boxes
+    etree.strip_elements(body, "{*}Fallback", with_tail=False)  # repeats the text of text boxes
     marks = {"p": "\n", "tr": "\n", "br": "\n", "tab": "\t"}
     parts = ((etree.QName(one).localname, one.text or "") for one in body.iter("{*}*"))
     return Document(title, "".join(text if name == "t" else marks.get(name, "") for name, text in parts))
@@ -193,7 +193,7 @@ READERS: dict[str, Callable[[Path], Document]] = {
     ".pdf": _read_pdf,
     ".docx": _read_docx,
 }
-"""The ending of a file -> how its title ("" = none) and text are read."""
+"""File extension -> reader of the document; it returns the title "" if there is none."""
 
 
 def _content(path: Path) -> bytes:
@@ -201,7 +201,7 @@ def _content(path: Path) -> bytes:
         with files.open_bytes(path) as stream:
             raw = stream.read(files.LONGEST_LINE + 1)
     except DataError as error:
-        if error.file is None:  # no access, which concerns the user more than a skipped file
+        if error.file is None:  # no access: an error, not a skipped file
             raise
         msg = "binary"
         raise UnreadableError(msg) from None
@@ -212,7 +212,7 @@ def _content(path: Path) -> bytes:
 
 
 def _decoded(raw: bytes, declared: str = "") -> str:
-    """The text of bytes in UTF-8, in UTF-16 with a byte order mark, or in the encoding that they declare."""
+    """Decode bytes in UTF-8, in UTF-16 with a byte order mark, or in the declared encoding."""
     marked = next((name for mark, name in _BOMS.items() if raw.startswith(mark)), "")
     if not marked and b"\0" in raw:
         msg = "binary"
@@ -228,20 +228,20 @@ def _decoded(raw: bytes, declared: str = "") -> str:
 
 
 def _whole(text: str) -> str:
-    """The text with NUL and halves of characters, which neither tokenizers nor files take, replaced."""
+    """Replace NUL and lone surrogates, which neither tokenizers nor files accept."""
     return HALF_CHARACTER.sub("\ufffd", text.replace("\0", "\ufffd"))
 
 
 def read_html(text: str) -> tuple[str, str]:
     """Title (<title>, or the first <h1>, or the first heading; "" if there is none) and visible text of a page.
 
-    A block begins a line. Scripts, styles, menus and the like are left out.
+    Blocks start a new line. Scripts, styles, menus and the like are left out.
     """
     from lxml import etree
 
     page = _Page()
     parser = etree.HTMLParser(target=page, huge_tree=True)
-    for start in range(0, len(text) + 1, _BLOCK):  # the parser stops at an error only when it has read a block
+    for start in range(0, len(text) + 1, _BLOCK):  # the parser stops at an error only after a block
         parser.feed(text[start : start + _BLOCK])
     parser.close()
     headings = sorted(page.headings, key=lambda heading: heading[0] != "h1")
@@ -255,19 +255,19 @@ def _joined(words: list[str]) -> str:
 
 
 class _Page:
-    """Collects a page's words; NUL, which the parser replaces in texts, ends a line."""
+    """Collects the words of a page; NUL, which the parser replaces in texts, marks a line end."""
 
     def __init__(self) -> None:
         self.title: list[str] = []
         self.headings: list[tuple[str, list[str]]] = []
         self.words: list[str] = []
         self._depth = 0
-        self._hidden = 0  # open elements that hide their content
+        self._hidden = 0  # number of open elements with hidden content
         self._in_title = False
         self._heading = ""
 
     def start(self, tag: str, attrs: Mapping[str, str]) -> None:
-        """An element starts; <body> ends whatever was left open before."""
+        """Start an element; <body> closes hidden elements before it."""
         del attrs
         self._depth += 1
         if self._depth > DEEPEST:
@@ -285,7 +285,7 @@ class _Page:
         self._break(tag)
 
     def end(self, tag: str) -> None:
-        """An element ends, with or without an end tag."""
+        """End an element, with or without an end tag."""
         self._depth -= 1
         if tag in _HIDDEN:
             self._hidden = max(0, self._hidden - 1)
@@ -296,7 +296,7 @@ class _Page:
         self._break(tag)
 
     def data(self, data: str) -> None:
-        """Text between tags."""
+        """Add text between tags."""
         if self._in_title:
             self.title.append(data)
         elif not self._hidden:
@@ -305,7 +305,7 @@ class _Page:
                 self.headings[-1][1].append(data)
 
     def close(self) -> None:
-        """The page ends."""
+        """End the page."""
 
     def _break(self, tag: str) -> None:
         if tag in _LINES:

@@ -1,8 +1,8 @@
-"""Documents on this machine: `documents:FOLDER`, .txt, .md, .html, .pdf and .docx files below a folder, or one.
+"""Local documents: `documents:FOLDER` or `documents:FILE`, with .txt, .md, .html, .pdf and .docx files.
 
-Each is a passage: its path inside the folder is the id, so that ids stay when other documents come and go. Of
-`documents:FOLDER/./PATH`, as rsync has it, ids are relative to FOLDER: they are those of the whole folder.
-`rkit convert FOLDER OUT` takes such a folder without the prefix; `--passages` cuts the documents.
+Each document is a passage whose id is its path in the folder, so ids do not depend on other documents. In
+`documents:FOLDER/./PATH`, as in rsync, ids are relative to FOLDER: the same ids as in the whole folder.
+`rkit convert FOLDER OUT` accepts a folder without the prefix; `--passages` cuts the documents into passages.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
 class Documents(Source):
     """Text, Markdown, HTML, PDF and Word files as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
 
-    Hidden files and folders are skipped. A note counts and names all other files that are left out: documents that
-    cannot be read as text, files of other kinds, and links to folders, which are not followed.
+    Hidden files and folders are skipped. A note counts and names all other skipped files: documents that cannot be
+    read as text, files of other types, and links to folders, which are not followed.
 
     Attributes:
-        root: The folder that ids are relative to.
+        root: The base folder of the ids.
     """
 
     content_hashed = True
@@ -100,7 +100,7 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
 
     Args:
         source: A file, a folder or an address.
-        root: The folder that ids of documents are relative to; None = the folder itself.
+        root: The base folder of the document ids; None = the folder itself.
     """
     if not _holds_documents(Path(source)):
         if root is not None:
@@ -122,15 +122,15 @@ def _holds_documents(path: Path) -> bool:
         if any(name == "qrels" or name.lower().endswith(_OURS) for name in visible):
             return False
         tables = any(name.lower().endswith(".csv") for name in visible)
-        # A README next to tables is about them.
+        # A README next to tables describes them; it is not a document.
         return any(_is_document(one) and not (tables and one.stem.lower() in ABOUT) for one in _below(path))
     if not _is_document(path) or path.suffix.lower() != ".txt":
         return _is_document(path)
     try:
         first = next(files.filled_lines(path), None)
     except DataError:
-        return True  # reading it as a document says what is wrong
-    # Else it is judgements, a run, a table or JSON.
+        return True  # reading it as a document reports the problem
+    # Otherwise it is judgements, a run, a table or JSON.
     if first is None or "\t" in first.text or first.text.lstrip()[0] in "{[":
         return False
     cells = first.text.split()
@@ -142,7 +142,7 @@ def _is_document(path: Path) -> bool:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and the folders in it, and links to folders; none that is hidden."""
+    """The files in a folder and its subfolders, and links to folders, except hidden ones."""
 
     def refuse(error: OSError) -> None:
         msg = f"cannot read the folder '{error.filename}': {error.strerror}. Check its permissions."

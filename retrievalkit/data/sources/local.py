@@ -56,15 +56,15 @@ class Local(Source):
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
+        """True if the path is a folder."""
         return os.path.isdir(self.path)
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None for a file; by the names of its files for a folder."""
+        """None for a file; for a folder, determined by file names."""
         return tuple(part for part in PARTS if self.holds(part)) if self.is_folder else None
 
     def holds(self, part: Part, split: str = "train") -> bool:
-        """Whether a folder has the file for the part; a single file may contain anything."""
+        """True if a folder has the file for the part; a single file may contain anything."""
         if not self.is_folder:
             return True
         if part == "judgements":
@@ -75,7 +75,7 @@ class Local(Source):
         )
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
-        """The records of a part. `holds` is not consulted: reading reports which file is missing."""
+        """The records of a part; `holds` is not checked, because reading reports the missing file."""
         if part == "passages":
             yield from self.corpus_records(forms.CORPUS)
         elif part == "queries":
@@ -89,7 +89,7 @@ class Local(Source):
             path = self._qrels_file(split)
             self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
             with files.open_bytes(path) as stream:
-                # No line of judgements begins like an object: an id may begin with a brace alone.
+                # An id may begin with a brace, but no line of judgements looks like the start of a nested object.
                 is_object = _OBJECT.match(stream.read(_SAMPLE))
             yield from _judged(path) if is_object else _judged_lines(path)
         else:
@@ -100,13 +100,13 @@ class Local(Source):
                 yield from read_records(path, *forms.EXAMPLES)
 
     def corpus_records(self, form: forms.Form) -> Iterator[Record]:
-        """The records of the corpus files, whose tables are read as a form says."""
+        """The records of the corpus files; `form` determines the layout of tables."""
         self._note_unread(self._corpus_files, _is_unknown)
         for path in self._corpus_files:
             yield from read_records(path, *form)
 
     def example_files(self, split: str) -> tuple[Path, ...]:
-        """The files of examples, if none is compressed or a JSON array."""
+        """The example files, if none is compressed or a JSON array."""
         return _plain(self._paths_of_examples(split)) if self.holds("examples", split) else ()
 
     def _paths_of_examples(self, split: str) -> list[Path]:
@@ -117,7 +117,7 @@ class Local(Source):
 
     @cached_property
     def _example_shards(self) -> list[Path]:
-        """The data files of a folder without any known name, if they hold training examples."""
+        """The data files of a folder without known file names, if they contain training examples."""
         known = (*_CORPUS_FILES, "queries.jsonl", *(f"{split}.jsonl" for split in ("train", "dev", "test")))
         if not self.is_folder or any(files.find_file(self.path, name) for name in known) or self._judged_splits():
             return []
@@ -125,7 +125,7 @@ class Local(Source):
         return found if found and _holds_examples(found[0]) else []
 
     def splits(self) -> list[str]:
-        """The splits for which a folder has judgements."""
+        """The splits with judgements in a folder."""
         return self._judged_splits() if self.is_folder else super().splits()
 
     def fingerprint(self) -> str:
@@ -141,7 +141,7 @@ class Local(Source):
         return prints[0] if len(prints) == 1 else fingerprint_value(prints)
 
     def size(self) -> int | None:
-        """The number of lines of the corpus files, which may include empty ones; None for JSON arrays."""
+        """The number of lines of the corpus files, including empty lines; None for JSON arrays."""
         count = 0
         for path in self._corpus_files:
             if files.first_character(path) == "[":
@@ -183,7 +183,7 @@ class Local(Source):
         return found
 
     def _without_data(self) -> str:
-        """The content of a model's folder, or of what a command made of data: their JSON files are no data."""
+        """Name the artifact in the folder, such as "a model" or "an index", whose JSON files are not data; or ""."""
         return _WITHOUT_DATA.get(kind_of(self.path) or "", "a model" * os.path.isfile(self.path / "config.json"))
 
     def _data_files(self) -> list[Path]:
@@ -192,7 +192,7 @@ class Local(Source):
         return [path for path in paths if os.path.isfile(path) and path not in other]
 
     def _note_unread(self, read: Sequence[Path], is_such: Callable[[Path], object]) -> None:
-        """Note the other files and folders that may hold more of what is read, if this is a folder."""
+        """Note other files of a folder that may contain more data of the same kind."""
         if not self.is_folder:
             return
         folder = read[0].parent
@@ -227,7 +227,7 @@ class Local(Source):
 
 
 class Parquet(Source):
-    """A Parquet file of passages, queries, judgements or training examples, by the names of its columns."""
+    """A Parquet file of passages, queries, judgements or training examples, detected by its column names."""
 
     reads_files = True
     content_hashed = True
@@ -237,11 +237,11 @@ class Parquet(Source):
         self.path = files.existing(name)
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None: it depends on the columns."""
+        """None: the parts depend on the columns."""
         return None
 
     def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002
-        """The rows, some of which are in memory at a time: a file has one part and one split."""
+        """The rows, read in batches; a file has one part and one split."""
         with self._opened() as table:
             for batch in table.iter_batches(batch_size=1024):
                 yield from batch.to_pylist()
@@ -274,7 +274,7 @@ def _words(path: Path) -> set[str]:
 
 
 def _is_unknown(path: Path) -> bool:
-    """Whether neither name nor content shows that a file, or a folder of files, is another part of a collection."""
+    """True if neither name nor content identifies a file or non-empty folder as another part of a collection."""
     if _words(path) & (_OF_QUERIES | _OF_RESULTS | _OF_SPLITS):
         return False
     if os.path.isdir(path):
@@ -286,7 +286,7 @@ def _holds_examples(path: Path) -> bool:
     try:
         first = next(read_records(path, *forms.EXAMPLES), None)
     except DataError:
-        return False  # reading it as what it is reports why
+        return False  # reading it as another kind reports the problem
     return first is not None and forms.is_example(first.fields.keys())
 
 
@@ -296,11 +296,11 @@ def _plain(paths: list[Path]) -> tuple[Path, ...]:
 
 
 def _literal_answers(record: Record) -> list[str]:
-    """DPR writes answers as a Python list, which is parsed as a literal and never executed."""
+    """Parse DPR's answers, a Python list, as a literal; nothing is executed."""
     cell = record.fields.pop("answer_list")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about backslashes in the texts
+            warnings.simplefilter("ignore")  # warnings about backslashes in the texts
             answers = ast.literal_eval(cell) if len(cell) <= _LONGEST_LITERAL else None
         if isinstance(answers, list | tuple):
             return [str(one) for one in answers]
@@ -311,7 +311,7 @@ def _literal_answers(record: Record) -> list[str]:
 
 
 def _judged_lines(path: Path) -> Iterator[Record]:
-    """The judgements of a file of lines, with or without BEIR's header."""
+    """Read judgements from a file of lines, with or without BEIR's header."""
     for line in files.filled_lines(path):
         cells = forms.columns(line.text, (3, 4))
         if line.number == 1 and forms.is_judgement_header(cells):
@@ -325,7 +325,7 @@ def _judged_lines(path: Path) -> Iterator[Record]:
 
 
 def _judged(path: Path) -> Iterator[Record]:
-    """The judgements of an object query -> document -> grade, as ranx and pytrec_eval have them."""
+    """Read judgements from a JSON object query -> document -> grade, as in ranx and pytrec_eval."""
     for line, query, judged in json_text.members(path):
         if not isinstance(judged, dict):
             msg = f"query {shown(query)} has {shown(judged)} where an object document -> grade should be."

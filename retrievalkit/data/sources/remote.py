@@ -1,7 +1,7 @@
-"""Data sets that another package fetches.
+"""Data sets fetched by other packages.
 
-- `hf:NAME[:CONFIG][@SPLIT][#REVISION]`: from the Hugging Face hub or a local folder, by `datasets`. Data sets with a
-  loading script, which `datasets` no longer runs, are read at the revision `refs/convert/parquet`.
+- `hf:NAME[:CONFIG][@SPLIT][#REVISION]`: from the Hugging Face hub or a local folder, with `datasets`. Data sets with a
+  loading script, which `datasets` no longer runs, can be read at the revision `refs/convert/parquet`.
 - `irds:NAME`, such as `irds:msmarco-passage/dev/small`: from ir_datasets, see https://ir-datasets.com.
 """
 
@@ -22,7 +22,7 @@ from retrievalkit.errors import DataError, InputError, MissingDependencyError, R
 from retrievalkit.registry import trust
 from retrievalkit.storage import fingerprint_value
 
-# Others are folders of this machine, or read the files of the working directory (`hf:text`).
+# Other names are local folders, or read files of the working directory (`hf:text`).
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+([:@#]|$)", re.ASCII)
 _THEIR_NAMES: dict[Part, str] = {"passages": "docs", "queries": "queries", "judgements": "qrels"}
 
@@ -30,11 +30,11 @@ _THEIR_NAMES: dict[Part, str] = {"passages": "docs", "queries": "queries", "judg
 class HuggingFace(Source):
     """A data set of Hugging Face `datasets`: `hf:NAME[:CONFIG][@SPLIT][#REVISION]`.
 
-    All its splits contain the same kind of data, which the column names determine. If a name comes from the manifest of
-    an index and not from the user, the hub is asked without the user's token.
+    All splits contain the same kind of data, which the column names determine. If a name comes from an index manifest,
+    not from the user, the hub is accessed without the user's token.
     """
 
-    # What `datasets` computes contains the commit, which nobody knows who cannot read the data set.
+    # The fingerprint of `datasets` contains the commit, which is known only to those who can read the data set.
     content_hashed = True
 
     def __init__(self, name: str) -> None:
@@ -45,11 +45,11 @@ class HuggingFace(Source):
             raise InputError(msg)
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None: it depends on the columns."""
+        """None: the parts depend on the columns."""
         return None
 
     def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
-        """The split named in the address, or else the only one, or "corpus", "queries" or `split`."""
+        """The rows of the split in the address, or of the only split, or of "corpus", "queries" or `split`."""
         with _readable(f"hf:{self.name}"):
             yield from self._split({"passages": "corpus", "queries": "queries"}.get(part, split))
 
@@ -61,7 +61,7 @@ class HuggingFace(Source):
             return fingerprint_value(["hf", self.name, [loaded_split._fingerprint for loaded_split in splits]])
 
     def size(self) -> int | None:
-        """The rows of the split that `passages` reads."""
+        """The number of rows in the split of the passages."""
         with _readable(f"hf:{self.name}"):
             return len(self._split("corpus"))
 
@@ -80,7 +80,7 @@ class HuggingFace(Source):
 
     @cached_property
     def _loaded(self) -> Any:
-        """A data set, or a dictionary of its splits."""
+        """The data set, or a dictionary of its splits."""
         try:
             import datasets
         except ImportError:
@@ -111,7 +111,7 @@ class IrDatasets(Source):
                 fields = row._asdict()
                 if part == "passages" and "text" not in fields:
                     text, named = row.default_text(), ("title", *PASSAGE_IDS)
-                    # What the text is made of is not metadata.
+                    # Fields contained in the text are not metadata.
                     rest = {name: one for name, one in fields.items() if name in named or str(one) not in text}
                     fields = {**rest, "text": text}
                 yield fields
@@ -145,7 +145,7 @@ class IrDatasets(Source):
 
 @contextmanager
 def _readable(address: str) -> Iterator[None]:
-    """Turn any failure of fetching into one message."""
+    """Convert any fetching failure to a DataError."""
     try:
         yield
     except (RetrievalkitError, GeneratorExit):
@@ -160,7 +160,7 @@ def _readable(address: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the libraries' log lines about retries; `_readable` reports the final failure once."""
+    """Silence the libraries' log messages about retries; `_readable` reports the final failure once."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,7 +1,7 @@
 """The contract of a source: a named provider of passages, queries, judgements or training examples.
 
-A source is one class. It is registered by the hook `register_sources` under a prefix, and every command then takes
-`prefix:NAME` wherever it takes a file:
+A source is one class. The hook `register_sources` registers it under a prefix, and every command then accepts
+`prefix:NAME` wherever it accepts a file:
 
     class Films(Source):
         '''Films of our database: `films:1990s`.'''
@@ -14,8 +14,7 @@ A source is one class. It is registered by the hook `register_sources` under a p
     def register_sources(register):
         register("films", "my_package.films:Films")
 
-Rows have the keys of any format that retrievalkit reads from files (`data.forms`); ids, texts and duplicates are
-checked by the reader.
+Rows have the keys of any known file format (`data.forms`); the reader checks ids, texts and duplicates.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ Part = Literal["passages", "queries", "judgements", "examples"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Row = Record | Mapping[str, Any]
-"""A row of a source: a mapping, or a `Record` if file and line are known, for error messages."""
+"""A row of a source: a mapping, or a `Record` if file and line are known for error messages."""
 
 
 class Source:
     """A provider of data. A subclass overrides the methods for the parts that it has.
 
     Attributes:
-        name: The address after the prefix, such as "1990s" of `films:1990s`; the path, for a file format.
-        address: The whole address, as the user wrote it. Set by `open_source`, for error messages.
-        reads_files: Whether the registered name is a file ending too: registered as "films", `old.films` is read by
-            the class without a prefix.
-        content_hashed: Whether `fingerprint` covers the content and opening the source has no effect elsewhere. Without
-            it the manifest of an index, which a stranger may have written, cannot name the source: the user has to.
+        name: The address after the prefix, such as "1990s" in `films:1990s`; the path, for a file format.
+        address: The whole address as the user wrote it. Set by `open_source`, for error messages.
+        reads_files: True if the registered name is also a file extension: a class registered as "films" reads
+            `old.films` without a prefix.
+        content_hashed: True if `fingerprint` covers the content and opening the source has no side effects. Otherwise
+            the user must name the source: an index manifest, which may be untrusted, cannot.
     """
 
     reads_files: ClassVar[bool] = False
@@ -61,7 +60,7 @@ class Source:
         return f"{type(self).__name__}({self.name!r})"
 
     def passages(self) -> Iterable[Row]:
-        """The corpus: rows such as {"id": ..., "title": ..., "text": ...}, in the same order at every call."""
+        """The corpus: rows such as {"id": ..., "title": ..., "text": ...}, in the same order in every call."""
         raise NotImplementedError
 
     def queries(self) -> Iterable[Row]:
@@ -75,19 +74,19 @@ class Source:
     def examples(self, split: str) -> Iterable[Row]:
         """Training examples: rows such as {"query_id": ..., "query": ..., "positives": [ids], "negatives": [ids]}.
 
-        A source without them, but with queries and judgements, has an example for each query with a positive grade.
+        A source without examples, but with queries and judgements, has one for each query with a positive grade.
         """
         raise NotImplementedError
 
     def _rows(self, part: Part, split: str) -> Iterable[Row]:
-        """The rows of a part, by the method with its name; overridden where all parts are read alike."""
+        """The rows of a part, from the method of that name; overridden if all parts are read the same way."""
         rows: Iterable[Row] = getattr(self, part)(*(() if part in ("passages", "queries") else (split,)))
         return rows
 
     def parts(self) -> tuple[Part, ...] | None:
-        """The parts that the source has; None if that depends on its rows, as with a file.
+        """The parts that the source has; None if they depend on its rows, as with a file.
 
-        By default, those whose methods the class overrides.
+        By default, the parts whose methods the class overrides.
         """
         return tuple(part for part in PARTS if getattr(type(self), part) is not getattr(Source, part))
 
@@ -96,12 +95,12 @@ class Source:
         return ["test"]
 
     def holds(self, part: Part, split: str = "test") -> bool:  # noqa: ARG002 - for sources with parts by split
-        """Whether the source may be asked for a part."""
+        """True if the source may contain a part."""
         parts = self.parts()
         return parts is None or part in parts
 
     def fingerprint(self) -> str:
-        """Any text that changes whenever the content does.
+        """A text that changes whenever the content changes.
 
         By default, a hash of all rows; override it if a version number or date identifies the content.
         """
@@ -115,11 +114,11 @@ class Source:
         return digest.hexdigest()
 
     def corpus_fingerprint(self) -> str:
-        """The fingerprint of the passages only, if they are stored separately."""
+        """The fingerprint of the passages alone, if they are stored separately."""
         return self.fingerprint()
 
     def size(self) -> int | None:
-        """The number of passages, for progress bars; None if it is unknown without reading them."""
+        """The number of passages, for progress bars; None if unknown without reading them."""
         return None
 
     def plain_files(self) -> tuple[Path, ...]:
@@ -151,13 +150,13 @@ class Source:
 
 
 class InMemory(str):
-    """An address with its data: what a Python program gives where the command line names a file.
+    """An address that carries in-memory data: the Python counterpart of a file on the command line.
 
-    Programs hand it on, name it in messages and manifests and open it like any other address.
+    It is passed on, named in messages and manifests, and opened like any other address.
 
     Attributes:
         parts: Part ("passages", "queries", "judgements", "examples") -> its rows, the same at every iteration.
-        run: Query -> hits, if it stands for a run.
+        run: Query -> hits, if the address is a run.
     """
 
     _unit = "row"  # in messages, which count the lines of a file
@@ -166,7 +165,7 @@ class InMemory(str):
 
     @classmethod
     def of(cls, name: str, *, run: Any = None, **parts: Iterable[Row]) -> InMemory:
-        """The address `name` of these rows, or of this run."""
+        """Create the address `name` for these rows or this run."""
         made = cls(name)
         made.parts = {part: parts[part] for part in PARTS if part in parts}
         made.run = run
@@ -174,14 +173,14 @@ class InMemory(str):
 
 
 class Memory(Source):
-    """The rows of an `InMemory`."""
+    """The source of an `InMemory` address."""
 
     def __init__(self, address: InMemory) -> None:
         super().__init__(address)
         self.address, self._run, self._held = address, address.run, address.parts
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that were given."""
+        """The parts with rows."""
         return tuple(self._held)
 
     def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split

@@ -1,6 +1,6 @@
-"""Arrays in files, mapped into memory: only where the header, the type and the size of the file agree.
+"""Arrays mapped from files, after checking that the header, the type and the file size agree.
 
-numpy believes a header. A shape that is not the file's would be read outside of the file, which ends the process.
+numpy trusts the header: with a wrong shape, it would read past the end of the file, which kills the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 _PIECE = 1 << 22
 _EXPONENT = np.uint16(0x7C00)
 _MAGIC = b"\x93NUMPY\x01\x00"
-# What numpy writes for arrays of numbers and of bytes.
+# The header that numpy writes for arrays of numbers and of bytes.
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d{1,2}|\|S\d{1,2})', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
 )
@@ -28,20 +28,20 @@ def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[
 
     Args:
         path: The file.
-        dtypes: The types that it may have, such as "<f4".
-        ndim: How many dimensions it must have.
-        region: Where the array lies in the file, as start and size; None = it is the whole file.
+        dtypes: The accepted types, such as "<f4".
+        ndim: The required number of dimensions.
+        region: Start and size of the array in the file; None = the whole file.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no such array. The message says why.
+        ValueError: The array does not match; the message gives the reason.
     """
     with path.open("rb") as stream:
         start, size = (0, os.fstat(stream.fileno()).st_size) if region is None else region
         stream.seek(start)
         dtype, shape, before = read_header(stream, size, dtypes, ndim)
     if not math.prod(shape):
-        # Nothing cannot be mapped.
+        # An empty array cannot be mapped.
         return np.empty(shape, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r", offset=start + before, shape=shape)
 
@@ -49,7 +49,7 @@ def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[
 def read_header(
     stream: IO[bytes], size: int, dtypes: tuple[str, ...], ndim: int
 ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """The type and the shape of an array of `size` bytes, and the bytes before its first number; see `open_array`."""
+    """Type and shape of an array of `size` bytes, and the size of its header; see `open_array`."""
     magic, length = stream.read(len(_MAGIC)), int.from_bytes(stream.read(2), "little")
     header = _HEADER.fullmatch(stream.read(length))
     if magic != _MAGIC or header is None:
@@ -67,14 +67,14 @@ def read_header(
 
 
 def check_starts(starts: np.ndarray, elements: int) -> None:
-    """Check where the runs of an array start, and where the last of them ends.
+    """Check the start of each run of an array, and the end of the last run.
 
     Args:
         starts: (runs + 1,).
         elements: The length of the array.
 
     Raises:
-        ValueError: A run would lie outside of the array, or end before it starts.
+        ValueError: A run lies outside the array, or ends before it starts.
     """
     if not len(starts) or starts[0] != 0 or starts[-1] != elements or (np.diff(starts) < 0).any():
         msg = f"its starts are not ascending from 0 to {elements:,}"
@@ -82,16 +82,16 @@ def check_starts(starts: np.ndarray, elements: int) -> None:
 
 
 def check_range(numbers: np.ndarray, end: int) -> None:
-    """Check that numbers are from 0 to below `end`."""
+    """Check that all numbers are in [0, end)."""
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < end:
         msg = f"it holds numbers from {numbers.min():,} to {numbers.max():,}, outside of 0 to {end - 1:,}"
         raise ValueError(msg)
 
 
 def check_finite(numbers: np.ndarray) -> None:
-    """Check that there is no NaN and no infinity."""
+    """Check that no number is NaN or infinite."""
     if numbers.dtype == np.float16:
-        # The exponent's bits are all set. Several times faster than numpy's own test of this type.
+        # NaN and infinity have all exponent bits set. Several times faster than numpy.isfinite for float16.
         finite = ((numbers.view(np.uint16) & _EXPONENT) != _EXPONENT).all()
     else:
         finite = np.isfinite(numbers).all()
@@ -101,7 +101,7 @@ def check_finite(numbers: np.ndarray) -> None:
 
 
 def in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:
-    """Run a check over a mapped array, so that little of it is in memory at a time."""
+    """Run a check on a mapped array piece by piece, to limit memory."""
     rows = max(1, _PIECE // max(1, math.prod(array.shape[1:])))
     for start in range(0, len(array), rows):
         check(array[start : start + rows])

@@ -1,7 +1,6 @@
 """Rows of scipy CSR matrices in .npz files, read on demand: only the row pointers are in memory.
 
-`scipy.sparse.load_npz` reads the whole file. An uncompressed file can be mapped instead, because its members are stored
-as they are.
+`scipy.sparse.load_npz` reads the whole file. An uncompressed file can be memory-mapped instead.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import numpy as np
 from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
 from retrievalkit.errors import ArtifactError
 
-_LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip file's member, before its name and its extra field
+_LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip member; its name and extra field follow
 _MOST_COLUMNS = 1 << 31
 
 
 class MappedCsr:
-    """A CSR matrix in a file.
+    """A memory-mapped CSR matrix.
 
     Attributes:
         shape: Rows and columns.
@@ -50,18 +49,18 @@ class MappedCsr:
         return self.checked([piece], self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
-        """Any rows, in the order given, as a matrix."""
+        """Any rows, in the order of `rows`, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """A matrix of columns and values from the file."""
+        """A CSR matrix of checked columns and values."""
         import scipy.sparse
 
-        # Copied even if it is a single piece, because members of a zip file are not aligned to the size of an element.
+        # Copy even a single piece: zip members are not aligned to the element size.
         nothing = self._columns[:0], self._values[:0]
         columns, values = (np.concatenate(some) for some in zip(nothing, *pieces, strict=True))
         try:
-            # scipy would read and write wherever a column points to.
+            # scipy does not check bounds: a bad column index would access memory outside the array.
             check_range(columns, self.shape[1])
             check_finite(values)
         except ValueError as error:
@@ -71,12 +70,12 @@ class MappedCsr:
 
 
 def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) -> Any:
-    """Rows of several files as one matrix, in the order given.
+    """Rows of several files as one matrix, in the given order.
 
     Args:
         files: The files, at least one.
         numbers: (n,) the file of each row.
-        rows: (n,) its row in the file.
+        rows: (n,) the row within its file.
     """
     order = np.argsort(numbers, kind="stable")
     cuts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -84,7 +83,7 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
     for places in np.split(order, cuts) if len(order) else []:
         file = files[int(numbers[places[0]])]
         elements, starts = spread(file._starts, rows[places])
-        # Without numpy's memmap, whose slices cost microseconds each.
+        # As plain arrays: slicing a numpy.memmap costs microseconds each time.
         pieces.append((np.asarray(file._columns)[elements], np.asarray(file._values)[elements]))
         counts.append(np.diff(starts))
     matrix = files[0].checked(pieces, np.cumsum(np.concatenate(counts)))
@@ -92,7 +91,7 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
 
 
 def members(path: Path) -> dict[str, tuple[int, int]]:
-    """Where the members of an uncompressed .npz file lie: start and size."""
+    """Name -> start and size of each member of an uncompressed .npz file."""
     places = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
@@ -104,7 +103,7 @@ def members(path: Path) -> dict[str, tuple[int, int]]:
                     raise ValueError(msg)
                 before = sum(struct.unpack_from("<HH", header, 26))
                 places[member.filename] = (member.header_offset + _LOCAL_HEADER + before, member.file_size)
-    # All that zipfile raises at tables that lie.
+    # All exceptions that zipfile raises for a corrupt directory.
     except (struct.error, NotImplementedError, OverflowError, EOFError) as error:
         msg = f"it is no .npz file: {error}"
         raise ValueError(msg) from error
@@ -112,14 +111,14 @@ def members(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def spread(starts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of the elements of the wanted runs, and where each run starts among them.
+    """Element positions of the selected runs, and the new start of each run.
 
     Args:
-        starts: (runs + 1,) where each run starts, which is where the previous run ends.
-        wanted: (wanted,) numbers of runs.
+        starts: (runs + 1,) the start of each run, which is the end of the previous run.
+        wanted: (wanted,) numbers of the selected runs.
 
     Returns:
-        (elements,) the positions of the wanted runs' elements, and (wanted + 1,) the starts of these runs among them.
+        (elements,) the positions of the elements, and (wanted + 1,) the starts of the runs among them.
     """
     first = np.asarray(starts[wanted])
     counts = np.asarray(starts[wanted + 1]) - first

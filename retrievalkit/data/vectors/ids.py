@@ -22,7 +22,7 @@ class Ids(Sequence[str]):
     """The lines of a file as a sequence, with 8 bytes per line in memory instead of the lines.
 
     Raises:
-        ArtifactError: The file cannot be read, is not UTF-8, or holds what is no id.
+        ArtifactError: The file cannot be read, is not UTF-8, or contains an invalid id.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Ids(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """The ids of the texts at these rows."""
+        """The ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
         ends = self._ends[rows]
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
@@ -73,12 +73,12 @@ class Ids(Sequence[str]):
         return [text for part in parts for text in self._decode(starts[part], ends[part])]
 
     def _decode(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
-        """The texts between these positions, all at once if they are ASCII: one by one takes ten times as long."""
+        """Decode the ids at these byte ranges; ASCII ids in one batch, ten times as fast as one by one."""
         positions = starts[:, None] + np.arange((ends - starts).max(initial=1))
         outside = positions >= ends[:, None]
         letters = self._letters[np.minimum(positions, len(self._letters) - 1)]
         letters[outside] = 0
-        # numpy's strings drop trailing zeros, and only in ASCII is a byte a character.
+        # numpy strings drop trailing NULs, and only in ASCII is each byte a character.
         if letters.max(initial=0) > _ASCII or ((letters == 0) & ~outside).any():
             data = self._bytes
             return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

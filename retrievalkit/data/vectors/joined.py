@@ -1,7 +1,7 @@
-"""Several vectors/ folders without some of their texts, read as one folder that holds the rest.
+"""Several vectors/ folders, read as one folder without the deleted texts.
 
-What is read is what a folder encoded anew would give: the same rows, blocks cut at the same texts. Blocks that
-lie in one folder and lack no text are mapped; others are copied into memory as they are read.
+Rows and block boundaries are the same as in a folder encoded again from the remaining texts. Blocks within one folder
+and without deletions are memory-mapped; other blocks are copied into memory when they are read.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
 SHARD_TEXTS = 8_192
-"""Texts of a shard where the first folder does not say how many it was encoded with."""
+"""Texts per shard if the manifest of the first folder does not record the number."""
 
 _READ = 4_096
 
 
 @dataclass(frozen=True)
 class Part:
-    """A folder and which of its texts are read.
+    """A folder and the selection of its texts.
 
     Attributes:
         store: The folder.
-        rows: Its texts that are read, ascending; None = all.
-        first: The row of the first of them among the texts of all parts.
+        rows: The selected rows, ascending; None = all.
+        first: The row of the first selected text among the texts of all parts.
     """
 
     store: VectorStore
@@ -41,7 +41,7 @@ class Part:
         return len(self.store) if self.rows is None else len(self.rows)
 
     def own(self, texts: np.ndarray) -> np.ndarray:
-        """The rows in the folder of texts that are counted over all parts."""
+        """Convert rows counted over all parts to rows of the folder."""
         texts = texts - self.first
         return texts if self.rows is None else self.rows[texts]
 
@@ -56,7 +56,7 @@ class JoinedIds(Ids):
         return self._parts[-1].first + len(self._parts[-1])
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """The ids of the texts at these rows."""
+        """The ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
         found = np.empty(len(rows), dtype=object)
         for part, places in by_part(self._parts, rows):
@@ -78,14 +78,14 @@ class JoinedIds(Ids):
 
 
 class JoinedStore(VectorStore):
-    """Vectors/ folders as one, without texts that were deleted.
+    """Several vectors/ folders as one, without the deleted texts.
 
     Args:
         stores: The folders, in order.
-        deleted: For each, the ids of the texts that are left out.
+        deleted: For each folder, the ids of its deleted texts.
 
     Raises:
-        ArtifactError: Their sizes differ, or no text is left.
+        ArtifactError: The vector sizes differ, or no text is left.
     """
 
     def __init__(self, stores: Sequence[VectorStore], deleted: Sequence[Collection[str]]) -> None:
@@ -93,7 +93,7 @@ class JoinedStore(VectorStore):
 
     @classmethod
     def among(cls, store: VectorStore, rows: np.ndarray) -> JoinedStore:
-        """Some texts of a folder, at least one; `rows` ascend."""
+        """At least one text of a folder; `rows` are ascending."""
         some = cls.__new__(cls)
         some._join([Part(store, rows, 0)])
         return some
@@ -125,12 +125,12 @@ class JoinedStore(VectorStore):
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint of the contents of all parts, and of what is read of them."""
+        """A fingerprint of the contents of all parts and of the selected rows."""
         parts = [[part.store.fingerprint, None if part.rows is None else part.rows.tolist()] for part in self._parts]
         return storage.fingerprint_value(parts)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any vectors by their row, in the order given, read into memory."""
+        """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         texts = self.texts_of(rows)
         inside = rows - self._rows_of(texts)
@@ -140,7 +140,7 @@ class JoinedStore(VectorStore):
         return taken
 
     def take_weights(self, texts: np.ndarray) -> Any:
-        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order given, read into memory."""
+        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
         import scipy.sparse
 
         found = list(by_part(self._parts, texts)) or [(self._parts[0], texts)]
@@ -151,7 +151,7 @@ class JoinedStore(VectorStore):
         return scipy.sparse.vstack(matrices, format="csr")[order]
 
     def link(self, target: Any) -> None:
-        """Refused: there is no folder to link."""
+        """Unsupported: there is no single folder."""
         msg = f"parts of '{self.folder}' cannot be linked to '{target}'"
         raise NotImplementedError(msg)
 
@@ -160,7 +160,7 @@ class JoinedStore(VectorStore):
         for part, places in by_part(self._parts, np.arange(start, end)):
             own = part.own(start + places)
             first, last = int(own[0]), int(own[-1]) + 1
-            # Mapped if they are consecutive in their folder too.
+            # Memory-map the block if its texts are consecutive in their folder too.
             mapped = last - first == len(own)
             blocks.append(part.store._between(first, last, **wanted) if mapped else part.store.take(own))
         rows = [block.vectors for block in blocks if vectors and block.vectors is not None]
@@ -168,7 +168,7 @@ class JoinedStore(VectorStore):
 
 
 def by_part(parts: Sequence[Part], texts: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
-    """Each part that holds some of the texts, and their positions among them."""
+    """Each part that holds some of `texts`, and the positions of these in `texts`."""
     numbers = np.searchsorted([part.first for part in parts], texts, side="right") - 1
     for number in np.unique(numbers).tolist():
         yield parts[number], np.flatnonzero(numbers == number)

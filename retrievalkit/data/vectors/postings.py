@@ -1,12 +1,12 @@
-"""The weights of a vectors/ folder by term instead of by text: for each term, its texts and their weights.
+"""The inverted index of a vectors/ folder: for each term, its texts and their weights.
 
-    postings.json      the number of texts in each part, and of terms
-    terms-00000.npy    int32 (terms + 1,): where each term's postings start
+    postings.json      the number of texts in each part, and the number of terms
+    terms-00000.npy    int32 (terms + 1,): the start of each term's postings
     texts-00000.npy    int32: the texts of the postings, ascending, counted from the part's first text
     weights-00000.npy  float32: their weights
 
-A part holds consecutive texts, few enough that their scores fit the processor's cache. Files are mapped into memory
-part by part, so that a search reads only the postings of its terms.
+A part holds consecutive texts, few enough that their scores fit in the CPU cache. Files are mapped into memory part by
+part, so a search reads only the postings of its terms.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES, _TYPES = ("terms", "texts", "weights"), ("<i4", "<i4", "<f4")
 
 
 def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_TEXTS) -> dict[str, int]:
-    """Write the postings of a vectors/ folder into another, in parts of at most `part_texts` texts.
+    """Write the postings of a vectors/ folder to another folder, in parts of at most `part_texts` texts.
 
     Returns:
         Counts: "postings" and "parts".
@@ -55,7 +55,7 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
 
 
 def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
-    """The weights by term, in CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
+    """The weights as CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
     shards = (shard for _, shard in source.lexical())
     pieces = (some[start : start + part_texts] for some in shards for start in range(0, some.shape[0], part_texts))
@@ -68,7 +68,7 @@ def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
 
 
 def _joined(waiting: list[Any]) -> Any:
-    """The pieces as a CSC matrix; dropped on the way, so that the weights are in memory twice, not four times."""
+    """Join the pieces into a CSC matrix, freeing them early: the weights are in memory twice, not four times."""
     by_text = scipy.sparse.vstack(waiting, format="csr")
     waiting.clear()
     return by_text.tocsc()
@@ -80,7 +80,7 @@ def _files(folder: Path, number: int) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Contents:
-    """The form of postings.json."""
+    """The schema of postings.json."""
 
     parts: list[Count]
     terms: Count
@@ -88,7 +88,7 @@ class _Contents:
 
 
 class Postings:
-    """Postings that `write_postings` wrote.
+    """Reader for postings of `write_postings`.
 
     Attributes:
         folder: The folder.
@@ -116,7 +116,7 @@ class Postings:
         return sum(self.parts)
 
     def blocks(self) -> Iterator[VectorBlock]:
-        """The texts part by part, with their weights only, as scipy CSC."""
+        """One block per part, with weights only, as scipy CSC."""
         first = 0
         for number, texts in enumerate(self.parts):
             starts, postings, weights = self._arrays(number)
@@ -126,7 +126,7 @@ class Postings:
             first += texts
 
     def _check(self, number: int) -> int:
-        """Check the arrays of a part, since scipy reads and writes wherever they point to; returns their length."""
+        """Check the arrays of a part, as scipy does not check bounds; returns the number of postings."""
         starts, texts, weights = self._arrays(number)
         if len(starts) != self.terms + 1 or len(texts) != len(weights):
             msg = f"the files of part {number} do not fit together"

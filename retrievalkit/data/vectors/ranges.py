@@ -1,4 +1,4 @@
-"""Shards of vectors in an object store: their rows are read by range, whatever else of their folder is copied here."""
+"""Vector shards in an object store, read by byte range; only the other files of their folder are downloaded."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from retrievalkit.errors import ArtifactError
 
 Item = TypeVar("Item")
 
-_HEADER_BYTES = 128  # what numpy writes before a matrix; a longer header is none of ours
+_HEADER_BYTES = 128  # size of numpy's header of a matrix; rkit never writes a longer header
 _GAP_BYTES = 1 << 16
-"""Rows with less than this between them are read together: a request costs as much as these bytes."""
+"""Rows closer than this are read in one request: a request costs about as much as transferring these bytes."""
 
 
 class RangedRows:
-    """A matrix in an object.
+    """A matrix in an object store.
 
-    All of its bytes are compared with their checksum when they are read from the first to the last.
+    Its checksum is verified when all bytes are read in order, from first to last.
 
     Args:
         store: The folder.
-        name: The object.
-        entry: Its size and checksum, as the manifest lists them.
+        name: The name of the object.
+        entry: Its size and checksum from the manifest.
         head: Its first bytes.
 
     Attributes:
-        shape, dtype, offset: As a mapped array has them.
+        shape, dtype, offset: As in a memory-mapped array.
     """
 
     def __init__(self, store: storage.Store, name: str, entry: Mapping[str, Any], head: bytes) -> None:
@@ -53,7 +53,7 @@ class RangedRows:
         return self._spans([(start, end)])[0]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any rows, in the order given."""
+        """(rows, dim): any rows, in the order of `rows`."""
         wanted, places = np.unique(rows, return_inverse=True)
         gap = _GAP_BYTES // (self.shape[1] * self.dtype.itemsize)
         cuts = np.flatnonzero(np.diff(wanted) > gap + 1) + 1
@@ -96,7 +96,7 @@ class RangedRows:
 
 
 def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[RangedRows]:
-    """The shards of a folder in a store; with RKIT_VERIFY=1 all of their bytes are read."""
+    """Open the vector shards of a folder in a store; with RKIT_VERIFY=1, verify all bytes."""
     for name in names:
         if files[name]["bytes"] <= _HEADER_BYTES:
             msg = f"'{store.url}/{name}' contains no vectors. Encode again."
@@ -116,7 +116,7 @@ def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], na
 
 
 def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, each computed while the one before is used."""
+    """Yield items, computing the next in a thread."""
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(lambda: list(itertools.islice(source, 1)))

@@ -1,10 +1,10 @@
-"""Vectors of a vectors/ folder beside the weights of its frequent terms, rounded to bf16: for rough products.
+"""Dense vectors joined with the weights of frequent terms, rounded to bf16, for approximate scores.
 
-    rounded.json       for each part the greatest lengths of its rows, and what rounding changed at most
+    rounded.json       for each part, bounds of the row norms and of the rounding error
     terms.npy          int32 (terms,): the terms, ascending
-    rounded-00000.npy  uint16 (texts, dim + terms): the bits of bf16 numbers, a text a row
+    rounded-00000.npy  uint16 (texts, dim + terms): the bits of bf16 numbers, one row per text
 
-A term that most texts have costs more as postings, looked through number by number, than as a column of a matrix.
+A term that occurs in most texts is cheaper as a column of a matrix than as a posting list.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
-# A column of a matrix pays for a term that this share of the texts has.
+# Share of texts from which a term is cheaper as a matrix column, and the maximum number of columns.
 FREQUENT, MOST_TERMS = 1 / 8, 512
 _ROWS = 2_048
 _CONTENTS, _TERMS = "rounded.json", "terms.npy"
-_LARGEST = 1e18  # products of longer vectors might overflow
+_LARGEST = 1e18  # dot products of vectors with larger norms might overflow
 
 
 @dataclass(frozen=True)
 class RoundedPart:
-    """What is known of consecutive texts.
+    """Bounds for a part of consecutive texts.
 
     Attributes:
-        norm: The greatest length of a row before it was rounded, at least.
-        distance: From a row to the rounded one, at most.
-        weights_norm: The greatest length of a text's weights of all terms, at least.
+        norm: Upper bound of a row's norm before rounding.
+        distance: Upper bound of the distance between a row and its rounded row.
+        weights_norm: Upper bound of the norm of a text's weights of all terms.
     """
 
     norm: float
@@ -46,16 +46,16 @@ class RoundedPart:
 
 @dataclass(frozen=True)
 class _Contents:
-    """The form of rounded.json."""
+    """The schema of rounded.json."""
 
     parts: list[RoundedPart]
 
 
 def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool:
-    """Write the rounded rows of a folder in which every text has one vector, in the parts of its postings.
+    """Write the rounded rows of a folder with one vector per text, in the same parts as its postings.
 
     Returns:
-        Whether they were written: not where a vector is too long for products in bf16.
+        False if a vector is too long for dot products in bf16: then nothing is written.
     """
     folder.mkdir()
     terms = frequent_terms(postings)
@@ -84,7 +84,7 @@ def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool
 
 
 def frequent_terms(postings: Postings) -> np.ndarray:
-    """The terms that many texts have, at most `MOST_TERMS`, ascending."""
+    """The frequent terms, at most `MOST_TERMS`, ascending."""
     texts = np.zeros(postings.terms, dtype=np.int64)
     for block in postings.blocks():
         texts += np.diff(block.weights.indptr)
@@ -94,7 +94,7 @@ def frequent_terms(postings: Postings) -> np.ndarray:
 
 
 def _rows(block: VectorBlock, terms: np.ndarray) -> tuple[np.ndarray, float]:
-    """(texts, dim + terms) float32: vectors and the weights of these terms; the longest text's weights of all."""
+    """(texts, dim + terms) float32: vectors and weights of these terms; and the largest norm of all weights."""
     assert block.vectors is not None
     longest = np.sqrt(np.asarray(block.weights.multiply(block.weights).sum(axis=1)).max(initial=0.0))
     parts = [block.vectors.astype(np.float32), block.weights[:, terms].toarray()]
@@ -102,14 +102,14 @@ def _rows(block: VectorBlock, terms: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _rounded(rows: np.ndarray) -> np.ndarray:
-    """The bits of the nearest bf16 numbers, of two equally near the even."""
+    """The bits of the nearest bf16 numbers; ties round to even."""
     bits = rows.view(np.uint32)
     nearest: np.ndarray = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
     return nearest
 
 
 def from_bits(bits: np.ndarray) -> np.ndarray:
-    """The float32 numbers that bf16 bits stand for."""
+    """Convert bf16 bits to float32 numbers."""
     numbers: np.ndarray = (bits.astype(np.uint32) << 16).view(np.float32)
     return numbers
 
@@ -123,12 +123,12 @@ def _file(number: int) -> str:
 
 
 class Rounded:
-    """What `write_rounded` wrote.
+    """Reader for the output of `write_rounded`.
 
     Attributes:
         folder: The folder.
         terms: (terms,) int64, ascending.
-        parts: What is known of each part.
+        parts: The bounds of each part.
     """
 
     def __init__(self, folder: Path, store: VectorStore, postings: Postings) -> None:
@@ -148,7 +148,7 @@ class Rounded:
             raise ArtifactError(msg)
 
     def blocks(self) -> Iterator[tuple[RoundedPart, np.ndarray]]:
-        """Part by part, what is known of it and the bits of its rows, mapped into memory."""
+        """The bounds and the row bits of each part, mapped into memory."""
         for number, part in enumerate(self.parts):
             array = self._array(number)
             if isinstance(array, np.memmap):

@@ -1,14 +1,13 @@
 """The vectors/ folder, written by `rkit encode` and read by indexers.
 
-    manifest.json      how it was made, and the size and checksum of every other file
+    manifest.json      provenance, and the size and checksum of every other file
     ids.txt            the id of each text, one per line
     vectors-00000.npy  rows of the first shard: text-major, then vector; float32 or float16
     offsets.npy        only if the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
-    lexical-00000.npz  only if there are weights over a vocabulary: scipy's CSR, one row per text
+    lexical-00000.npz  only if there are weights over a vocabulary: scipy CSR, one row per text
 
-Rows and offsets count over the whole folder. Reading maps files into memory block by block, so that memory stays
-small however large the folder is. Writing goes shard by shard: a shard is complete or absent, so that a killed
-encoding can be resumed.
+Row numbers and offsets refer to the whole folder. Files are memory-mapped block by block, so memory use does not grow
+with the folder. Folders are written shard by shard: a shard is complete or absent, so a killed encoding can be resumed.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class VectorBlock:
         first: The row (in ids.txt) of the first text.
         texts: The number of texts.
         vectors: (rows, dim), text-major, mapped into memory; or None.
-        starts: (texts + 1,) where the rows of each text start in the block; None if all texts have the same number.
+        starts: (texts + 1,) the first row of each text in the block; None if all texts have equally many rows.
         weights: scipy CSR (texts, vocabulary), or None.
     """
 
@@ -73,11 +72,11 @@ class VectorBlock:
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of vectors of a text; 1 if there are no vectors."""
+        """The maximum number of vectors per text; 1 if there are no vectors."""
         return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any of the texts, counted from 0, in the order given; the result's `first` has no meaning."""
+        """Any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
         vectors, starts = self.vectors, self.starts
         if vectors is not None and starts is not None:
             rows, starts = spread(starts, texts)
@@ -100,7 +99,7 @@ class _Shard:
 
 
 class MappedRows:
-    """A matrix in a file, mapped into memory; `RangedRows` is one in an object store."""
+    """A matrix mapped from a file; `RangedRows` is the counterpart in an object store."""
 
     def __init__(self, path: Path) -> None:
         array: Any = _readable(path, partial(open_array, path, ("<f4", "<f2"), 2))
@@ -116,16 +115,16 @@ class MappedRows:
         return np.memmap(self.filename, self.dtype, "c", offset, (end - start, self.shape[1]))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any rows, in the order given."""
+        """(rows, dim): any rows, in the order of `rows`."""
         return np.asarray(self.rows(0, self.shape[0])).take(rows, axis=0)
 
 
 class VectorStore:
-    """A vectors/ folder, opened for reading: its files are checked first (see `storage.integrity`).
+    """A vectors/ folder opened for reading, after its files are checked (see `storage.integrity`).
 
     Args:
         folder: The folder.
-        view: "vectors" or "weights" reads only these from a folder that has both.
+        view: "vectors" or "weights" opens only that part of a folder that has both.
 
     Attributes:
         folder: The folder.
@@ -186,14 +185,14 @@ class VectorStore:
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of vectors of a text."""
+        """The maximum number of vectors per text."""
         if self.offsets is None:
             return self.vectors_per_text or 0
         return int(np.diff(self.offsets).max(initial=0))
 
     @property
     def starts(self) -> list[int]:
-        """The first text of each shard, and the number of texts."""
+        """The first text of each shard, then the number of texts."""
         return self._starts
 
     @property
@@ -217,23 +216,23 @@ class VectorStore:
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
         """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
 
-        A block's vectors are mapped when it is yielded and unmapped when it is dropped; those in a store are read, one
-        block ahead.
+        A block's vectors are mapped when it is yielded and unmapped when it is dropped. Vectors in an object store are
+        read one block ahead.
         """
         blocks = (self._between(start, end) for start, end in self._cuts(rows))
         yield from blocks if self._store is None else read_ahead(blocks)
 
     def block(self, start: int, end: int) -> VectorBlock:
-        """The texts from `start` to `end`, without weights; copied into memory if they span several shards."""
+        """The vectors of the texts from `start` to `end`; copied into memory if they span several shards."""
         return self._between(start, end, weights=False)
 
     def block_rows(self, rows: int) -> int:
-        """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
+        """The number of vectors in each of `blocks(rows)`, except the last block of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self._starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in the order given, read into memory; the block's `first` has no meaning."""
+        """Any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
         vectors, starts, weights = None, None, None
         if self.dim:
@@ -248,7 +247,7 @@ class VectorStore:
         return VectorBlock(0, len(texts), vectors, starts, weights)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """(rows, dim): any vectors by their row, in the order given, read into memory."""
+        """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
             assert shard.vectors is not None
@@ -259,14 +258,14 @@ class VectorStore:
         return taken
 
     def take_weights(self, texts: np.ndarray) -> Any:
-        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order given, read into memory."""
+        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
         firsts = np.array([shard.first_text for shard in self._shards])
         numbers = np.searchsorted(firsts, texts, side="right") - 1
         files = [shard.weights for shard in self._shards if shard.weights is not None]
         return joined(files, numbers, texts - firsts[numbers])
 
     def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
-        """Each shard that contains wanted rows or texts, and their positions in `wanted`."""
+        """Each shard that contains any of the wanted rows or texts, and their positions in `wanted`."""
         numbers = np.searchsorted(firsts, wanted, side="right") - 1
         order = np.argsort(numbers, kind="stable")
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -274,18 +273,18 @@ class VectorStore:
             yield self._shards[int(numbers[places[0]])], places
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """The text that each of these vectors belongs to."""
+        """The text of each vector."""
         if self.offsets is None:
             return rows // (self.vectors_per_text or 1)
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
     def link(self, target: str | Path) -> None:
-        """Copy the folder to `target`, by hard links if possible."""
+        """Copy the folder to `target`, with hard links if possible."""
         self.link_files([*self.manifest["files"], storage.MANIFEST], Path(target))
 
     def link_files(self, names: Iterable[str], target: Path) -> None:
-        """Copy files of the folder to `target`, by hard links if possible."""
+        """Copy files of the folder to `target`, with hard links if possible."""
         target.mkdir(parents=True, exist_ok=True)
         for name in names:
             if self._store is not None and fnmatch.fnmatchcase(name, storage.VECTORS):
@@ -293,7 +292,7 @@ class VectorStore:
                 storage.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)
                 continue
             try:
-                # The file itself: a link to it would be linked as a link, which leads nowhere from there.
+                # Resolve symlinks first: a hard-linked relative symlink would be broken in the target folder.
                 os.link(os.path.realpath(self.folder / name), target / name)
             except OSError:
                 shutil.copyfile(self.folder / name, target / name)
@@ -344,7 +343,7 @@ class VectorStore:
         return texts * (self.vectors_per_text or 0) if self.offsets is None else self.offsets[texts]
 
     def _cuts(self, rows: int) -> Iterator[tuple[int, int]]:
-        """The shards' texts in blocks of at most `rows` vectors, and at least one text."""
+        """Start and end of blocks of at most `rows` vectors, but at least one text, within shards."""
         for start, last in pairwise(self._starts):
             while start < last:
                 if self.offsets is None:
@@ -391,5 +390,5 @@ def _readable(path: Path, read: Callable[[], Opened]) -> Opened:
 
 
 def in_order(paths: Iterable[Path]) -> list[Path]:
-    """Files with numbers in their names, by their numbers."""
+    """Sort files by the numbers in their names."""
     return sorted(paths, key=lambda path: (len(path.name), path.name))

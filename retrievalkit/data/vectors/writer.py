@@ -1,4 +1,4 @@
-"""Writes a vectors/ folder: shards, ids and offsets, all validated."""
+"""Writer of vectors/ folders: shards, ids and offsets, all validated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SENT_IDENTITY = IDENTITY.removeprefix(".")
 
 @dataclass(frozen=True)
 class _Record:
-    """The form of a shard's record."""
+    """The schema of a shard's record."""
 
     texts: Count
     dim: Count
@@ -33,14 +33,14 @@ class _Record:
 class VectorWriter:
     """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
 
-    A shard is complete once `write_shard` has returned; they come in any order. A writer for the folder of an earlier,
+    A shard is complete when `write_shard` returns; shards may come in any order. A writer in the folder of an earlier,
     killed writer keeps its shards if both have the same `identity`; otherwise it starts from scratch.
 
     Args:
         folder: An existing staging folder to write to.
-        identity: The texts and the settings of the encoding, as JSON values.
-        store: The store that gets each shard as soon as it is complete, and has those of an earlier writer; None = they
-            stay in the folder.
+        identity: The texts and the encoding settings, as JSON values.
+        store: The object store that receives each complete shard and holds the shards of an earlier writer; None =
+            shards stay in the folder.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class VectorWriter:
             path.write_text(fingerprint)
 
     def _resume(self, store: storage.Store, fingerprint: str) -> None:
-        """Fetch what an earlier writer has left in the store, but for vectors; or begin there anew."""
+        """Fetch the files of an earlier writer from the store, except vectors; or start from scratch there."""
         left = [name for name in self._sent if name.startswith(f"{storage.PARTIAL}/")]
         begun = f"{storage.PARTIAL}/{_SENT_IDENTITY}"
-        # From here on, the folder in the store is no vectors folder.
+        # Without its manifest, the folder in the store is not a vectors folder.
         store.remove([storage.MANIFEST])
         if begun in left and store.read(begun).decode() == fingerprint:
             for name in left:
@@ -75,15 +75,15 @@ class VectorWriter:
         store.put(self.folder / IDENTITY, begun)
 
     def keep(self, path: Path) -> None:
-        """Have the store keep a further file of the folder, for the writer that goes on."""
+        """Upload another file of the folder to the store, for a writer that resumes."""
         if self._store is not None:
             self._store.put(path, f"{storage.PARTIAL}/{path.name}")
 
     def completed_shards(self) -> tuple[frozenset[int], Path | None]:
-        """Which shards are complete and as they were written; all their bytes are read, but of those in a store.
+        """Find the complete, unchanged shards; all bytes are read, except those in a store.
 
         Returns:
-            Their numbers, and the first file that is not as it was written.
+            The numbers of these shards, and the first file that changed or is missing.
         """
         complete, changed = set(), None
         for record in self._parts("shard-*.json"):
@@ -103,10 +103,10 @@ class VectorWriter:
         counts: np.ndarray | None = None,
         weights: Any = None,
     ) -> None:
-        """Write one shard. All shards have vectors of the same dim, or none have vectors; likewise weights.
+        """Write one shard. All shards have vectors of the same dim, or none has vectors; the same holds for weights.
 
         Args:
-            number: 0 for the first shard, and so on.
+            number: The number of the shard, from 0.
             ids: Ids of the texts, without tabs and line breaks.
             vectors: (texts, m, dim), or (rows, dim) with `counts`, or None.
             counts: (texts,) the number of rows of each text, at least 1.
@@ -115,7 +115,7 @@ class VectorWriter:
         Raises:
             DataError: An id is empty, or contains a tab or a line break.
             InputError: A vector or a weight is not finite.
-            ValueError: The parts do not fit together.
+            ValueError: The shapes do not match.
         """
         if not ids:
             msg = f"shard {number} has no texts"
@@ -140,11 +140,11 @@ class VectorWriter:
             "dim": 0 if rows is None else int(rows.shape[1]),
             "vocabulary": 0 if weights is None else int(weights.shape[1]),
             "files": files,
-            # Removed once they are joined.
+            # Removed when `finish` joins them.
             "parts": parts,
         }
         record["fingerprint"] = storage.fingerprint_value(record)
-        # The record comes last: it marks the shard as complete.
+        # Write the record last: it marks the shard as complete.
         if self._store is not None:
             for name in files:
                 self._store.put(self.folder / name, name)
@@ -155,10 +155,10 @@ class VectorWriter:
         self.keep(self._record(number))
 
     def finish(self) -> dict[str, int]:
-        """Join the parts that belong to the whole folder and write a manifest; returns its counts.
+        """Join the ids and counts of all shards and write the manifest; returns its counts.
 
         Raises:
-            ValueError: There is no shard, or the shards do not fit together.
+            ValueError: There is no shard, or dim or vocabulary differ between shards.
         """
         shards = len(self._parts("shard-*.json"))
         records = [self._read_record(number) for number in range(shards)]
@@ -183,7 +183,7 @@ class VectorWriter:
         storage.write_manifest(
             self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
         )
-        # The first shard is taken apart last: a writer killed here continues after the remaining ones.
+        # Remove the first shard's parts last: after a kill here, a new writer continues from the remaining shards.
         for number in reversed(range(shards)):
             self._record(number).unlink()
             for name in _parts_of(number):
@@ -192,7 +192,7 @@ class VectorWriter:
         return counts
 
     def checksums(self) -> dict[str, dict[str, Any]]:
-        """After `finish`: the size and checksum of each file, for the manifest's entry `files`."""
+        """Size and checksum of each file, for the manifest's entry `files`; complete after `finish`."""
         return dict(sorted(self._checksums.items()))
 
     def _record(self, number: int) -> Path:
@@ -205,7 +205,7 @@ class VectorWriter:
         return record
 
     def _first_changed(self, number: int) -> Path | None:
-        """The first file of a shard that is not as it was written; None = all are."""
+        """The first file of a shard that changed or is missing; None if all are intact."""
         try:
             record = self._read_record(number)
         except ArtifactError:
@@ -247,7 +247,7 @@ class VectorWriter:
 def check_shard(
     ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None, weights: Any
 ) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
-    """The rows, counts and weights of a shard as they are written; see `VectorWriter.write_shard`."""
+    """Validate a shard; returns its rows, counts and weights as written (see `VectorWriter.write_shard`)."""
     for identifier in ids:
         if not identifier or "\n" in identifier or "\t" in identifier or "\r" in identifier:
             msg = f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "
@@ -271,7 +271,7 @@ def check_shard(
     if weights is not None:
         import scipy.sparse
 
-        # In canonical form, so that equal weights give equal bytes.
+        # Canonical form, so that equal weights give equal bytes.
         matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)
         if matrix.shape[0] != len(ids):
             msg = f"{matrix.shape[0]} rows of weights do not fit {len(ids)} texts"
@@ -283,12 +283,12 @@ def check_shard(
 
 
 def _parts_of(number: int) -> tuple[str, str]:
-    """The files of a shard that become parts of files of the whole folder: its ids and its counts."""
+    """The files of a shard that `finish` joins for the whole folder: its ids and its counts."""
     return f"ids-{number:05d}.txt", f"counts-{number:05d}.npy"
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of another writer, but only from a staging folder, which contains nothing else."""
+    """Remove the files of another writer, but only from a staging folder, which holds nothing else."""
     left = list(folder.iterdir())
     if left and not (folder.name.endswith(".partial") or (folder / IDENTITY).exists()):
         msg = f"'{folder}' is not empty, but vectors should be written there. Choose another folder."
@@ -309,15 +309,15 @@ def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) ->
 
 
 def write_part(source: VectorStore, target: Path, first: int, last: int) -> None:
-    """Write the shards from `first` to `last`, without the last, as a folder; its files are linked, not copied.
+    """Write the shards from `first` to `last` (exclusive) as a folder; files are linked, not copied.
 
-    Its blocks are those of the whole folder, so that scores of its texts are the same to the last bit.
+    Its blocks are the same as in the whole folder, so the scores of its texts are bit-identical.
 
     Args:
         source: The whole folder.
-        target: The folder to write; what is there is removed.
+        target: The folder to write; its previous content is removed.
         first: The number of the first shard.
-        last: The number of the shard after the last one.
+        last: The number after the last shard.
     """
     shutil.rmtree(target, ignore_errors=True)
     starts = source.starts

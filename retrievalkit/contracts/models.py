@@ -200,7 +200,7 @@ class Batch:
 class VocabularyHead:
     """The vocabulary (masked language model) head, in two parts: hidden states -> logits.
 
-    The parts are separate so that `scoring.lexical` can fuse the projection with its pooling and never store all logits.
+    The parts are separate so that `scoring.lexical` can fuse projection and pooling without storing all logits.
 
     Attributes:
         transform: (..., width) -> (..., inner): the layers before the projection (in BERT: dense, GELU, LayerNorm).
@@ -491,7 +491,7 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """Return the token ids of each text, special and extra tokens included, truncated to the side's maximum length."""
+        """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length."""
 
     @abstractmethod
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:

@@ -210,7 +210,7 @@ class _Module(nn.Module):
 
 
 def _same(found: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
-    """Whether two outputs are equal, ignoring padding."""
+    """True if two outputs are equal, ignoring padding."""
     if mask is not None and expected.shape[:2] == mask.shape:
         found, expected = found[mask.bool()], expected[mask.bool()]
     return torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)

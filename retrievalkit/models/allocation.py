@@ -1,8 +1,8 @@
 """Settings of the C library's allocator: keep the memory of freed tensors, but limit its growth.
 
 By default, it returns large blocks to the system and requests new blocks for the next batch, page by page: a tenth of
-the time of encoding, and of the first steps of training. With steps of varying sizes, on the other hand, kept memory has
-gaps that later tensors do not fit into, and the process grows by megabytes per step: surplus memory is then returned.
+the time of encoding, and of the first steps of training. Under steps of varying sizes, however, kept memory has gaps
+that later tensors do not fit into, and the process grows by megabytes per step: surplus memory is then returned.
 """
 
 from __future__ import annotations

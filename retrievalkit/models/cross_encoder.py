@@ -105,7 +105,7 @@ class CrossEncoder(nn.Module, Reranker):
 
         Args:
             source: Name or folder.
-            max_length: Maximum tokens per pair, for a cross-encoder that was not trained here; None = 512, or its limit.
+            max_length: Maximum tokens per pair, for a cross-encoder not trained here; None = 512, or its limit.
             device: The device; None = the GPU if there is one, else the CPU.
         """
         check_source(str(source))
@@ -352,7 +352,7 @@ def read_first_token_alone(model: Any) -> bool:
 
 
 def _trial(model: Any) -> Tensor:
-    """The logits of two short texts, the first or second padded."""
+    """The logits of two short texts, the second padded."""
     ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
     mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
     with torch.inference_mode():

@@ -64,7 +64,7 @@ class Retriever(nn.Module):
             checkpoint, also "model", and "pooling" (a phrase to display) if no pooler was named.
         fingerprint: Identifies the weights and the options.
         changed: Options of the encoder that differ from the fingerprint's, such as a length.
-        dimensions: Size to which `encode` truncates vectors; None = no truncation. Vectors of length 1 keep this length.
+        dimensions: Size to which `encode` truncates vectors; None = full size. Vectors of length 1 keep this length.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:

@@ -57,8 +57,8 @@ class Transformer(Encoder):
     """A Hugging Face transformer with its tokenizer: BERT-like encoders, T5's encoder, decoder-only models.
 
     Args:
-        query_length: Maximum tokens per query, special tokens included; None = 64, or the model's limit if lower.
-        document_length: Maximum tokens per document, special tokens included; None = 256, or the model's limit if lower.
+        query_length: Maximum tokens per query, with special tokens; None = 64, or the model's limit if lower.
+        document_length: Maximum tokens per document, with special tokens; None = 256, or the model's limit if lower.
         query_prefix: Text in front of every query, such as "query: ".
         document_prefix: Text in front of every document.
         title: Encoding of a passage's title: as the first text of a "pair", joined to the text by a "space", or "none"

@@ -42,7 +42,7 @@ class DataError(InputError):
     """A data file with invalid contents; names the file and the line (counted from 1)."""
 
     def __init__(self, problem: str, *, file: object = None, line: int | None = None) -> None:
-        unit = getattr(file, "_unit", None)  # of data in memory
+        unit = getattr(file, "_unit", None)  # for data in memory
         numbered = f"{unit} {line} of {file}" if unit else f"{file}:{line}"
         place = "" if file is None else f"{file}: " if line is None else f"{numbered}: "
         super().__init__(place + problem)

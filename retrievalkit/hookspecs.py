@@ -47,7 +47,7 @@ BUILT_IN_COMMANDS = frozenset((
 class Register(Protocol):
     """The argument of a hook: call it once for each component.
 
-    Later versions may add optional arguments, never required ones.
+    Later versions may add only optional arguments.
     """
 
     def __call__(self, name: str, target: str, *, help: str = "", group: str = "plugins") -> None:  # noqa: A002 - click's name

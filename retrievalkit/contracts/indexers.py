@@ -92,7 +92,7 @@ class Indexer(ABC):
     def open(self, index_dir: Path) -> None:
         """Open a built index for searching."""
 
-    def open_joined(self, read: Callable[[], Any]) -> bool:  # noqa: ARG002 - of the contract
+    def open_joined(self, read: Callable[[], Any]) -> bool:  # noqa: ARG002 - by contract
         """Prepare to search several segments of an index of vectors as one, without building an index.
 
         Args:
@@ -112,7 +112,7 @@ class Indexer(ABC):
             index_dir: A built index.
             target: An empty folder on the same file system.
             deleted: The ids of the texts to delete.
-            added: A `Corpus` of texts to add, each of which the new index must have only once; None = none.
+            added: A `Corpus` of texts to add; the new index must contain each only once; None = none.
             compact: Merge the pieces that earlier changes left.
 
         Returns:
@@ -199,7 +199,7 @@ class Indexer(ABC):
     def _compares_terms(self, queries: Any) -> bool:
         return self.view == "weights" or getattr(queries, "vectors", None) is None
 
-    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
+    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - by contract
         """Return the scores of specific texts, on the scale of `search`: fusion scores the hits of other indexes.
 
         Args:

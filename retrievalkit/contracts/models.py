@@ -257,7 +257,7 @@ class Representation:
         vectors: (batch, m, dim), m >= 1 vectors per text, or None.
         vector_mask: (batch, m) bool, True = a vector, False = padding; None = all are vectors.
         weights: (batch, vocabulary), non-negative, or None. A weight of exactly 0 is an absent term: it gets no
-            gradient when gradients are cached, so a pooler may not rely on one.
+            gradient when gradients are cached, so a pooler must not rely on it.
         kept: Index (on the m axis) of the only vector to index, or None to index all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
         texts: The texts of queries, for an indexer that `reads_texts`, or None.

@@ -55,7 +55,7 @@ def held_memory() -> int | None:
     """Bytes of this process in memory, without mapped files; None if the system does not report them."""
     try:
         lines = _STATUS.read_text().splitlines()
-        ctypes.CDLL(None).malloc_trim  # noqa: B018 - absent but in glibc
+        ctypes.CDLL(None).malloc_trim  # noqa: B018 - only in glibc
     except (OSError, AttributeError, TypeError):
         return None
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:")), None)

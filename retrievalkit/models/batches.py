@@ -70,7 +70,7 @@ def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
                 if stopped.is_set():
                     return
             items.put(done)
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             items.put(error)
 
     threading.Thread(target=fill, daemon=True).start()

@@ -54,10 +54,10 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
     name = "GPU" if on_gpu else "processor"
     if torch.cuda.is_bf16_supported() if on_gpu else multiplies_bf16():
         return "bf16", f"the {name} multiplies in bf16"
-    return "fp32", f"the {name} does not multiply in bf16"  # it emulates it, several times slower
+    return "fp32", f"the {name} does not multiply in bf16"  # it emulates bf16, several times slower
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which torch computes in a precision; the encoder itself handles int8."""
+    """Return torch's context for a precision; the encoder itself handles int8."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

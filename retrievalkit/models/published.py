@@ -180,7 +180,7 @@ class _Published:
         if self.modules is None:
             return
         kinds = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in self.modules]
-        self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # without effect in inference
+        self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # no effect in inference
         self.kinds = [kind for kind, _ in self.listed]
         self.described = self.read("config_sentence_transformers.json") or {}
         self.transformer = self.read("sentence_bert_config.json") or {}
@@ -348,7 +348,7 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 def load_own_weights(own: OwnSettings | None, pooler: nn.Module, *, named: bool) -> None:
     """Load the pooler's weights from its model, if there are any.
 
-    A user who named the pooler may choose another size than the model's; such weights are then skipped.
+    A user who named the pooler may choose another size than the model's; the weights are then skipped.
     """
     if own is None or own.weights is None:
         return

@@ -18,7 +18,7 @@ from retrievalkit.models.precision import Precision
 
 # At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
-_OF_MODELS = "package"  # `locate_model` knows it
+_OF_MODELS = "package"  # handled by `locate_model`
 
 
 def open_reranker(address: str | Path, *, max_length: int | None = None, backend: Backend = "auto") -> Reranker:

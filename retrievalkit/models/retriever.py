@@ -277,7 +277,7 @@ class Retriever(nn.Module):
         batch_tokens: int | None = None,
         precision: Precision = "fp32",
     ) -> Representation:
-        """Encode texts as they are indexed: float32, on the CPU, in their order.
+        """Return the representation of texts for indexing: float32, on the CPU, in their order.
 
         In fp32 a text's representation does not depend on its batch, except for rounding in the last digits. In bf16
         the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a batch,

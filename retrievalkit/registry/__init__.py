@@ -275,7 +275,7 @@ def _register(
     name: object,
     target: object,
     *,
-    help: str = "",  # noqa: A002 - of the contract
+    help: str = "",  # noqa: A002 - by contract
     group: str = "plugins",
 ) -> None:
     """Check and record a plugin's registration."""

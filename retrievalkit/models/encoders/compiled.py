@@ -92,7 +92,7 @@ class CompiledTransformer(Transformer):
             return SimpleNamespace(**described["config"]), _FastTokenizer(described["tokenizer"])
         config, tokenizer = super()._load_configuration()
         if self._folder is not None and tokenizer.is_fast:
-            names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some have other names inside
+            names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some files use other names
             values = {**config.to_dict(), **{name: getattr(config, name, None) for name in names}}
             described = {"config": values, "tokenizer": _FastTokenizer.described(tokenizer)}
             write_json(self._folder / _DESCRIPTION, described)
@@ -108,7 +108,7 @@ class CompiledTransformer(Transformer):
     def _network(self) -> Any:
         if isinstance(self.config, SimpleNamespace):
             self.config, _ = super()._load_configuration()
-        with torch.inference_mode(mode=False):  # the first batch may load it
+        with torch.inference_mode(mode=False):  # may be called within inference mode
             model = self._load_model(self.needs).eval().requires_grad_(requires_grad=False)
         check_finite(model, self.source)
         return model

@@ -50,7 +50,7 @@ class Distillation(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - required by the contract
+        progress: Progress,  # noqa: ARG002 - by contract
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:

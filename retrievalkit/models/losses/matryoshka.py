@@ -53,7 +53,7 @@ class Matryoshka(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The sum; its terms are those of whole vectors, and `matryoshka_M` for the loss of the first M dimensions."""
+        """The sum; terms: the whole vectors' terms, and `matryoshka_M` for the loss of the first M dimensions."""
         whole = self.inner(queries, documents, positives, progress, ignore, teacher)
         total, terms = whole.total, dict(whole.terms)
         normalize = _are_normalized(queries) and _are_normalized(documents)

@@ -43,7 +43,7 @@ class MaskedLanguageModel(Pretrainer):
         """The number of masked tokens."""
         return {"mlm": count_labels(batch["labels"])}
 
-    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
         """The mean cross entropy of the masked tokens."""
         states = self.encoder(batch["texts"], [self.encoder.info.layers])
         return LossValue.weighted({"mlm": token_loss(states.last, states.head, batch["labels"])}, {})

@@ -33,7 +33,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 class InputError(RetrievalkitError):
-    """Wrong usage or bad input; nothing was changed. Exit code 2."""
+    """Wrong usage or bad input; nothing was done. Exit code 2."""
 
     exit_code = 2
 

@@ -603,7 +603,7 @@ class Pretrainer(nn.Module, ABC):
         return len(document.spans)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> Any:
-        """Draw the `number`-th sample (from 0) of a document, in each epoch; by default that span, truncated."""
+        """Draw the `number`-th sample (from 0) of a document, again in each epoch; by default that span, truncated."""
         return document.text(document.spans[number]).cut(self.room, draw)
 
     @abstractmethod

@@ -5,7 +5,7 @@
     index = rk.Index.open("my-index")
     hits = index.search("pairwise distances", k=10)
 
-Names are imported when they are first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
     if not _MODULES[name].startswith(f"{__name__}."):
         from retrievalkit import registry
 
-        # Once it is called, so that `from retrievalkit import *` works without the distribution.
+        # The error comes on the call, so that `from retrievalkit import *` works without the distribution.
         provided = _MODULES[name].partition(".")[0].removeprefix(f"{__name__}_")  # the command of that distribution
         if provided not in registry.names("command"):
             return lambda *_, **__: registry.component("command", provided)

@@ -1,7 +1,7 @@
-"""Errors that a user can cause. The command line prints these without a traceback; every other exception is a bug.
+"""Errors that a user can cause. The command line prints them without a traceback; every other exception is a bug.
 
-A message has three parts: the problem (with the value, and for data the file and line), what is known (the names, the
-nearest match), and what to do.
+A message has three parts: the problem (with the value, and for data the file and line), the known alternatives (names,
+nearest match), and the remedy.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable
 
 
 class RetrievalkitError(Exception):
-    """The work failed for a reason that a user can understand. Exit code 1."""
+    """A failure for a reason that a user can understand. Exit code 1."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message without passwords of addresses, and with the middle of long values left out.
+        """The message without passwords in addresses, and with long values shortened in the middle.
 
         Values may be as long as the user's files.
         """
@@ -33,7 +33,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 class InputError(RetrievalkitError):
-    """Wrong usage or bad input: nothing was done. Exit code 2."""
+    """Wrong usage or bad input; nothing was done. Exit code 2."""
 
     exit_code = 2
 
@@ -42,7 +42,7 @@ class DataError(InputError):
     """A data file with invalid contents; names the file and the line (counted from 1)."""
 
     def __init__(self, problem: str, *, file: object = None, line: int | None = None) -> None:
-        unit = getattr(file, "_unit", None)  # of data in memory
+        unit = getattr(file, "_unit", None)  # for data in memory
         numbered = f"{unit} {line} of {file}" if unit else f"{file}:{line}"
         place = "" if file is None else f"{file}: " if line is None else f"{numbered}: "
         super().__init__(place + problem)
@@ -51,7 +51,7 @@ class DataError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name that nobody registered, or that is not in the data; offers the nearest known name."""
+    """A name that is not registered or not in the data; suggests the nearest known name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         known = sorted(known)
@@ -65,23 +65,23 @@ class UnknownNameError(InputError):
 
 
 class OptionError(InputError):
-    """An option that a component does not have, or a value that does not fit its type."""
+    """An option that a component lacks, or a value of the wrong type."""
 
 
 class ArtifactError(InputError):
-    """A folder that is missing, is of another kind, is damaged, or does not belong with another one."""
+    """A folder that is missing, of the wrong kind, damaged, or does not match another folder."""
 
 
 class PluginError(InputError):
-    """A plugin that breaks the contract. Names the plugin and the problem."""
+    """A plugin that breaks the contract; names the plugin and the problem."""
 
 
 class UnsupportedError(InputError):
-    """Parts that cannot work together, such as a pooler that needs a layer which the encoder lacks."""
+    """Incompatible parts, such as a pooler that needs a layer which the encoder lacks."""
 
 
 class LengthError(UnsupportedError):
-    """A length that a model does not take; a program where the option has another name can say so."""
+    """A length that a model does not support; programs can substitute their own name of the option."""
 
     def __init__(self, option: str, length: int, model: str, least: int, most: int) -> None:
         do = f"Give --set {option}=N" if "." in option else f"Set --{option.replace('_', '-')}"
@@ -90,12 +90,12 @@ class LengthError(UnsupportedError):
         self.values = (length, model, least, most)
 
     def of_option(self, option: str) -> LengthError:
-        """The same error about an option of another name."""
+        """The same error with another name of the option."""
         return LengthError(option, *self.values)
 
 
 class MissingDependencyError(InputError):
-    """A package that the request needs is not installed."""
+    """A required package that is not installed."""
 
     def __init__(self, package: str, needed_for: str, install: str | None = None) -> None:
         super().__init__(f"{needed_for} needs the package '{package}'. Install it: pip install {install or package}")
@@ -103,23 +103,23 @@ class MissingDependencyError(InputError):
 
 
 def check_choice(kind: str, name: str, known: Collection[str]) -> None:
-    """Refuse a name that is not among the known ones.
+    """Refuse an unknown name.
 
     Raises:
-        UnknownNameError: Names the kind of name, and the known ones.
+        UnknownNameError: The name is unknown; lists the known names.
     """
     if name not in known:
         raise UnknownNameError(kind, name, known)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most similar to `name`, or None if none is similar."""
+    """Return the known name most similar to `name`, or None."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def shortlist(names: Iterable[str], limit: int = 12) -> str:
-    """The names as one line of text, cut after `limit` with a count of the rest."""
+    """Return the names on a single line, cut after `limit` with a count of the rest."""
     names = list(names)
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest

@@ -1,4 +1,4 @@
-"""The plugin contract on one page: hooks, each called once with a function that takes a name and an import string.
+"""The plugin contract on one page: hooks, each called once with a function of a name and an import string.
 
     from retrievalkit import hookimpl
 
@@ -6,12 +6,12 @@
     def register_poolers(register):
         register("first_token", "my_package.poolers:FirstToken")
 
-Nothing is imported before the name is used, so a plugin's top module must stay free of torch and transformers. Names
-are snake_case: they, and never import paths, are what recipes and checkpoints store. What each component must be is
-written in `retrievalkit.contracts`; what a command may use besides, in `retrievalkit.contracts.commands`.
+Nothing is imported before the name is used, so a plugin's top module must not import torch or transformers. Recipes and
+checkpoints store names (snake_case), never import paths. `retrievalkit.contracts` has the contract of each component,
+`retrievalkit.contracts.commands` the additional API for commands.
 
-A plugin's top module says which contract it was written for: `retrievalkit_contract = "1"`, or "1.2" if it needs what
-1.2 added. A plugin of another contract is not loaded; `rkit plugins list` says why.
+A plugin's top module states its contract version: `retrievalkit_contract = "1"`, or "1.2" if it needs additions of 1.2.
+A plugin for another contract is not loaded; `rkit plugins list` shows the reason.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pluggy import HookspecMarker
 hookspec = HookspecMarker("retrievalkit")
 
 VERSION = "1.0.0"
-"""The version of the contract, semantic: of what plugins may rely on, which tests/contracts lists. A plugin of the same
-first number keeps working; the second number grows with what is added."""
+"""The semantic version of the contract with plugins, which tests/contracts lists. Plugins for the same major version
+keep working; additions raise the minor version."""
 
 COMMAND_GROUPS = {
     "recipes": "Whole experiments",
@@ -35,43 +35,43 @@ COMMAND_GROUPS = {
     "judge": "Judge",
     "plugins": "Plugins and this machine",
 }
-"""Groups of commands in `rkit --help`, in its order: what `register` takes -> the heading."""
+"""Groups of commands in `rkit --help`, in its order: argument of `register` -> heading."""
 
 BUILT_IN_COMMANDS = frozenset((
     "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "pretrain",
     "quickstart", "rerank", "run", "search", "train", "tune",
 ))  # fmt: skip
-"""Commands of retrievalkit itself: no plugin may register these names."""
+"""Commands of retrievalkit itself; plugins may not register these names."""
 
 
 class Register(Protocol):
     """The argument of a hook: call it once for each component.
 
-    Later versions may add optional arguments, never required ones.
+    Later versions may add only optional arguments.
     """
 
     def __call__(self, name: str, target: str, *, help: str = "", group: str = "plugins") -> None:  # noqa: A002 - click's name
         """Register a component.
 
         Args:
-            name: The name that users type and files store, in snake_case. With dashes for a command (mine-negatives)
-                and for recipes (the distribution's: retrievalkit-mine); a metric's may have capitals (nDCG).
-            target: Where the class or function is, as "module:Name".
-            help: One sentence, shown by `rkit --help` and `rkit plugins list`. A command needs it; for other
+            name: The name that users type and files store, in snake_case. Commands (mine-negatives) and recipes (named
+                after the distribution: retrievalkit-mine) have dashes; metrics may have capitals (nDCG).
+            target: Import string of the class or function, "module:Name".
+            help: One sentence, shown by `rkit --help` and `rkit plugins list`. Required for a command; for other
                 components the default is the first sentence of the docstring.
-            group: For a command, the group of `rkit --help` to list it in: a key of `COMMAND_GROUPS`.
+            group: For a command, its group in `rkit --help`: a key of `COMMAND_GROUPS`.
         """
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `rkit doctor`.
+    """A line of `rkit doctor`.
 
     Attributes:
-        name: What was examined, such as "Lucene".
-        value: What was found, such as "Anserini 1.2 on Java 21.0.8".
-        ok: Whether it works. `rkit doctor` exits with code 1 if any finding is not ok.
-        hint: What to do about it.
+        name: The subject of the check, such as "Lucene".
+        value: The result, such as "Anserini 1.2 on Java 21.0.8".
+        ok: True if it works. `rkit doctor` exits with code 1 if any finding is not ok.
+        hint: Advice on the problem.
     """
 
     name: str
@@ -107,7 +107,7 @@ def register_pretrainers(register: Register) -> None:
 
 @hookspec
 def register_commands(register: Register) -> None:
-    """Register commands of `rkit`: each is a declared or a click command, imported when used."""
+    """Register commands of `rkit`: declared or click commands, imported on use."""
 
 
 @hookspec
@@ -117,34 +117,34 @@ def register_checks(register: Register) -> None:
 
 @hookspec
 def register_sources(register: Register) -> None:
-    """Register sources and file formats: `NAME:...`, or a file.NAME, is then read as data (`data.sources.Source`)."""
+    """Register sources and file formats: data of the form `NAME:...` or file.NAME (`data.sources.Source`)."""
 
 
 @hookspec
 def register_filters(register: Register) -> None:
-    """Register filters of `rkit mine-negatives --filter`: drop hits that are no negatives (`contracts.Filter`)."""
+    """Register filters of `rkit mine-negatives --filter`: drop hits that are not negatives (`contracts.Filter`)."""
 
 
 @hookspec
 def register_fusions(register: Register) -> None:
-    """Register fusion methods of `rkit search --fusion`: what each run adds to a score (`contracts.FusionMethod`)."""
+    """Register fusion methods of `rkit search --fusion`: combine several runs (`contracts.FusionMethod`)."""
 
 
 @hookspec
 def register_metrics(register: Register) -> None:
-    """Register metrics, named like those of ir-measures from then on: `NAME(option=value)@10` (`contracts.Metric`)."""
+    """Register metrics, named like the metrics of ir-measures: `NAME(option=value)@10` (`contracts.Metric`)."""
 
 
 @hookspec
 def register_rerankers(register: Register) -> None:
-    """Register re-rankers: `NAME:MODEL` is then taken wherever a cross-encoder is (`contracts.Reranker`)."""
+    """Register re-rankers: `NAME:MODEL` can then replace any cross-encoder (`contracts.Reranker`)."""
 
 
 @hookspec
 def register_recipes(register: Register) -> None:
-    """Register folders of recipes: each target is a Path, and `rkit run NAME/RECIPE` finds the YAML files below it."""
+    """Register folders of recipes: each target is a Path, with YAML files for `rkit run NAME/RECIPE`."""
 
 
 @hookspec
 def register_workers(register: Register) -> None:
-    """Register workers of a cluster; those named `ray` do what `--ray` spreads (`contracts.Workers`)."""
+    """Register workers of a cluster; `--ray` uses the workers named `ray` (`contracts.Workers`)."""

@@ -1,12 +1,12 @@
-"""The contract of components: the data types that flow between them, and the kinds of component.
+"""The contract of components: the kinds of component, and the data types that flow between them.
 
     texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
 
-Around a method are filters of mined negatives, fusion methods, metrics and re-rankers; sources are in `data.sources`.
-`VERSION` is the version of all that is promised to plugins; tests/contracts lists it by name.
+Other kinds are filters of mined negatives, fusion methods, metrics and re-rankers; sources are in `data.sources`.
+`VERSION` is the version of the whole contract with plugins; tests/contracts lists every name in it.
 
-Names and fields of the data types are a promise to plugin authors. Every component's options are the keyword-only
-arguments of its constructor. What needs torch is imported when it is first asked for.
+Names and fields of the data types are a promise to plugin authors. A component's options are the keyword-only
+arguments of its constructor. Names that need torch are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work on the machines of a cluster: the options of `--ray`, and the workers of a plugin that do it."""
+"""Work on the machines of a cluster: the options of `--ray`, and the workers that a plugin provides."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MOST_WORKERS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions(CommandOptions):
-    """Options of commands whose work can be spread over the workers of a Ray cluster.
+    """Options of commands that can distribute their work over a Ray cluster.
 
     Args:
-        ray: Work on a Ray cluster: "auto" for the one that this machine belongs to, HOST:PORT for another, "local" for
-            the processors of this machine.
-        ray_workers: Most workers at a time; None = as many as the cluster has room for.
-        ray_cpus: Processors of a worker; None = 1.
-        ray_gpus: GPUs of a worker, or a share of one; None = 1 if the cluster has any.
+        ray: Run on a Ray cluster: "auto" for this machine's cluster, HOST:PORT for another cluster, "local" for the
+            processors of this machine.
+        ray_workers: Maximum number of workers at a time; None = as many as the cluster has room for.
+        ray_cpus: Processors per worker; None = 1.
+        ray_gpus: GPUs per worker, or a fraction of a GPU; None = 1 if the cluster has any.
     """
 
     heading: ClassVar = "Ray cluster"
@@ -41,10 +41,10 @@ class RayOptions(CommandOptions):
 
     @property
     def cluster(self) -> ClusterOptions | None:
-        """The cluster; None = this process works.
+        """The cluster; None = run in this process.
 
         Raises:
-            OptionError: Workers are described, and `ray` is not given.
+            OptionError: Options of workers are set, and `ray` is not.
         """
         if self.ray is not None:
             return ClusterOptions(
@@ -57,10 +57,10 @@ class RayOptions(CommandOptions):
 
 
 def workers(options: ClusterOptions) -> Workers:
-    """The workers of a cluster.
+    """Return the workers of a cluster.
 
     Raises:
-        MissingDependencyError: No plugin brings them.
+        MissingDependencyError: No plugin provides them.
     """
     if "ray" not in registry.names("workers"):
         raise MissingDependencyError("retrievalkit-ray", "--ray", "'retrievalkit[ray]'")
@@ -75,12 +75,12 @@ def spread_map(
     *,
     ordered: bool = True,
 ) -> Iterator[Result]:
-    """Apply a function to each item on the workers of a cluster: `contracts.Workers.map`."""
+    """Apply a function to each item on the workers of a cluster (`contracts.Workers.map`)."""
     yield from workers(options).map(make, items, ordered=ordered)
 
 
 def check_same(what: str, place: str | Path, found: str, expected: str) -> None:
-    """Refuse, on a worker, a model or an index that is not that of the command.
+    """Refuse, on a worker, a model or an index that differs from the command's.
 
     Raises:
         ArtifactError: The fingerprints differ.

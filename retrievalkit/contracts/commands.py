@@ -1,4 +1,4 @@
-"""What a plugin's command may use besides the contract: declared options, retrievers, folders with manifests.
+"""API for commands of plugins: declared options, retrievers, folders with manifests.
 
     @dataclass(frozen=True)
     class MeasureOptions(WritingOptions):
@@ -21,12 +21,12 @@ Args:
             ...
             write_manifest(folder, "measurement", command="measure", options={}, inputs={}, counts={})
 
-The dataclass gives the flags, `--set`, the names in recipes and the arguments of `measure(...)` and `rk.command`. The
-result has `summary`, a text that is printed, and `as_json()`, what `--json` prints; it may have `notes`.
+The dataclass defines the flags, `--set`, the names in recipes and the arguments of `measure(...)` and `rk.command`. The
+result has `summary`, the text to print, and `as_json()`, the output of `--json`; it may have `notes`.
 
-Promised to plugins, as `retrievalkit.contracts` is. This is the only way from a plugin to the programs of the core: a
-command must encode texts and write folders exactly as the built-in commands do. Light to import: torch is imported
-when a retriever is opened.
+A promise to plugins, like `retrievalkit.contracts`. Plugins use the core's programs only through this module, since
+their commands must encode texts and write folders exactly as the built-in commands do. Light to import: torch is
+imported when a retriever is opened.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 
 def resolve_precision(precision: Precision) -> Precision:
-    """The number format that models compute in on this machine: a definite one for "auto".
+    """Return the number format that models compute in on this machine; "auto" is resolved.
 
     Raises:
         UnsupportedError: fp16 on a CPU, or int8 on a GPU.
@@ -115,20 +115,20 @@ def open_retriever(
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
 ) -> Retriever:
-    """The retriever of a checkpoint folder, or of a pretrained model with a pooler, on the GPU if there is one.
+    """Open a checkpoint folder, or a pretrained model with a pooler, on the GPU if there is one.
 
-    `retriever.encode(texts, side, precision=...)` gives the `Representation` of (title, text) pairs as it is indexed;
+    `retriever.encode(texts, side, precision=...)` returns the `Representation` of (title, text) pairs, as indexed;
     `retriever.pooler` is the pooler, `retriever.description` the names and options of the parts.
 
     Args:
         model: A checkpoint folder, or the name or folder of a pretrained model.
-        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own. So are the other options.
+        encoder: Encoder for a pretrained model; refused for a checkpoint, as are the other options.
         pooler: Pooler for a pretrained model.
-        encoder_options: Options of that encoder; of a checkpoint's its lengths and its attention may be given.
-        pooler_options: Options of that pooler.
+        encoder_options: Options of the encoder; for a checkpoint, only lengths and attention.
+        pooler_options: Options of the pooler.
 
     Raises:
-        InputError: There is no such model, or parts were named for a checkpoint.
+        InputError: The model does not exist, or a part was named for a checkpoint.
     """
     from retrievalkit.models.retriever import open_retriever as opened
 
@@ -136,14 +136,14 @@ def open_retriever(
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """A manifest's entry for the model that encoded the texts."""
+    """Return a manifest's entry for the model that encoded the texts."""
     from retrievalkit.models.retriever import describe_retriever as described
 
     return described(model, retriever)
 
 
 def describe_source(source: str | Path) -> dict[str, str]:
-    """A manifest's entry for a corpus, queries, judgements or examples: their place and their fingerprint."""
+    """Return a manifest's entry (place and fingerprint) for a corpus, queries, judgements or examples."""
     from retrievalkit.data.sources import fingerprint
 
     return describe_input(source, fingerprint(source))

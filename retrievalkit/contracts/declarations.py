@@ -1,4 +1,4 @@
-"""Commands as typed functions: one frozen dataclass declares a command's options, and everything else derives from it.
+"""Commands as typed functions: a frozen dataclass declares a command's options, and everything else derives from it.
 
     @dataclass(frozen=True)
     class EncodeOptions(Command):
@@ -18,9 +18,9 @@ Args:
     def encode(options: EncodeOptions) -> Folder:
         \"\"\"Encode texts with a model.\"\"\"
 
-From this follow the Python function `encode("bert", output="vectors", batch_tokens=4096)`, whose keywords mypy checks;
-the command `rkit encode`, by `retrievalkit.cli.derived`; a recipe's step with the same names; and the reference page. A
-field has its type, default and bounds in its annotation, and its help in the docstring.
+This defines the Python function `encode("bert", output="vectors", batch_tokens=4096)`, whose keywords mypy checks; the
+command `rkit encode`, by `retrievalkit.cli.derived`; a recipe's step with the same names; and the reference page. The
+annotation of a field has its type, default and bounds, and the docstring has its help.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ Result = TypeVar("Result")
 Owner = TypeVar("Owner")
 
 Place = str | os.PathLike[str]
-"""A path, an address such as `s3://bucket/folder`, or a name that stands where a path does."""
+"""A path, an address such as `s3://bucket/folder`, or a name in place of a path."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """The spelling of an option on the command line, where it is not its name with dashes.
+    """The spelling of an option on the command line, if it differs from the field's name with dashes.
 
     Attributes:
         names: Such as "--output", "-o"; "--shared-tower/--separate-towers" for a flag with an opposite.
-        metavar: What the help shows for the value.
-        required: The command line and recipes need it, while Python may leave it out, as for a result in memory.
+        metavar: Placeholder for the value in the help.
+        required: Required on the command line and in recipes; optional in Python, as for a result in memory.
     """
 
     names: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Argument:
     """Marks a field that is positional on the command line.
 
     Attributes:
-        several: Whether it takes all words that are left.
+        several: True if it takes all remaining words.
     """
 
     several: bool = False
@@ -82,7 +82,7 @@ class Named:
 
     Attributes:
         kind: Such as "pooler".
-        usual: The component whose options a recipe checks where none is named.
+        usual: The component whose options a recipe checks if no component is named.
     """
 
     kind: str
@@ -91,10 +91,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Reads:
-    """Marks what the command reads: an object store's copy is fetched, and data in memory is taken too.
+    """Marks an input: it is fetched from an object store, and may be in memory.
 
     Attributes:
-        convert: Turns data in memory into an address (`retrievalkit.data.inputs`); None = only places are taken.
+        convert: Turns data in memory into an address (`retrievalkit.data.inputs`); None = only places are accepted.
     """
 
     convert: Callable[[Any], str] | None = None
@@ -102,10 +102,10 @@ class Reads:
 
 @dataclass(frozen=True)
 class Rest:
-    """Marks the field that takes the settings (`--set`, a recipe's `set`) that have no field of their own.
+    """Marks the field for settings (`--set`, a recipe's `set`) that have no field of their own.
 
     Attributes:
-        sections: Whether it takes sections by their names; else it takes the values without a section.
+        sections: True if it takes sections by name; False if it takes the values outside sections.
     """
 
     sections: bool = False
@@ -116,7 +116,7 @@ class CommandOptions:
     """Options of every command.
 
     Args:
-        strict: Take what a note would report (cut texts, queries without judgements ...) for an error.
+        strict: Treat warnings (truncated texts, queries without judgements ...) as errors.
     """
 
     strict: bool = False
@@ -127,7 +127,7 @@ class ReadingOptions(CommandOptions):
     """Options of commands that open folders.
 
     Args:
-        verify: Compare all files of the folders that are opened with their checksums.
+        verify: Verify the checksums of all files in the opened folders.
     """
 
     verify: bool = False
@@ -147,22 +147,22 @@ class WritingOptions(CommandOptions):
 
 
 def marks(annotation: Any) -> tuple[Any, ...]:
-    """The metadata of an annotation."""
+    """Return the metadata of an annotation."""
     return typing.get_args(annotation)[1:] if typing.get_origin(annotation) is typing.Annotated else ()
 
 
 def mark(annotation: Any, kind: type) -> Any:
-    """The first mark of a kind; None if there is none."""
+    """Return the first mark of a kind; None if there is none."""
     return next((one for one in marks(annotation) if isinstance(one, kind)), None)
 
 
 class Command(Generic[Parameters, Options, Result]):
-    """A function whose arguments are the fields of a dataclass; `command` makes it.
+    """A function whose arguments are the fields of a dataclass, created by `command`.
 
     Attributes:
         declaration: The dataclass.
         name: The command's words, such as "rerank train".
-        help: Its documentation without its arguments.
+        help: The documentation without the arguments.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class Command(Generic[Parameters, Options, Result]):
         return self.run(self.read(*args, **options))
 
     def read(self, *args: Any, **given: Any) -> Options:
-        """The options of a call, checked; data in memory becomes an address.
+        """Return the checked options of a call; data in memory becomes an address.
 
-        A declaration may have a static method `adapted`, which gets the values as they were given and returns others.
+        A declaration may have a static method `adapted`, which receives the original values and returns others.
 
         Raises:
             OptionError: An option is unknown or missing, or its value does not fit its type.
@@ -231,13 +231,13 @@ class Command(Generic[Parameters, Options, Result]):
         return checked
 
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that `--set` and a recipe's `set` name: of the command, and of its components by sections.
+        """Return the options set by `--set` or a recipe's `set`: the command's, and by section its components'.
 
         Args:
             values: Such as {"epochs": 3, "pooler": {"layers": [4, 6]}}.
 
         Raises:
-            OptionError: There is no such option or section, or a value does not fit its type.
+            OptionError: An option or section does not exist, or a value does not fit its type.
         """
         known = options(self.declaration)
         takers = {rest.sections: name for name, one in known.items() if (rest := mark(one.annotation, Rest))}
@@ -267,7 +267,7 @@ class Command(Generic[Parameters, Options, Result]):
 def command(
     name: str, declaration: Callable[Parameters, Options]
 ) -> Callable[[Callable[[Options], Result]], Command[Parameters, Options, Result]]:
-    """Make a typed function of a program and the dataclass of its options.
+    """Create a typed function from a program and the dataclass of its options.
 
     Args:
         name: The command's words, such as "rerank train".
@@ -279,7 +279,7 @@ def command(
 def method(
     declaration: Callable[Parameters, Options],
 ) -> Callable[[Callable[[Owner, Options], Result]], Callable[Concatenate[Owner, Parameters], Result]]:
-    """Make a typed method of a program and the dataclass of its options; also of a class, below `@classmethod`.
+    """Create a typed method from a program and the dataclass of its options; also below `@classmethod`.
 
     Args:
         declaration: The dataclass.
@@ -327,5 +327,5 @@ def _environment(options: Any) -> Iterator[Any]:
 
 
 def _local(value: Any) -> Any:
-    """The place of a store's copy; other values as they are."""
+    """Return the local copy of an object in a store; other values unchanged."""
     return str(storage.local(value)) if isinstance(value, str) and storage.is_address(value) else value

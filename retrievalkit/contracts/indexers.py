@@ -1,4 +1,4 @@
-"""The contract of indexers; without torch, which an index of texts needs nowhere and which takes seconds to import."""
+"""The contract of indexers. Does not import torch, which takes seconds and which an index of texts does not need."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Allowed(Collection[str]):
-    """The texts that a filtered search may find.
+    """The texts that a filtered search may return.
 
     Attributes:
         ids: Their ids, in the order of the index.
-        texts: The number of texts of the index, allowed or not.
+        texts: The number of texts in the index, allowed or not.
     """
 
     def __init__(self, ids: Sequence[str], texts: int) -> None:
@@ -40,7 +40,7 @@ class Allowed(Collection[str]):
         return len(self.ids)
 
     def mask(self, ids: Sequence[str]) -> np.ndarray:
-        """(ids,) bool: which of the texts of an index are allowed; kept for the next search of the index."""
+        """(ids,) bool: True for the allowed texts of an index; cached for the next search of the index."""
         import numpy as np
 
         if id(ids) not in self._masks:
@@ -49,7 +49,7 @@ class Allowed(Collection[str]):
         return self._masks[id(ids)][1]
 
     def without(self, ids: frozenset[str]) -> Allowed:
-        """The same texts but these."""
+        """The same texts without `ids`."""
         if not ids:
             return self
         if ids not in self._without:
@@ -60,25 +60,25 @@ class Allowed(Collection[str]):
 class Indexer(ABC):
     """Builds an index folder, opens it and searches it.
 
-    Of equal scores, the text that comes first in the index ranks first. The folder may be moved after `build`.
+    Ties are ranked in the order of the index. The folder may be moved after `build`.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
     """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
 
     view: Literal["all", "vectors", "weights"] = "all"
-    """Which part of texts with vectors and weights it compares; the other part is ignored."""
+    """The part it compares of texts with vectors and weights; the other part is ignored."""
 
     segmented: bool = True
-    """For an index of vectors: whether what is added later may be an index of its own, searched beside the first with
-    scores on the same scale."""
+    """For an index of vectors: True if later additions may be an index of their own, searched together with the first,
+    with scores on the same scale."""
 
     reads_texts: bool = False
-    """For an index of vectors: whether a search wants the queries' texts too (`Representation.texts`)."""
+    """For an index of vectors: True if a search needs the queries' texts too (`Representation.texts`)."""
 
     from_files: frozenset[str] = frozenset()
-    """The options whose values come from a manifest or a recipe, and not from the user: the program sets it before
-    `build` and `open`. An address among them may be a stranger's, so it gets no credentials."""
+    """The options whose values come from a manifest or a recipe, not from the user; set before `build` and `open`. An
+    address among them may be a stranger's, so it gets no credentials."""
 
     @abstractmethod
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
@@ -90,33 +90,33 @@ class Indexer(ABC):
 
     @abstractmethod
     def open(self, index_dir: Path) -> None:
-        """Make a built index ready to search."""
+        """Open a built index for searching."""
 
-    def open_joined(self, read: Callable[[], Any]) -> bool:  # noqa: ARG002 - of the contract
-        """Make ready to search several segments of an index of vectors as one, without an index of its own.
+    def open_joined(self, read: Callable[[], Any]) -> bool:  # noqa: ARG002 - by contract
+        """Prepare to search several segments of an index of vectors as one, without building an index.
 
         Args:
-            read: Gives a `VectorStore` of all texts of the segments' `vectors/`, without those that were deleted.
+            read: Returns a `VectorStore` of all texts in the segments' `vectors/`, except deleted texts.
 
         Returns:
-            Whether it is ready; False, which is the default, lets each segment be opened and searched by itself.
+            True if it is ready; False, the default, to open and search each segment separately.
         """
         return False
 
     def changed(
         self, index_dir: Path, target: Path, *, deleted: Collection[str], added: Any, compact: bool
     ) -> Mapping[str, float]:
-        """Write what an index of texts becomes by a change into another folder, and leave the index as it is.
+        """Write a changed copy of an index of texts into another folder; the index itself is unchanged.
 
         Args:
             index_dir: A built index.
             target: An empty folder on the same file system.
-            deleted: The ids of the texts that go.
-            added: A `Corpus` of texts that come, none of which the index has afterwards but once; None = none.
-            compact: Whether to make one piece of what earlier changes left in several.
+            deleted: The ids of the texts to delete.
+            added: A `Corpus` of texts to add; the new index must contain each only once; None = none.
+            compact: Merge the pieces that earlier changes left.
 
         Returns:
-            Counts, as those of `build`.
+            Counts, as from `build`.
 
         Raises:
             UnsupportedError: This indexer does not support it, which is the default.
@@ -126,13 +126,13 @@ class Indexer(ABC):
         raise UnsupportedError(msg)
 
     def join(self, parts: Sequence[Path], target: Path) -> None:
-        """Write one index of the texts of several into another folder: `rkit index CORPUS --shards N`.
+        """Merge the indexes of several shards into another folder: `rkit index CORPUS --shards N`.
 
-        An indexer of vectors need not implement it: its shards are searched as one.
+        An indexer of vectors need not implement it: its shards are searched as one index.
 
         Args:
             parts: Built indexes of different texts.
-            target: A folder on the same file system, which holds none of the indexer's files.
+            target: A folder on the same file system, without files of the indexer.
 
         Raises:
             UnsupportedError: This indexer does not support it, which is the default.
@@ -143,29 +143,29 @@ class Indexer(ABC):
 
     @abstractmethod
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query, the ids of the best texts (at most k, best first) and their scores (float32).
+        """Return the ids of each query's best texts (at most k, best first) and their scores (float32).
 
         Args:
-            queries: A `Representation` on the CPU where `indexes` is "vectors", strings where it is "texts".
-            k: Maximum number of texts for a query.
+            queries: A `Representation` on the CPU if `indexes` is "vectors", strings if it is "texts".
+            k: Maximum number of texts per query.
         """
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """As `search`, among some texts only: for `--filter`. The scores are those of `search`.
+        """Search among the allowed texts only, for `--filter`; scores as from `search`.
 
-        By default, more and more hits are searched for until k of them are allowed, and where that takes more hits
-        than there are allowed texts, `rank` ranks all of these. Override either where the index can do better.
+        By default, searches for more and more hits until k of them are allowed; if that takes more hits than there are
+        allowed texts, `rank` ranks all allowed texts. Override either method if the index can do better.
 
         Args:
             queries: As for `search`.
-            k: Maximum number of texts for a query.
-            allowed: The texts that may be found; the index need not hold all of them.
+            k: Maximum number of texts per query.
+            allowed: The texts that may be returned; the index need not contain all of them.
         """
         wanted = 2 * k * max(1, allowed.texts // max(1, len(allowed)))
         while wanted < len(allowed):
             ids, scores = self.search(queries, wanted)
             hits, enough = kept_hits(ids, scores, allowed.__contains__, k, wanted)
-            # An approximate index may have no more hits, though there are more texts.
+            # An approximate index may return no more hits although there are more texts.
             if enough and (self._compares_terms(queries) or all(len(names) == k for names in hits[0])):
                 return hits
             if enough:
@@ -174,9 +174,9 @@ class Indexer(ABC):
         return self.rank(queries, k, allowed)
 
     def rank(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts, for which all scores are computed; see `search_among`.
+        """Return the best of a few allowed texts, after computing all their scores; see `search_among`.
 
-        By default by `scores`, or by a search for all texts where that is not supported.
+        Uses `scores` by default, or a search for all texts if `scores` is not supported.
         """
         import numpy as np
 
@@ -187,7 +187,7 @@ class Indexer(ABC):
         except UnsupportedError:
             found = self.search(queries, allowed.texts)
             return kept_hits(*found, allowed.__contains__, k, allowed.texts)[0]
-        # A text that shares no term with the query is not a hit where only terms are compared.
+        # If only terms are compared, a text that shares no term with the query is not a hit.
         least = 0 if self._compares_terms(queries) else -np.inf
         for values in every:
             rows = np.flatnonzero(values > least)
@@ -199,8 +199,8 @@ class Indexer(ABC):
     def _compares_terms(self, queries: Any) -> bool:
         return self.view == "weights" or getattr(queries, "vectors", None) is None
 
-    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
-        """The scores of given texts, on the scale of `search`; fusion needs those of texts that another index found.
+    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - by contract
+        """Return the scores of specific texts, on the scale of `search`: fusion scores the hits of other indexes.
 
         Args:
             queries: As for `search`.
@@ -217,7 +217,7 @@ class Indexer(ABC):
         raise UnsupportedError(msg)
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """The contribution of each term of a query to the scores of given texts, shown by `rkit search --query`.
+        """Return each query term's contribution to the scores of some texts, shown by `rkit search --query`.
 
         An indexer of vectors need not implement it: its hits are explained by encoding them.
 
@@ -226,7 +226,7 @@ class Indexer(ABC):
             ids: Ids of texts.
 
         Returns:
-            For each text, term -> its contribution to the score, the greatest first; empty for a text not in the index.
+            For each text, term -> contribution to the score, largest first; empty for a text not in the index.
 
         Raises:
             UnsupportedError: This indexer does not support it, which is the default.
@@ -239,9 +239,9 @@ class Indexer(ABC):
 def kept_hits(
     ids: Sequence[Sequence[str]], scores: Sequence[Any], keep: Callable[[str], bool], k: int, wanted: int
 ) -> tuple[tuple[list[list[str]], list[np.ndarray]], bool]:
-    """The first k hits of each query that are kept, of a search for `wanted`; and whether a longer search has no more.
+    """Return each query's first k kept hits of a search for `wanted`, and True if a longer search cannot add any.
 
-    Of an index with fewer hits than were wanted, there are no more.
+    An index that returns fewer hits than `wanted` has no more.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The contract of a filter of mined negatives, and what it sees: questions with their hits."""
+"""The contract of filters of mined negatives, and their input: questions with their hits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from retrievalkit.data.queries import Query
 
 Places = list[int]
-"""Hits of a question by their places in its ranking, from 0 on, ascending."""
+"""Hits of a question as places in its ranking (from 0), ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A distinct query text, with the data of all examples of that text.
+    """A distinct query text, with the data of all its examples.
 
     Attributes:
         query: The smallest of its ids, the text, and the answers.
-        ids: All ids that the examples use for it.
+        ids: All its ids in the examples.
         positives: Ids of its known positives.
         copies: Ids of other passages with the same text as a positive.
     """
@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Found:
-    """The hits of a question, and the positives that they are compared to.
+    """The hits of a question, and the positives to compare them with.
 
     Methods refer to a hit by its place in the ranking, counted from 0.
 
@@ -42,7 +42,7 @@ class Found:
         question: The question.
         ids: Ids of the retrieved passages, best first.
         scores: Their scores.
-        holds: Whether each contains an answer; None = not checked.
+        holds: For each, True if it contains an answer; None = not checked.
         positives: Ids of the question's positives, or of the mined positive.
     """
 
@@ -54,13 +54,13 @@ class Found:
 
     @classmethod
     def of(cls, question: Question, hits: Sequence[tuple[str, float]], holds: Sequence[bool] | None = None) -> Found:
-        """From the hits of a run."""
+        """Create it from the hits of a run."""
         ids = [passage_id for passage_id, _ in hits]
         return cls(question, ids, [score for _, score in hits], holds, question.positives)
 
     @property
     def positive_score(self) -> float:
-        """The lowest score of the positives; one not retrieved counts with the last hit's score, an upper bound."""
+        """The lowest score of the positives; a missing positive gets the last hit's score, an upper bound."""
         last = self.scores[-1] if self.scores else 0.0
         places = self.positive_places
         lowest = min((self.scores[place] for place in places), default=last)
@@ -80,11 +80,11 @@ PairScores = Callable[[Sequence[tuple[Found, str]]], Sequence[float | None]]
 
 @dataclass(frozen=True)
 class FilterInputs:
-    """What a filter may look at besides the hits.
+    """Inputs of a filter in addition to the hits.
 
     Attributes:
         passages: Id -> passage, with `title` and `text`.
-        scores: The re-ranker of `--reranker`; None if there is none.
+        scores: The re-ranker of `--reranker`, or None.
     """
 
     passages: Callable[[str], Passage]
@@ -94,15 +94,15 @@ class FilterInputs:
 class Filter:
     """Drops hits of questions before the rest become negatives.
 
-    A filter sees only the hits that the ones before it kept. The result may depend on nothing but the question, its
-    hits and the passages: a killed mining resumes with other questions.
+    A filter sees only the hits kept by earlier filters. Its result may depend only on the question, its hits and the
+    passages: a killed mining run resumes with other questions.
 
     Args:
-        inputs: The passages, and the scores of a re-ranker. Options are keyword-only arguments besides.
+        inputs: The passages, and the scores of a re-ranker. Options are additional keyword-only arguments.
 
     Attributes:
-        name: Its name in the audit; "" = the name that it is registered by.
-        needs_answers: Whether `Found.holds` is needed: which hits contain an answer of the question.
+        name: Its name in the audit; "" = its registered name.
+        needs_answers: True if it needs `Found.holds`: which hits contain an answer to the question.
     """
 
     name: str = ""
@@ -112,20 +112,20 @@ class Filter:
         self.inputs = inputs
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
-        """For each question of a part, the places of the remaining hits to keep, ascending.
+        """Return the places of the remaining hits to keep for each question of a part, ascending.
 
-        Override it for what is computed faster for many questions at once.
+        Override it if many questions at a time are faster to compute.
 
         Args:
             part: The questions with all their hits.
-            left: For each, the places of the hits that are left.
+            left: For each, the places of the remaining hits.
         """
         return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
 
     def keep_of(self, found: Found, left: Places) -> Places:
-        """The places of the hits to keep for a question, out of those that are left."""
+        """Return the places of the remaining hits to keep for a question."""
         raise NotImplementedError
 
     def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for filters with a reason beyond their name
-        """The reason why a hit of the last part was dropped, for the audit; "" if the filter's name is enough."""
+        """Return why a hit of the last part was dropped, for the audit; "" if the filter's name is enough."""
         return ""

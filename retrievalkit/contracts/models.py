@@ -1,4 +1,4 @@
-"""The contract of the components that a model is made of and trained by, and the data types between them."""
+"""The contract of a model's components and their training objectives, and the data types between them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class ExtraTokens:
 
     Attributes:
         count: Number of tokens.
-        source: "new" embeddings, rows of the vocabulary that pre-training left "unused", or "named" ones.
-        standard_deviation: Of the normal distribution that new embeddings are drawn from.
-        replace_first: Whether they replace the [CLS]-like token.
+        source: "new" embeddings, vocabulary rows "unused" in pre-training, or "named" tokens.
+        standard_deviation: Standard deviation of the normal distribution of new embeddings.
+        replace_first: True to replace the [CLS]-like token.
         position: Position number of all of them; None numbers them as ordinary tokens.
-        names: With the source "named", the tokens: `count` entries of the vocabulary.
+        names: For the source "named": `count` entries of the vocabulary.
     """
 
     count: int
@@ -69,16 +69,16 @@ class ExtraTokens:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a pooler needs of an encoder, so that the encoder computes only that.
+    """A pooler's requirements of an encoder, which computes nothing else.
 
     Attributes:
         layers: Layer numbers, 0 = embeddings, L = last, negative = counted from the last (-1); for both sides, or
             by side ("query", "document").
-        vocabulary_head: Whether `TokenStates.head` is needed.
+        vocabulary_head: True if it needs `TokenStates.head`.
         extra_tokens: Tokens to put in front of the texts, by side.
-        mask_filled: Sides whose texts are filled up with [MASK]-like tokens to their maximum length. No token attends
-            to these (attention_mask 0), but they have states: ColBERT's query augmentation.
-        fill_attended: Whether tokens do attend to these (attention_mask 1).
+        mask_filled: Sides whose texts are padded with [MASK]-like tokens to their maximum length. No token attends to
+            these (attention_mask 0), but they have states: ColBERT's query augmentation.
+        fill_attended: True if tokens attend to these (attention_mask 1).
     """
 
     layers: Sequence[int] | Mapping[str, Sequence[int]] = (-1,)
@@ -88,20 +88,20 @@ class Needs:
     fill_attended: bool = False
 
     def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
-        """The absolute layer numbers for one side, ascending.
+        """The absolute layer numbers for a side, ascending.
 
         Raises:
-            UnsupportedError: The encoder has no such layer.
+            UnsupportedError: The encoder lacks a layer.
         """
         layers = self.layers[side] if isinstance(self.layers, Mapping) else self.layers
         return tuple(sorted({absolute_layer(layer, info) for layer in layers}))
 
 
 def absolute_layer(layer: int, info: EncoderInfo) -> int:
-    """A layer number counted from the embeddings (0); -1 is the last layer.
+    """Return a layer number counted from the embeddings (0); -1 is the last layer.
 
     Raises:
-        UnsupportedError: The encoder has no such layer.
+        UnsupportedError: The encoder lacks the layer.
     """
     absolute = layer if layer >= 0 else info.layers + 1 + layer
     if not 0 <= absolute <= info.layers:
@@ -114,13 +114,13 @@ def absolute_layer(layer: int, info: EncoderInfo) -> int:
 
 
 def absolute_layers(layers: Sequence[int], info: EncoderInfo, *, keep: str = "all") -> tuple[int, ...]:
-    """Several layer numbers counted from the embeddings (0), each once, the highest first.
+    """Return layer numbers counted from the embeddings (0), the highest first.
 
-    With `keep` = "last" the last layer's vector alone is indexed, so it must be among them.
+    With `keep` = "last", only the last layer's vector is indexed, so the last layer must be among them.
 
     Raises:
-        OptionError: No layer is named, or one is named twice.
-        UnsupportedError: The encoder lacks a layer, or the last one is left out and `keep` is "last".
+        OptionError: No layer is named, or a layer is named twice.
+        UnsupportedError: The encoder lacks a layer, or `keep` is "last" and the last layer is missing.
     """
     absolute = tuple(sorted((absolute_layer(layer, info) for layer in layers), reverse=True))
     listed = ",".join(map(str, layers))
@@ -138,14 +138,14 @@ def absolute_layers(layers: Sequence[int], info: EncoderInfo, *, keep: str = "al
 
 
 def refuse_idle(options: Mapping[str, Any], effects: Mapping[str, tuple[bool, str]]) -> None:
-    """Refuse an option of a component that differs from its default and has no effect with the others.
+    """Refuse an option that differs from its default and has no effect with the component's other options.
 
     Args:
         options: The local variables at the start of the component's constructor: `locals()`.
-        effects: Option -> whether it has an effect, and the options that decide that, separated by spaces.
+        effects: Option -> (True if it has an effect, the options that determine this, separated by spaces).
 
     Raises:
-        OptionError: Names the option, and those that leave it without effect.
+        OptionError: An option has no effect; names it and the responsible options.
     """
     defaults = type(options["self"]).__init__.__kwdefaults__
 
@@ -161,9 +161,9 @@ def refuse_idle(options: Mapping[str, Any], effects: Mapping[str, tuple[bool, st
 
 
 def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
-    """The mean (batch, width) of the vectors (batch, m, width) whose mask (batch, m) is not 0; zeros if none is.
+    """Return the mean (batch, width) of the vectors (batch, m, width) whose mask (batch, m) is not 0, or zeros.
 
-    Summed in float32 at least, since bf16 would lose the small addends of a long text.
+    Sums in float32 or better, since bf16 would lose the small addends of a long text.
     """
     taken = mask.bool()
     dtype = torch.promote_types(vectors.dtype, torch.float32)
@@ -198,9 +198,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class VocabularyHead:
-    """The vocabulary (masked language model) head: hidden states -> logits, in its two parts.
+    """The vocabulary (masked language model) head, in two parts: hidden states -> logits.
 
-    Kept apart, so that `scoring.lexical` can fuse the projection with its pooling, and never holds all logits.
+    The parts are separate so that `scoring.lexical` can fuse projection and pooling without storing all logits.
 
     Attributes:
         transform: (..., width) -> (..., inner): the layers before the projection (in BERT: dense, GELU, LayerNorm).
@@ -219,7 +219,7 @@ class VocabularyHead:
 
 @dataclass
 class TokenStates:
-    """The output of an encoder for a batch; the masks, ids and extra positions are those of the `Batch`.
+    """The output of an encoder for a batch; masks, ids and extra positions come from the `Batch`.
 
     Attributes:
         layers: Layer number (0 = embeddings, L = last) -> hidden states (batch, tokens, width).
@@ -241,7 +241,7 @@ class TokenStates:
 
     @property
     def first(self) -> Tensor:
-        """(batch,) the position of each text's first real token: above 0 if padding is on the left."""
+        """(batch,): the position of each text's first real token; above 0 if padding is on the left."""
         return self.attention_mask.long().argmax(dim=1)
 
     def first_states(self, layer: int) -> Tensor:
@@ -254,13 +254,13 @@ class Representation:
     """A batch of texts as dense vectors and/or weights over a vocabulary; `retrievalkit.scoring` compares two.
 
     Attributes:
-        vectors: (batch, m, dim), m >= 1 vectors a text, or None.
+        vectors: (batch, m, dim), m >= 1 vectors per text, or None.
         vector_mask: (batch, m) bool, True = a vector, False = padding; None = all are vectors.
         weights: (batch, vocabulary), non-negative, or None. A weight of exactly 0 is an absent term: it gets no
-            gradient when gradients are cached, so a pooler may not rely on one.
-        kept: Index (on the m axis) of the vector that the pooler keeps when indexing, or None if it keeps all.
+            gradient when gradients are cached, so a pooler must not rely on it.
+        kept: Index (on the m axis) of the only vector to index, or None to index all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
-        texts: The queries themselves, for an indexer that `reads_texts`, or None.
+        texts: The texts of queries, for an indexer that `reads_texts`, or None.
     """
 
     vectors: Tensor | None = None
@@ -287,7 +287,7 @@ class Representation:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self._any.device
 
     def to(self, device: torch.device | str) -> Representation:
@@ -295,11 +295,11 @@ class Representation:
         return _map_tensors(self, lambda tensor: tensor.to(device))
 
     def detach(self) -> Representation:
-        """The same values without their graph."""
+        """The same values without their autograd graph."""
         return _map_tensors(self, Tensor.detach)
 
     def float(self) -> Representation:
-        """Half precision widened to float32, as sums over many scores want; float64 stays as it is."""
+        """The same values with half precision widened to float32, for sums over many scores; float64 is unchanged."""
         return _map_tensors(self, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
 
     def rows(self, index: slice | Tensor) -> Representation:
@@ -307,7 +307,7 @@ class Representation:
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """The vectors to index, which search compares: only the kept one if the pooler keeps one."""
+        """The representation to index and search: only the kept vector, if there is one."""
         if self.kept is None or self.vectors is None:
             return self
         vectors = self.vectors[:, self.kept : self.kept + 1]
@@ -315,9 +315,9 @@ class Representation:
         return replace(self, vectors=vectors, vector_mask=mask, kept=None)
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
-        """The same texts by the first `dimensions` numbers of each vector, scaled to length 1 on request.
+        """Truncate each vector to its first `dimensions` numbers, scaled to length 1 on request.
 
-        Weights stay as they are.
+        Weights are unchanged.
 
         Raises:
             UnsupportedError: There are no vectors.
@@ -334,7 +334,7 @@ class Representation:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Representation]) -> Representation:
-        """One representation of all the texts; texts with fewer vectors are padded, and masked."""
+        """Concatenate representations of texts; texts with fewer vectors are padded and masked."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -362,7 +362,7 @@ def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
 class LayerShape:
     """The shape of an encoder's transformer layers, for a decoder of the same shape.
 
-    `inner` and `activation` are of the feed-forward part, `dropout` of its output and that of attention.
+    `inner` and `activation` describe the feed-forward part; `dropout` applies to its output and the attention's output.
     """
 
     heads: int
@@ -379,8 +379,8 @@ class LossValue:
     Attributes:
         total: A scalar.
         terms: Name -> value, for the log.
-        addends: Name -> what the term adds to `total`, its weight included, with its graph; {} if `total` is not a sum
-            of terms. A `Pretrainer` that gives these and its `counts` may have a step computed in parts, exactly.
+        addends: Name -> the term's weighted contribution to `total`, with its graph; {} if `total` is not a sum of
+            terms. With these and the `counts` of a `Pretrainer`, a step can be computed in parts exactly.
     """
 
     total: Tensor
@@ -389,7 +389,7 @@ class LossValue:
 
     @classmethod
     def weighted(cls, terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> LossValue:
-        """The weighted sum of some terms; a term without a weight has the weight 1."""
+        """The weighted sum of terms; the default weight is 1."""
         addends = {name: weights.get(name, 1.0) * term for name, term in terms.items()}
         total = torch.stack(list(addends.values())).sum()
         return cls(total, {name: term.detach() for name, term in terms.items()}, addends)
@@ -398,35 +398,35 @@ class LossValue:
 class Encoder(nn.Module, ABC):
     """Turns texts into a Batch and a Batch into TokenStates.
 
-    Made with the name or folder of a model and keyword-only options; `prepare` follows once, with what the pooler
-    needs, and may load the weights.
+    Created with the name or folder of a model and keyword-only options; then `prepare` is called once with the
+    pooler's needs, and may load the weights.
     """
 
     info: EncoderInfo
 
     offers: frozenset[str] = frozenset()
-    """The optional needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
+    """The optional needs that it supports: "vocabulary_head", "extra_tokens", "mask_filled"."""
 
     adjustable: frozenset[str] = frozenset()
-    """Options that may differ from those that its weights were trained with, in a training that goes on from them."""
+    """Options that may change when training continues from its weights."""
 
     backend: str = "torch"
     """The library that computes its layers."""
 
     parallel_batches: int = 1
-    """Batches to encode at once, each in a thread of its own."""
+    """Batches to encode at a time, each in its own thread."""
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
-        """An encoder for inference only, computed by `backend` ("openvino" or "onnx"); optional."""
+        """Create an encoder for inference only, computed by `backend` ("openvino" or "onnx"); optional."""
         del backend
         return cls(model, **options)  # type: ignore[call-arg]
 
     def computing(self, precision: str, *, parallel: bool) -> AbstractContextManager[None]:
-        """A context for encoding a batch in a precision, in one of several threads if `parallel`; optional.
+        """Return a context for encoding a batch in a precision, in one of several threads if `parallel`; optional.
 
         Raises:
-            UnsupportedError: It does not compute in this precision.
+            UnsupportedError: The encoder does not support this precision.
         """
         del parallel
         if precision == "int8":
@@ -438,13 +438,13 @@ class Encoder(nn.Module, ABC):
         """Calibrate int8 on batches like those to encode; optional.
 
         Raises:
-            UnsupportedError: It does not compute in int8.
+            UnsupportedError: The encoder does not support int8.
         """
         del batches, layers
         self.computing("int8", parallel=False)
 
     def prepare(self, needs: Needs) -> None:
-        """Prepare for the needs of a pooler, or raise UnsupportedError; called once, before the first use."""
+        """Prepare for a pooler's needs, or raise UnsupportedError; called once, before the first use."""
         for name in ("vocabulary_head", "extra_tokens", "mask_filled"):
             if getattr(needs, name) and name not in self.offers:
                 msg = (
@@ -456,42 +456,42 @@ class Encoder(nn.Module, ABC):
             needs.layers_of(side, self.info)
 
     def token_ids(self, tokens: Sequence[str]) -> list[int]:
-        """The vocabulary ids of those tokens, such as punctuation marks, that the vocabulary has; none by default."""
+        """Return the ids of tokens, such as punctuation marks, that are in the vocabulary; none by default."""
         del tokens
         return []
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Names to display for tokens of the vocabulary; their numbers by default."""
+        """Return names to display for tokens of the vocabulary; their ids by default."""
         return [f"token {one}" for one in ids]
 
     def vocabulary(self) -> Vocabulary:
-        """Its tokens, as pre-training needs them; optional for an encoder that is never pre-trained."""
+        """Return the vocabulary for pre-training; optional for an encoder that is never pre-trained."""
         msg = f"the encoder {type(self).__name__} cannot be pre-trained: it defines no vocabulary."
         raise UnsupportedError(msg)
 
     def embed(self, batch: Batch) -> Tensor:
-        """(batch, tokens, width): the embeddings alone, which are layer 0; optional."""
+        """Return only the embeddings (layer 0), (batch, tokens, width); optional."""
         del batch
         msg = f"the encoder {type(self).__name__} has no embeddings apart from its layers."
         raise UnsupportedError(msg)
 
     def word_embeddings(self) -> Tensor:
-        """(vocabulary, width): the word embeddings, with their graph, as wide as the states; optional."""
+        """Return the word embeddings with their graph, (vocabulary, width), as wide as the states; optional."""
         msg = f"the encoder {type(self).__name__} has no vectors of words."
         raise UnsupportedError(msg)
 
     def layer_shape(self) -> LayerShape:
-        """The shape of its layers; by default as BERT's, with heads of 64 dimensions."""
+        """Return the shape of its layers; BERT's by default, with heads of 64 dimensions."""
         return LayerShape(max(1, self.info.width // 64), 4 * self.info.width, nn.functional.gelu, 0.1, 0.1)
 
     def file(self, name: str) -> Path | None:
-        """A file that lies beside the weights in the model it was made from; None if there is no such file."""
+        """Return a file next to the weights of the model; None if it does not exist."""
         del name
         return None
 
     @abstractmethod
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """The token ids of each text, special and extra tokens included, cut to the side's maximum length."""
+        """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length."""
 
     @abstractmethod
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
@@ -499,49 +499,49 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
-        """The hidden states of the given layers (absolute numbers), and the head if the needs include it."""
+        """Compute the hidden states of `layers` (absolute numbers), with the head if the needs include it."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write all that `type(self)(folder, **options)` and `prepare` need to restore an equal encoder."""
+        """Write everything that `type(self)(folder, **options)` and `prepare` need to restore an equal encoder."""
 
 
 class Pooler(nn.Module, ABC):
-    """Turns TokenStates into a Representation. Made with `(info: EncoderInfo, **options)`.
+    """Turns TokenStates into a Representation. Created with `(info: EncoderInfo, **options)`.
 
-    In training mode it returns what the loss needs, in eval mode what is indexed.
+    Returns the input of the loss in training mode, the representation to index in eval mode.
     """
 
     needs: Needs = Needs()
-    """What it needs of the encoder; may be a property, and may differ between training and eval mode."""
+    """Its requirements of the encoder; may be a property, and may differ between training and eval mode."""
 
     default_loss: str = "contrastive"
-    """The loss to train it with if none is named."""
+    """The default loss to train it with."""
 
     cosine: bool = False
-    """Whether a score is a cosine: vectors have length 1, a query has one, and there are no weights. Losses of it
-    default to the temperature 0.05."""
+    """True if a score is a cosine: vectors have length 1, a query has one vector, and there are no weights. The default
+    temperature of losses is then 0.05."""
 
     def bind(self, encoder: Encoder) -> None:
-        """Called once with the prepared encoder, for poolers that depend on its vocabulary."""
+        """Use the prepared encoder's vocabulary; called once, for poolers that depend on it."""
 
     def view_names(self, count: int) -> list[str]:
-        """Names to display for the first `count` vectors of an indexed document, such as "layer 12"."""
+        """Return names to display for the first `count` vectors of an indexed document, such as "layer 12"."""
         return [f"vector {number}" for number in range(count)]
 
     @abstractmethod
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The representation of a batch of texts of one side."""
+        """Compute the representation of a batch of texts of one side."""
 
 
 class Loss(nn.Module, ABC):
     """Turns the representations of a batch into a number to minimise. It never sees token states."""
 
     needs_teacher: bool = False
-    """Whether the training examples must have a teacher's scores."""
+    """True if the training examples must have a teacher's scores."""
 
     wraps: ClassVar[bool] = False
-    """Whether it is made of another loss, `--loss NAME(OTHER)`, which its constructor takes as its first argument."""
+    """True if it wraps another loss, `--loss NAME(OTHER)`, the first argument of its constructor."""
 
     @abstractmethod
     def forward(
@@ -553,39 +553,39 @@ class Loss(nn.Module, ABC):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The loss of a batch, a mean over its queries.
+        """Compute the loss of a batch, a mean over its queries.
 
         Args:
             queries: Q texts.
             documents: D texts.
-            positives: (Q,) long: which row of documents answers each query; every other row is a negative.
-            progress: Where training is.
+            positives: (Q,) long: the row of the document that answers each query; every other row is a negative.
+            progress: The position in training.
             ignore: (Q, D) bool, True where a document is not a negative of a query (a known positive, a duplicate
                 of the positive); never True at the positive itself. None = nothing is ignored.
-            teacher: (Q, D) a teacher's scores, NaN for pairs without one; None = no teacher.
+            teacher: (Q, D) a teacher's scores, NaN for unscored pairs; None = no teacher.
         """
 
 
 class Pretrainer(nn.Module, ABC):
-    """An objective that trains an encoder on plain text, and leaves an ordinary pretrained model.
+    """An objective that trains an encoder on plain text. The result is an ordinary pretrained model.
 
-    Made with `(encoder, max_length, **options)`, an encoder that `prepare(needs)` made ready. Everything else that is
-    trained, such as a decoder, is a part of this module and is dropped at the end.
+    Created with `(encoder, max_length, **options)`, after `encoder.prepare(needs)`. Other trained parts, such as a
+    decoder, belong to this module and are dropped at the end. `max_length` counts special tokens.
 
-    The program calls `samples` once for each document, then in each epoch `sample` for each of them and `collate` for
-    each batch. Random choices come from the generator that is passed, which depends on seed, epoch and place alone: so
-    a resumed training sees what the uninterrupted one saw.
+    The program calls `samples` once per document, then in each epoch `sample` for each sample and `collate` for each
+    batch. Random choices must come from the generator argument, which depends only on seed, epoch and place: resumed
+    training then sees the same samples as uninterrupted training.
 
     A step may be computed in parts (`micro_batch_size`, several processes). They are collated in order with the same
-    generator, so a `collate` that draws sample after sample masks the same tokens however a step is divided. `counts`
-    and `LossValue.addends` make the loss of the parts that of the whole step. `max_length` counts special tokens.
+    generator, so a `collate` that draws sample after sample masks the same tokens however a step is divided. With
+    `counts` and `LossValue.addends`, the loss of the parts equals the loss of the whole step.
     """
 
     needs: Needs = Needs(vocabulary_head=True)
-    """What it needs of the encoder. A vocabulary head that the weights lack is initialised at random."""
+    """Its requirements of the encoder. A vocabulary head missing from the weights is initialised at random."""
 
     wants: str = "text"
-    """What a document must have, such as "two spans of text": documents without it are dropped, and counted."""
+    """The requirement of a document, such as "two spans of text"; other documents are dropped and counted."""
 
     def __init__(self, encoder: Encoder, max_length: int) -> None:
         super().__init__()
@@ -599,28 +599,28 @@ class Pretrainer(nn.Module, ABC):
         return self.max_length - self.vocabulary.special_tokens
 
     def samples(self, document: Document) -> int:
-        """The number of samples per epoch from a document, always the same; 0 drops it. By default, one per span."""
+        """Return a document's constant number of samples per epoch; 0 drops it. By default, one per span."""
         return len(document.spans)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> Any:
-        """The `number`-th sample (from 0) of a document, drawn anew in each epoch; by default that span, cut."""
+        """Draw the `number`-th sample (from 0) of a document, again in each epoch; by default that span, truncated."""
         return document.text(document.spans[number]).cut(self.room, draw)
 
     @abstractmethod
     def collate(self, samples: Sequence[Any], draw: random.Random) -> Mapping[str, Batch | Tensor]:
-        """A batch of samples: `Batch`es and tensors by name, on the CPU. Masking is done here, sample after sample."""
+        """Collate and mask samples, one after the other, into `Batch`es and tensors by name, on the CPU."""
 
     def counts(self, batch: Mapping[str, Any]) -> Mapping[str, int]:
-        """The number of labelled tokens that each term of the loss is a mean of, in a batch from `collate`.
+        """Return the number of labelled tokens that each term of the loss averages over, in a batch from `collate`.
 
-        By default none are given: the loss counts as a mean over samples.
+        Empty by default: the loss is then a mean over samples.
         """
         del batch
         return {}
 
     @abstractmethod
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:
-        """The loss of a batch, on the device of the module: a mean; its terms are logged by name."""
+        """Compute the mean loss of a batch, on the device of the module; its terms are logged by name."""
 
     def save(self, folder: Path) -> None:
         """Write the trained encoder as a Hugging Face folder."""

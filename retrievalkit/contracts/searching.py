@@ -1,4 +1,4 @@
-"""The contracts of fusion methods, metrics and re-rankers, and of what fusion methods and metrics see."""
+"""The contracts of fusion methods, metrics and re-rankers, and the inputs of fusion methods and metrics."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Candidates:
     """The hits of several runs for one query.
 
     Attributes:
-        ids: The documents that any run found.
-        scores: (documents, runs) float64, NaN if a run did not find a document (and its score was not computed).
-        ranks: (documents, runs) int32 from 1; 0 if a run did not find a document.
+        ids: The documents retrieved by any run.
+        scores: (documents, runs) float64, NaN if a run did not retrieve a document (and its score was not computed).
+        ranks: (documents, runs) int32 from 1; 0 if a run did not retrieve a document.
     """
 
     ids: list[str]
@@ -32,13 +32,13 @@ class Candidates:
     ranks: NDArray[np.int32]
 
     def missing(self, run: int) -> list[str]:
-        """The documents without a score of a run."""
+        """Return the documents without a score from a run."""
         import numpy as np
 
         return [self.ids[row] for row in np.flatnonzero(np.isnan(self.scores[:, run])).tolist()]
 
     def fill(self, run: int, scores: NDArray[Any]) -> None:
-        """Set the scores of the documents that `missing` named."""
+        """Set the scores of the documents that `missing` returned."""
         import numpy as np
 
         self.scores[np.isnan(self.scores[:, run]), run] = scores
@@ -47,13 +47,13 @@ class Candidates:
 class FusionMethod(ABC):
     """Fuses the hits of several runs: a document's score is the weighted sum of what each run contributes.
 
-    Options are keyword-only arguments of the constructor: `--fusion "NAME(option=value)"`. Options called
-    `normalization`, `missing` and `rrf_k` are set by the flags of these names.
+    Options are keyword-only arguments of the constructor: `--fusion "NAME(option=value)"`. The options `normalization`,
+    `missing` and `rrf_k` are set by the flags of the same names.
 
     Attributes:
-        uses_scores: Whether scores are looked at, rather than ranks alone. If so, indexes that can compute the scores
-            of documents which only others found do so.
-        weighted: Whether `--weights` has an effect.
+        uses_scores: True if it uses scores, not only ranks. Indexes then score documents that only other indexes
+            retrieved, if they can.
+        weighted: True if `--weights` has an effect.
     """
 
     uses_scores: ClassVar[bool] = True
@@ -61,15 +61,15 @@ class FusionMethod(ABC):
 
     @abstractmethod
     def parts(self, found: Candidates) -> NDArray[np.float64]:
-        """(documents, runs) float64: each run's contribution to each document, before weighting; all finite."""
+        """Return each run's unweighted contribution to each document: (documents, runs) float64, all finite."""
 
 
 class Judged(NamedTuple):
-    """What a metric sees of a query.
+    """The grades of a query, as a metric sees them.
 
     Attributes:
-        found: The grades of the documents found, best first, as many as the metric's cutoff; None = not judged.
-        grades: The grades of all judged documents, found or not, in any order.
+        found: The grades of the retrieved documents, best first, up to the metric's cutoff; None = not judged.
+        grades: The grades of all judged documents, retrieved or not, in any order.
     """
 
     found: Sequence[int | None]
@@ -77,19 +77,19 @@ class Judged(NamedTuple):
 
 
 class Metric(ABC):
-    """A figure for each judged query; the higher, the better.
+    """A value for each judged query; higher is better.
 
     Options are keyword-only arguments of the constructor: `NAME(option=value)@10`.
 
     Attributes:
-        cutoff: The number after the @: documents at later ranks are not seen. None = all are.
+        cutoff: The number after the @: documents at later ranks are ignored. None = no cutoff.
     """
 
     cutoff: int | None = None
 
     @classmethod
     def of(cls, text: str) -> Metric:
-        """The metric that users name by `NAME`, `NAME@10` or `NAME(option=value)@10`.
+        """Parse a metric such as `NAME`, `NAME@10` or `NAME(option=value)@10`.
 
         Raises:
             OptionError: The text is not of this form, or has an option that the metric lacks.
@@ -101,20 +101,20 @@ class Metric(ABC):
 
     @abstractmethod
     def value(self, query: Judged) -> float:
-        """The value for a query; `found` is empty if the run lacks the query. Must be finite."""
+        """Return the value for a query, which must be finite; `found` is empty if the run lacks the query."""
 
     def mean(self, values: Sequence[float]) -> float:
-        """The value for a run, from those of its queries; 0 if there are none."""
+        """Return the value for a run from the values of its queries; 0 if there are none."""
         return sum(values) / len(values) if values else 0.0
 
 
 class Reranker(ABC):
-    """Scores pairs of a query and a passage: `rkit rerank apply NAME:MODEL`, where NAME is what it is registered by.
+    """Scores pairs of a query and a passage: `rkit rerank apply NAME:MODEL`, with the registered NAME.
 
     Attributes:
-        fingerprint: Any text that changes whenever the model does: scores that a killed command left are used again
-            if it is the same.
-        max_length: Most tokens of a pair; None if there is no limit.
+        fingerprint: Any text that changes whenever the model does: scores left by a killed command are reused if it
+            is the same.
+        max_length: Maximum number of tokens per pair; None = no limit.
     """
 
     fingerprint: str
@@ -123,22 +123,22 @@ class Reranker(ABC):
     @classmethod
     @abstractmethod
     def load(cls, source: str, *, max_length: int | None = None) -> Self:
-        """A re-ranker that is ready to score.
+        """Load a re-ranker, ready to score.
 
         Args:
-            source: What follows `NAME:`, such as a folder.
-            max_length: Most tokens of a pair; None = its own limit.
+            source: The text after `NAME:`, such as a folder.
+            max_length: Maximum number of tokens per pair; None = its own limit.
 
         Raises:
-            InputError: There is no such model, or it takes no max_length.
+            InputError: The model does not exist, or does not support max_length.
         """
 
     def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> Sequence[Any]:
-        """What `score` takes of each pair; called in another thread while earlier pairs are scored.
+        """Prepare pairs for `score`; called in another thread while earlier pairs are scored.
 
         Args:
             queries: The text of each pair's query.
-            passages: The (title, text) of each pair's passage, as many.
+            passages: The (title, text) of each pair's passage.
         """
         return list(zip(queries, passages, strict=True))
 
@@ -151,11 +151,11 @@ class Reranker(ABC):
         precision: Precision = "fp32",
         advance: Callable[[int], None] | None = None,
     ) -> NDArray[np.float32]:
-        """(pairs,) float32: the score of each pair, whatever it is batched with; finite, the higher the more relevant.
+        """Return (pairs,) float32: finite scores that do not depend on the batch, higher for more relevant pairs.
 
         Args:
-            pairs: What `tokenize` made.
-            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
+            pairs: The output of `tokenize`.
+            batch_tokens: Maximum number of tokens in a batch, padding included; None = suitable for the device.
             precision: The number format to compute in: "fp32", "bf16" or "fp16".
             advance: Called after each batch with its number of pairs.
         """

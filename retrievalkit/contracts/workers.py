@@ -1,4 +1,4 @@
-"""Workers: processes, on machines of a cluster, that apply functions to items. `--ray` uses those named `ray`."""
+"""Workers: processes on machines of a cluster that apply functions to items. `--ray` uses the workers named `ray`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """Where and how work is spread.
+    """The cluster to use, and the resources of its workers.
 
     Attributes:
-        ray: The address of the cluster; "auto" and "local" have a meaning for it.
-        workers: Most workers at a time; None = as many as the cluster has room for.
-        worker_cpus: Processors of a worker.
-        worker_gpus: GPUs of a worker, or a share of one; None = 1 if the cluster has any.
+        ray: The address of the cluster, or Ray's "auto" or "local".
+        workers: Maximum number of workers at a time; None = as many as the cluster has room for.
+        worker_cpus: Processors per worker.
+        worker_gpus: GPUs per worker, or a fraction of a GPU; None = 1 if the cluster has any.
     """
 
     ray: str
@@ -30,49 +30,49 @@ class ClusterOptions:
 
 
 class Staying(Protocol):
-    """Workers that stay, each with what it has opened, and answer as often as they are asked."""
+    """Persistent workers: each keeps its state and serves any number of requests."""
 
     def grow(self, wanted: int) -> int:
-        """Have up to so many workers; returns how many there are, at least one.
+        """Grow to at most `wanted` workers; returns the number of workers, at least 1.
 
         Raises:
-            InputError: Other work takes all of the cluster.
+            InputError: Other work occupies the whole cluster.
         """
 
     def __call__(self, items: Mapping[int, Any]) -> dict[int, Any]:
-        """The answers to items, each given to the worker of its number if that is there, or else to another.
+        """Return the answers to items, each from the worker of its number, or from another if that is lost.
 
         Raises:
             RetrievalkitError: No worker is left.
-            Exception: As the function raised it.
+            Exception: Any exception of the function.
         """
 
 
 class Tasks(Protocol):
-    """Calls of a function, each in a worker of its own.
+    """Calls of a function, each in its own worker.
 
     Attributes:
-        slots: How many run at a time, at most.
-        lost: The errors by which a call is lost with its machine, and may be made again.
+        slots: Maximum number of calls at a time.
+        lost: The errors of calls that were lost with their machine, and may be repeated.
     """
 
     slots: int
     lost: tuple[type[BaseException], ...]
 
     def submit(self, item: Any) -> Future[Any]:
-        """Call the function with an item and the number of its processors as soon as there is room."""
+        """Call the function with an item and its number of processors as soon as there is room."""
 
     def stop(self, patience: float) -> None:
-        """End all calls, and wait so many seconds at most until they have ended."""
+        """Stop all calls, and wait at most `patience` seconds until they have stopped."""
 
 
 class Workers(ABC):
     """Workers of a cluster.
 
-    Functions and items are pickled. What a function notes (`notices`) reaches the command.
+    Functions and items are pickled. Warnings of a function (`notices`) reach the command.
 
     Args:
-        options: Where, and what a worker has.
+        options: The cluster, and the resources of a worker.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
@@ -85,34 +85,34 @@ class Workers(ABC):
         """Apply a function to each item.
 
         Args:
-            make: Called in each worker, when it has its first item: gives the function. An item is done again if its
-                worker is lost.
-            items: Gives the items, called in a process on this machine. Each is large enough to be worth a journey.
-            ordered: Whether the results come in the order of the items, which wait for one that is late or lost.
+            make: Returns the function; called in each worker on its first item. An item is repeated if its worker is
+                lost.
+            items: Returns the items; called in a process on this machine. Each should be large enough to transfer.
+            ordered: Yield results in the order of the items, which waits for late and lost items.
 
         Yields:
-            The results. Only so many items are read ahead as memory has room for.
+            The results. Items are read ahead only as far as memory allows.
 
         Raises:
-            InputError: There is no such cluster, or it has no room for a worker.
-            Exception: As the function or the items raised it.
+            InputError: The cluster does not exist, or has no room for a worker.
+            Exception: Any exception of the function or the items.
         """
 
     @abstractmethod
     def stay(self, make: Callable[[], Callable[[Any], Any]]) -> Staying:
-        """Workers that stay.
+        """Start persistent workers.
 
         Args:
-            make: Called in each, when it is first asked: gives the function that answers.
+            make: Returns the function that answers requests; called in each worker on its first request.
 
         Raises:
-            InputError: There is no such cluster, or it has no room.
+            InputError: The cluster does not exist, or has no room.
         """
 
     @abstractmethod
     def tasks(self, function: Callable[[Any, int], Any]) -> Tasks:
-        """Calls of a function, each in a worker of its own.
+        """Prepare calls of a function, each in its own worker.
 
         Raises:
-            InputError: There is no such cluster, or it has no room.
+            InputError: The cluster does not exist, or has no room.
         """

@@ -1,1 +1,1 @@
-"""What computes: the two-tower retriever and the cross-encoder, how they load, and in what precision."""
+"""Models: the two-tower retriever and the cross-encoder, their loading and their precision."""

@@ -1,7 +1,7 @@
-"""What differs between the architectures of transformers, and what their configurations call it.
+"""Differences between the architectures of transformers, and between the names in their configurations.
 
-    loading      model_class, weights_of_head        which class loads the weights, with or without the vocabulary head
-    computing    vocabulary_head, embed              the head and the embeddings apart from the layers
+    loading      model_class, weights_of_head        the class that loads the weights, with or without vocabulary head
+    computing    vocabulary_head, embed              the head and the embeddings without the layers
     shape        layer_shape, longest_input, first_position, set_dropout
 
 Architectures are named by `config.model_type`.
@@ -34,25 +34,25 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {
     "xlm-roberta": _WITH_DENSE,
 }
 
-# They number positions from behind the padding id on.
+# Their position numbers start after the padding id.
 _LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
 
-# Names of the same setting in different configurations; the first that is set counts.
+# Names of the same setting in different configurations; the first name that is set counts.
 _INNER = ("intermediate_size", "hidden_dim", "d_ff")
 _ACTIVATION = ("hidden_act", "hidden_activation", "activation", "dense_act_fn")
 _DROPOUT = ("hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout")
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
 
-# Stands for "no limit".
+# No limit.
 _ENDLESS = 1_000_000
 
 
 def model_class(config: Any, *, vocabulary_head: bool) -> Any:
-    """The class of transformers that loads a model."""
+    """Return the class of transformers that loads a model."""
     import transformers
 
     if not vocabulary_head:
-        # Encoder-decoder models (T5) have a class for the encoder alone; AutoModel would want the decoder too.
+        # Encoder-decoder models (T5) have a class for only the encoder; AutoModel would need the decoder too.
         encoders = transformers.MODEL_FOR_TEXT_ENCODING_MAPPING
         return transformers.AutoModelForTextEncoding if type(config) in encoders else transformers.AutoModel
     if config.model_type in _TRANSFORMS:
@@ -68,13 +68,13 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
 
 
 def weights_of_head(names: Iterable[str], model: Any) -> list[str]:
-    """The names of weights that belong to the vocabulary head of a model."""
+    """Return the names of weights that belong to a model's vocabulary head."""
     inside = f"{model.base_model_prefix}."
     return [name for name in names if not name.startswith(inside)]
 
 
 def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
-    """The head of a model that `model_class` loaded with one."""
+    """Return the vocabulary head of a model that `model_class` loaded with it."""
     from transformers.activations import ACT2FN
 
     projection: nn.Linear = model.get_output_embeddings()
@@ -89,7 +89,7 @@ def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
 
 
 def embed(backbone: Any, batch: Batch) -> Tensor:
-    """(batch, tokens, width): the input of a model's first layer, which is its layer 0."""
+    """Return the input of a model's first layer (layer 0), (batch, tokens, width)."""
     kind = backbone.config.model_type
     if not hasattr(backbone, "embeddings"):
         msg = f"embeddings are needed apart from the layers, and the architecture '{kind}' has no module for them."
@@ -105,7 +105,7 @@ def embed(backbone: Any, batch: Batch) -> Tensor:
 
 
 def layer_shape(config: Any) -> LayerShape:
-    """The shape of a model's layers; settings that its configuration lacks have GPT-2's defaults."""
+    """Return the shape of a model's layers; settings missing from its configuration have GPT-2's defaults."""
     from transformers.activations import ACT2FN
 
     return LayerShape(
@@ -123,7 +123,7 @@ def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
 
 
 def longest_input(config: Any) -> int:
-    """Most tokens that a model takes."""
+    """Return the maximum input length of a model, in tokens."""
     positions = getattr(config, "max_position_embeddings", None)
     # Relative positions (T5) have no limit.
     if positions is None or positions <= 0:
@@ -132,8 +132,8 @@ def longest_input(config: Any) -> int:
 
 
 def first_position(config: Any) -> int:
-    """The number of the first position, which is not 0 in RoBERTa and related models."""
-    # MPNet takes the padding id to be 1, whatever its configuration says.
+    """Return the number of the first position, which is not 0 in RoBERTa and related models."""
+    # MPNet assumes the padding id 1, whatever its configuration.
     offsets = dict.fromkeys(_LIKE_ROBERTA, (config.pad_token_id or 0) + 1) | {"mpnet": 2}
     return offsets.get(config.model_type, 0)
 

@@ -1,7 +1,7 @@
-"""Batches of texts by a budget of tokens, and threads that prepare and compute them ahead.
+"""Batches of texts by a token budget, and threads that prepare and compute batches ahead.
 
-Padding costs as much as text does. Texts of similar length share a batch, and a batch is full when its padded size
-reaches the budget, so that short texts come in large batches and long texts in small ones.
+Padding costs as much as text. Texts of similar length share a batch, and a batch is full when its padded size reaches
+the budget: short texts form large batches and long texts form small batches.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 4096) -> list[list[int]]:
-    """Positions in `lengths` in batches of at most `budget` tokens, padding included, and at most `most` texts.
+    """Group positions in `lengths` into batches of at most `budget` tokens, padding included, and `most` texts.
 
-    The longest texts come first, so that memory peaks at the start and a batch that is too large fails at once. Equal
-    lengths stay in their order; a text longer than the budget gets a batch of its own.
+    The longest texts come first, so that memory peaks at the start and a batch that is too large fails immediately.
+    Texts of equal length keep their order; a text longer than the budget gets its own batch.
     """
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     batches: list[list[int]] = []
@@ -36,7 +36,7 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """The results of a function for each item, in order, computed by several threads a few items ahead."""
+    """Yield the results of a function for each item, in order, computed a few items ahead by several threads."""
     if threads == 1:
         yield from map(function, items)
         return
@@ -55,9 +55,9 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
 
 
 def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
-    """The items of `source`, produced by a thread that stays `ahead` items ahead of the consumer.
+    """Yield the items of `source`, produced by a thread that stays `ahead` items ahead of the consumer.
 
-    The thread starts when the first item is requested, and ends when the consumer stops.
+    The thread starts with the first request for an item, and ends when the consumer stops.
     """
     done = object()
     items: queue.Queue[Any] = queue.Queue(maxsize=ahead)
@@ -70,7 +70,7 @@ def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
                 if stopped.is_set():
                     return
             items.put(done)
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             items.put(error)
 
     threading.Thread(target=fill, daemon=True).start()
@@ -81,6 +81,6 @@ def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
             yield item
     finally:
         stopped.set()
-        # Makes room for a thread that waits to put an item.
+        # Make room for a thread that waits to put an item.
         with contextlib.suppress(queue.Empty):
             items.get_nowait()

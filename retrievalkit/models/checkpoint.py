@@ -1,11 +1,11 @@
-"""A checkpoint folder: its files, which it is, what describes its parts, and what is said of a damaged one.
+"""Checkpoint folders: files, fingerprints, descriptions of the parts, and errors about damage.
 
     retrievalkit.json        names, options and versions of the parts
     pooler.safetensors       the pooler's weights
     encoder/                 the encoder of both sides, or
-    query/ document/         one for each
+    query/ document/         an encoder for each side
 
-Imports no torch: a search looks here before it loads anything.
+Does not import torch: a search starts here before it loads anything.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ POOLER_WEIGHTS = "pooler.safetensors"
 DO = "Copy the checkpoint again, or train it again."
 
 UNTRAINED = ("model", "pooling")
-"""In the description of an untrained retriever only: a checkpoint has no use for them."""
+"""Entries in the description of untrained retrievers only; checkpoints do not need them."""
 
 LENGTHS = ("query_length", "document_length")
-"""Options of an encoder that a checkpoint may be used with other values of: its weights fit any."""
+"""Options of an encoder that may differ from the checkpoint's: its weights fit any length."""
 
 
 def is_checkpoint(model: str | Path) -> bool:
-    """Whether a model is a checkpoint folder of ours, rather than a pretrained model."""
+    """True if a model is one of our checkpoint folders, not a pretrained model."""
     return (Path(model) / CONFIGURATION).is_file()
 
 
 def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
-    """The description of a checkpoint (names, options and versions of its parts), and its fingerprint."""
+    """Read the description of a checkpoint (names, options and versions of its parts), and its fingerprint."""
     from retrievalkit.storage.schemas import Description
 
     path = Path(folder) / CONFIGURATION
@@ -54,18 +54,18 @@ def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a checkpoint's weights and configuration, which are checked."""
+    """Check a checkpoint's weights and configuration, and return their fingerprint."""
     return storage.checked_fingerprint(folder, "checkpoint", skip=NOT_WEIGHTS, remedy=DO)
 
 
 def untrained_fingerprint(description: Mapping[str, Any], model: str) -> str:
-    """The fingerprint of an untrained retriever: its parts with their options, and the files of its model."""
+    """Return the fingerprint of an untrained retriever: its parts with their options, and its model's files."""
     parts = {name: value for name, value in description.items() if name not in UNTRAINED}
     return storage.fingerprint_value([parts, model_fingerprint(model)])
 
 
 def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None:
-    """Note that a checkpoint's vectors are cut to other lengths than its loss `matryoshka` trained them for."""
+    """Warn if a checkpoint's vectors are truncated to a size that its loss `matryoshka` did not train."""
     if dimensions is None or not is_checkpoint(model):
         return
     own: Any = storage.read_manifest(model, "checkpoint")
@@ -82,7 +82,7 @@ def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None
 
 @contextmanager
 def damage_explained(folder: Path) -> Iterator[None]:
-    """Turn whatever damaged weights raise into an error that names the checkpoint."""
+    """Turn any exception from damaged weights into an error that names the checkpoint."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -92,7 +92,7 @@ def damage_explained(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def length_explained() -> Iterator[None]:
-    """Name a length that a model does not take as `--set` does, for commands without a flag for it."""
+    """Make errors about unsupported lengths name the `--set` option, for commands without a flag."""
     try:
         yield
     except LengthError as error:
@@ -102,7 +102,7 @@ def length_explained() -> Iterator[None]:
 
 @contextmanager
 def missing_plugins_explained(description: Mapping[str, Any], where: str | Path) -> Iterator[None]:
-    """Turn "unknown pooler" into which distribution and version to install."""
+    """Turn "unknown pooler" into an error that names the distribution and version to install."""
     try:
         yield
     except UnknownNameError as error:

@@ -1,8 +1,7 @@
-"""A re-ranker: a model that reads a query and a passage together and scores the pair.
+"""The cross-encoder: a re-ranker that reads a query and a passage together and scores the pair.
 
-It is a Hugging Face model for sequence classification with one label, or with two of which the second is "relevant".
-A folder that `rkit rerank train` wrote is an ordinary Hugging Face folder, which sentence-transformers' CrossEncoder
-loads too.
+It is a Hugging Face model for sequence classification with one label, or with two labels, the second "relevant".
+`rkit rerank train` writes an ordinary Hugging Face folder, which sentence-transformers' CrossEncoder loads too.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from retrievalkit.storage import NOT_WEIGHTS
 
 KIND = "reranker"
 DEFAULT_LENGTH = 256
-# On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
+# On a CPU the hidden states of a batch should fit in its caches; a GPU needs large batches.
 _CPU_BATCH_TOKENS = 1_024
 _GPU_BATCH_TOKENS = 65_536
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
@@ -49,13 +48,13 @@ Pair = tuple[np.ndarray, int]
 
 
 class CrossEncoder(nn.Module, Reranker):
-    """Scores pairs of a query and a passage. Made by `create` (for training) or `load`.
+    """Cross-encoder: scores pairs of a query and a passage. Constructed by `create` (for training) or `load`.
 
     Args:
         model: A model for sequence classification.
         tokenizer: Its tokenizer.
-        max_length: Most tokens of a pair, special tokens included; None = 256, or the model's limit if that is less.
-        source: Where it came from, for error messages.
+        max_length: Maximum tokens per pair, special tokens included; None = 256, or the model's limit if lower.
+        source: Its name or folder, for error messages.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_length: int | None, source: str) -> None:
@@ -74,19 +73,19 @@ class CrossEncoder(nn.Module, Reranker):
             raise UnsupportedError(msg)
         self._typed = "token_type_ids" in tokenizer.model_input_names
         if model.config.pad_token_id is None:
-            # Decoders look for the last token that is no padding.
+            # Decoders look for the last token that is not padding.
             model.config.pad_token_id = tokenizer.pad_token_id
         self._check_scores()
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
-        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed."""
+        """Create a re-ranker to train, from a pretrained encoder; a missing head is initialised from the seed."""
         located = locate_model(source)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model, report = _load(located, num_labels=1, ignore_mismatched_sizes=True)
         lacking = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
-        # Pretrained encoders lack what is outside of the encoder, and BERT's pooler.
+        # Pretrained encoders lack the weights outside the encoder, and BERT's pooler.
         inside = f"{model.base_model_prefix}."
         missing = [name for name in lacking if name.startswith(inside) and not name.startswith(f"{inside}pooler.")]
         if missing:
@@ -102,12 +101,12 @@ class CrossEncoder(nn.Module, Reranker):
     def load(
         cls, source: str | Path, *, max_length: int | None = None, device: torch.device | str | None = None
     ) -> CrossEncoder:
-        """A trained re-ranker, in eval mode: a folder that `rkit rerank train` wrote, or any cross-encoder.
+        """Load a trained re-ranker in eval mode: a folder written by `rkit rerank train`, or any cross-encoder.
 
         Args:
             source: Name or folder.
-            max_length: Most tokens of a pair, for a cross-encoder that was not trained here; None = 512, or its limit.
-            device: Where to put it; None = the GPU where there is one, else the CPU.
+            max_length: Maximum tokens per pair, for a cross-encoder not trained here; None = 512, or its limit.
+            device: The device; None = the GPU if there is one, else the CPU.
         """
         check_source(str(source))
         if storage.kind_of(source) == KIND and max_length is not None:
@@ -141,7 +140,7 @@ class CrossEncoder(nn.Module, Reranker):
         return reranker
 
     def compile(self, backend: Backend) -> None:
-        """Have the layers computed by a backend."""
+        """Compute the layers with a backend."""
         runtime = resolve_backend(backend, self.device)
         if runtime == "torch":
             return
@@ -162,11 +161,11 @@ class CrossEncoder(nn.Module, Reranker):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
-        """The tokens of each pair; the longer of query and passage is cut where both are too long together."""
+        """Tokenise pairs; if a pair is too long, the longer of query and passage is truncated."""
         texts = [f"{title} {text}".strip() if title else text for title, text in passages]
         both = list(queries), texts
         encoded = self.tokenizer(
@@ -184,7 +183,7 @@ class CrossEncoder(nn.Module, Reranker):
         return [(ids, len(ids) - sum(types)) for ids, types in zip(token_ids, encoded["token_type_ids"], strict=True)]
 
     def collate(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Pad pairs to the longest of them."""
+        """Pad pairs to the longest pair."""
         lengths = np.array([len(ids) for ids, _ in pairs])
         columns = np.arange(max(1, lengths.max()))
         mask = columns < lengths[:, None]  # (pairs, tokens)
@@ -197,7 +196,7 @@ class CrossEncoder(nn.Module, Reranker):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """The scores (pairs,) of a batch, float32: the logit, or of two logits "relevant" minus the other."""
+        """Score a batch, (pairs,) float32: the logit, or with two logits "relevant" minus the other."""
         logits = self._logits(batch)  # (pairs, labels)
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
@@ -220,10 +219,10 @@ class CrossEncoder(nn.Module, Reranker):
         precision: Precision = "fp32",
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """The scores of tokenised pairs, float32, in the order given.
+        """Score tokenised pairs: float32, in their order.
 
-        In fp32 a pair's score is the same, but for rounding in the last digits, whatever it is batched with. In bf16
-        its third digit may differ with the batch. `advance` is called after each batch with its number of pairs.
+        In fp32 a pair's score does not depend on its batch, except for rounding in the last digits. In bf16 its third
+        digit may differ with the batch. `advance` is called after each batch with its number of pairs.
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         self.eval()
@@ -233,7 +232,7 @@ class CrossEncoder(nn.Module, Reranker):
             with torch.inference_mode(), autocast(precision, device):
                 for rows in token_budget_batches(lengths, batch_tokens or default_batch_tokens(device)):
                     batch = self.collate([pairs[row] for row in rows])
-                    # Fetched at the end: fetching makes the CPU wait for the GPU.
+                    # Copied at the end: copying makes the CPU wait for the GPU.
                     pending.append((rows, self(to_device(batch, device))))
                     if advance is not None:
                         advance(len(rows))
@@ -247,7 +246,7 @@ class CrossEncoder(nn.Module, Reranker):
         return scores
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder; the tokenizer's `model_max_length` stores the maximum length of a pair."""
+        """Write a Hugging Face folder; the tokenizer's `model_max_length` is the maximum length of a pair."""
         self.tokenizer.model_max_length = self.max_length
         save_pretrained(self.model, self.tokenizer, folder)
 
@@ -281,17 +280,17 @@ class CrossEncoder(nn.Module, Reranker):
 
 
 def default_batch_tokens(device: torch.device) -> int:
-    """Most tokens of a batch of pairs, unless the caller sets it."""
+    """Return the default maximum number of tokens in a batch of pairs."""
     return _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
 
 
 def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """A batch on another device."""
+    """Copy a batch to another device."""
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
 
 
 def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    load_pretrained(transformers.AutoConfig, located)  # refuses one that names code
+    load_pretrained(transformers.AutoConfig, located)  # refuses a model that names code
     loaded: tuple[Any, dict[str, Any]] = load_pretrained(
         transformers.AutoModelForSequenceClassification,
         located,
@@ -308,7 +307,7 @@ def _longest_input(model: Any, tokenizer: Any) -> int:
 
 
 class FirstToken(nn.Module):
-    """The last layer of a BERT, for the first token alone: a classifier reads no other token of it.
+    """The last layer of a BERT for only the first token, the classifier's only input.
 
     This saves about a seventh of the work of a six-layer model, half of that with twelve layers.
     """
@@ -318,14 +317,14 @@ class FirstToken(nn.Module):
         self.layer = layer
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        """The first token's state, (batch, 1, width), from all tokens' (batch, tokens, width)."""
+        """The first token's state (batch, 1, width) from the states of all tokens (batch, tokens, width)."""
         layer: Any = self.layer
         attention, first = layer.attention.self, hidden[:, :1]
         query, key, value = (
             projection(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
             for projection, states in ((attention.query, first), (attention.key, hidden), (attention.value, hidden))
         )  # (batch, heads, 1 or tokens, head width)
-        # (batch, 1, tokens or 1, tokens): one row for each query token, or one for all.
+        # (batch, 1, tokens or 1, tokens): a row for each query token, or a single row for all.
         mask = None if attention_mask is None else attention_mask[:, :, :1]
         context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         state: Tensor = layer.feed_forward_chunk(
@@ -335,7 +334,7 @@ class FirstToken(nn.Module):
 
 
 def read_first_token_alone(model: Any) -> bool:
-    """Have a model compute its last layer for the first token only, if a trial gives the same scores; True if so."""
+    """Make a model compute its last layer for the first token only, if a trial gives equal scores; True if it does."""
     config = model.config
     if config.model_type not in _LIKE_BERT or getattr(config, "_attn_implementation", "") != "sdpa":
         return False
@@ -353,7 +352,7 @@ def read_first_token_alone(model: Any) -> bool:
 
 
 def _trial(model: Any) -> Tensor:
-    """The logits of two short texts, one of them padded."""
+    """The logits of two short texts, the second padded."""
     ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
     mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
     with torch.inference_mode():

@@ -48,7 +48,7 @@ class ExportError(Exception):
 
 
 def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
-    """The runtime that computes an encoder's layers: OpenVINO on a processor where it is installed, else torch.
+    """Return the runtime that computes an encoder's layers: OpenVINO on a processor if installed, else torch.
 
     Raises:
         MissingDependencyError: A package of the backend is not installed.
@@ -102,14 +102,14 @@ def _versions() -> list[str | None]:
 
 
 class Graph:
-    """A module of torch, computed by another runtime.
+    """A torch module computed by another runtime.
 
     Args:
         runtime: "openvino" or "onnx".
         network: Returns the module that holds the weights. Called only for the export.
         function: Maps named inputs to the outputs of the graph.
-        examples: Returns named example inputs of a given number of texts and tokens.
-        folder: The cache folder of the graph; None = a temporary one.
+        examples: Returns named example inputs for a number of texts and a number of tokens.
+        folder: The cache folder of the graph; None = a temporary folder.
         name: File name of the graph, without suffix.
     """
 
@@ -131,7 +131,7 @@ class Graph:
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Mapping[str, Tensor], precision: Precision, *, parallel: bool) -> list[Tensor]:
-        """The outputs of the module. With `parallel`, several threads call at once, and each call uses one core.
+        """Compute the module's outputs. With `parallel`, several threads call at a time, and each call uses one core.
 
         Raises:
             ExportError: The module cannot be exported.
@@ -173,7 +173,7 @@ class Graph:
         return _OpenVinoProgram(self._exported(".xml"), precision, parallel=parallel)
 
     def _exported(self, suffix: str) -> Path:
-        """The file of the graph, exported if it does not exist yet."""
+        """Return the file of the graph; exports it if it does not exist."""
         file = self._folder / f"{self.name}{suffix}"
         if file.exists():
             return file
@@ -210,7 +210,7 @@ class _Module(nn.Module):
 
 
 def _same(found: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
-    """Whether two outputs are equal, ignoring padding."""
+    """True if two outputs are equal, ignoring padding."""
     if mask is not None and expected.shape[:2] == mask.shape:
         found, expected = found[mask.bool()], expected[mask.bool()]
     return torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)

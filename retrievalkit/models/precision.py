@@ -1,14 +1,13 @@
-"""The number format that models compute in: what "auto" means on this machine, and the context that applies it.
+"""The number format that models compute in: the meaning of "auto" on this machine, and the context that applies it.
 
-Weights stay float32; in bf16 and fp16 only the matrix products are done in the lower precision (automatic mixed
-precision). A processor that encodes in bf16 also keeps hidden states in it. A bf16 number has 8 significant bits, so
-that a sum depends on the order in which it is added up, and with it a text's vector on what the text is batched with.
-Hence two defaults:
+Weights stay float32; in bf16 and fp16 only the matrix products use the lower precision (automatic mixed precision). A
+processor that encodes in bf16 also keeps hidden states in bf16. A bf16 number has 8 significant bits, so a sum depends
+on the order of its addends, and a text's vector depends on the other texts of its batch. There are two defaults:
 
-    fp32   where the result is a score to be compared: queries of a search, pairs of a re-ranker
-    auto   where speed counts and errors average out: training, the encoding of a corpus
+    fp32   if the result is a score to compare: queries of a search, pairs of a re-ranker
+    auto   if speed counts and errors average out: training, encoding a corpus
 
-int8 is for the encoding of texts with OpenVINO, and never what "auto" means: its vectors differ in the third digit.
+int8 is for encoding texts with OpenVINO, and never selected by "auto": its vectors differ in the third digit.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from retrievalkit.scoring.bf16_filter import multiplies_bf16
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 AUTO = "RKIT_PRECISION"
-"""Environment variable: what "auto" means, fp32 or bf16, whatever the hardware."""
+"""Environment variable: the meaning of "auto", fp32 or bf16, whatever the hardware."""
 
 
 def default_device() -> torch.device:
-    """The GPU where there is one, else the CPU."""
+    """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """The format that a model computes in: never "auto"."""
+    """Return the format that a model computes in, never "auto"."""
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
         raise UnsupportedError(msg)
@@ -45,7 +44,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
 
 
 def auto_precision(device: torch.device) -> tuple[Precision, str]:
-    """What "auto" means on a device, and the reason: bf16 if the hardware multiplies in it, else fp32."""
+    """Return the meaning of "auto" on a device, and the reason: bf16 if the hardware multiplies in it, else fp32."""
     if wanted := os.environ.get(AUTO):
         if wanted not in ("fp32", "bf16"):
             msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
@@ -55,10 +54,10 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
     name = "GPU" if on_gpu else "processor"
     if torch.cuda.is_bf16_supported() if on_gpu else multiplies_bf16():
         return "bf16", f"the {name} multiplies in bf16"
-    return "fp32", f"the {name} does not multiply in bf16"  # it emulates it, several times slower
+    return "fp32", f"the {name} does not multiply in bf16"  # it emulates bf16, several times slower
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which torch computes in a precision; int8 is its encoder's own matter."""
+    """Return torch's context for a precision; the encoder itself handles int8."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

@@ -1,8 +1,8 @@
-"""Pretrained models: where they lie, how they are loaded, which they are, and the weights of any module.
+"""Pretrained models: location, loading and fingerprints, and the weights of any module.
 
-Everything that comes from the Hugging Face hub passes through here, so that a model which cannot be had is always the
-same error, within seconds, and no code that came with a model runs unless it was asked for.
-Imports nothing heavy at its top: recipes ask where a model lies.
+All access to the Hugging Face hub goes through this module: an unavailable model is always the same error, within
+seconds, and no code of a model runs without permission.
+Has no heavy imports at its top: recipes locate models with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 4.0
 _COPY = "Copy the model again."
-# The names of sizes in any architecture's configuration, with the least and the greatest that is taken.
+# The names of sizes in any architecture's configuration, with their minimum and maximum.
 _BOUNDS = (
     (re.compile(r"(num_|n_)(\w+_)?(heads?|layers?)|relative_attention_max_distance"), 1, 10_000),
     (re.compile(r"hidden_size|d_model|dim|n_embd"), 1, 1 << 16),
@@ -40,7 +40,7 @@ _BOUNDS = (
 
 
 def locate_model(model: str | Path) -> str:
-    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package."""
+    """Return the folder or hub name of a model; `package:NAME/FOLDER` is a folder in an installed Python package."""
     name = str(model)
     if not name.startswith("package:"):
         return name
@@ -60,7 +60,7 @@ def locate_model(model: str | Path) -> str:
 
 
 def model_fingerprint(model: str) -> str:
-    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name."""
+    """Return the identity of a pretrained model: the fingerprint of a folder's files, else the name."""
     located = locate_model(model)
     if not os.path.isdir(located):
         return located
@@ -69,23 +69,23 @@ def model_fingerprint(model: str) -> str:
 
 
 def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
-    """Call `kind.from_pretrained`, quietly; whatever goes wrong is an InputError."""
+    """Call `kind.from_pretrained` quietly; any failure is an InputError."""
     check_source(source)
     whole = os.path.isfile(os.path.join(source, "config.json"))
     if not whole and model_file(source, "adapter_config.json", revision=options.get("revision")):
-        # Transformers would load the model that this file names: any on the hub, or any folder of the user.
+        # Transformers would load the model that this file names: any model on the hub, or any folder of the user.
         msg = f"'{source}' is an adapter of another model. Merge the two (PEFT: merge_and_unload), and give the result."
         raise InputError(msg)
     unreachable = None if os.path.isdir(source) else _hub_problem()
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet(), large_imports():
-        # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
+        # Always passed: otherwise transformers prompts on the terminal, and runs the code if the answer is "y".
         loaded = kind.from_pretrained(source, **options, trust_remote_code=trust.code_allowed())
     check_attention(getattr(loaded, "_attn_implementation", None), source)
     return loaded
 
 
 def check_source(source: str) -> None:
-    """Refuse folders of ours that are no model, and configurations with sizes that no model has."""
+    """Refuse our folders that are not models, and configurations with impossible sizes."""
     kind = storage.kind_of(source)
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
@@ -103,29 +103,29 @@ def check_source(source: str) -> None:
 
 @dataclass(frozen=True)
 class _Tokenizer:
-    """The form of tokenizer_config.json."""
+    """The schema of tokenizer_config.json."""
 
     model_max_length: Annotated[float, Ge(3)] | None = None
 
 
 @dataclass(frozen=True)
 class _Shards:
-    """The form of model.safetensors.index.json."""
+    """The schema of model.safetensors.index.json."""
 
     weight_map: dict[str, str]
 
 
 def check_configuration(folder: str | Path) -> None:
-    """Refuse a folder that leads to files outside of it, or whose configuration names sizes that no model has.
+    """Refuse a folder that refers to files outside it, or whose configuration has impossible sizes.
 
-    A billion layers would take all memory before any weight is compared with them.
+    A billion layers would fill the memory before any weight is compared with them.
     """
     storage.check_own_files(folder)
     named: dict[str, Path] = {}
     tokenizer, path = Path(folder) / "tokenizer_config.json", Path(folder) / "config.json"
     if tokenizer.is_file():
         says = storage.read_json(tokenizer, _Tokenizer, do=_COPY, nan=True)
-        # Some versions of transformers open these as they stand, such as vocab_file, but for two.
+        # Some versions of transformers open these paths unchecked, such as vocab_file, except two.
         ignored = ("special_tokens_map_file", "added_tokens_file")
         named |= {str(says[name]): tokenizer for name in says if name.endswith("_file") and name not in ignored}
     for listing in Path(folder).glob("*.index.json"):
@@ -146,13 +146,13 @@ def check_configuration(folder: str | Path) -> None:
 
 
 def check_attention(implementation: object, source: str) -> None:
-    """Refuse an implementation of attention that is code of the hub, "owner/name", unless the user allows code."""
+    """Refuse an attention implementation that is code on the hub ("owner/name"), unless the user allows code."""
     if "/" in str(implementation) and not trust.code_allowed():
         raise code_refused(source, f"code of the hub, the attention '{implementation}'")
 
 
 def code_refused(source: str, what: str = "Python code that came with it") -> InputError:
-    """The error about a model that needs code which the user has not allowed."""
+    """Return the error for a model that needs code which the user has not allowed."""
     msg = (
         f"the model '{source}' needs {what}; none of it was run. If you have read and trust "
         f"that code, set {trust.TRUST}=1 in the environment. No option and no file can allow it."
@@ -161,7 +161,7 @@ def code_refused(source: str, what: str = "Python code that came with it") -> In
 
 
 def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
-    """A file of a model, downloaded if the model is on the hub; None if it has no such file."""
+    """Return a file of a model, downloaded if the model is on the hub; None if it does not exist."""
     if os.path.isabs(name) or ".." in Path(name).parts:
         return None  # the name may come from a file of the model
     if os.path.isdir(source):
@@ -179,7 +179,7 @@ def model_file(source: str, name: str, *, revision: str | None = None) -> Path |
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences transformers but for errors; its settings are restored at the end."""
+    """Silence transformers except for errors; its settings are restored at the end."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -196,7 +196,7 @@ def quiet() -> Iterator[None]:
 def save_pretrained(model: Any, tokenizer: Any, folder: Path, **options: Any) -> None:
     """Write a Hugging Face folder."""
     if tokenizer.is_fast:
-        # A fast tokenizer remembers truncation and padding of its last call, and would store them.
+        # A fast tokenizer keeps truncation and padding of its last call, and would store them.
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
     with quiet():
@@ -205,23 +205,23 @@ def save_pretrained(model: Any, tokenizer: Any, folder: Path, **options: Any) ->
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write a module's weights; tensors that it uses in two places are stored once."""
+    """Write a module's weights; shared tensors are stored once."""
     import safetensors.torch
 
     safetensors.torch.save_model(model, str(path))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Read what `save_weights` wrote."""
+    """Read the file of `save_weights`."""
     import safetensors.torch
 
     safetensors.torch.load_model(model, str(path))
 
 
 def check_finite(model: nn.Module, source: str) -> None:
-    """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN."""
+    """Refuse a model with NaN or infinite weights: all its outputs would be NaN."""
     for name, weight in model.named_parameters():
-        # A sum is quicker than a look at each number, and may be infinite where these are not.
+        # A sum is faster than checking each number, and may be infinite although all numbers are finite.
         if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
             msg = (
                 f"'{source}': the tensor '{name}' holds NaN or infinite numbers. Copy the model again, or train it "
@@ -232,9 +232,9 @@ def check_finite(model: nn.Module, source: str) -> None:
 
 @cache
 def _hub_problem() -> str | None:
-    """Why the hub cannot be reached; None if it can, or if the user has chosen to work offline.
+    """Return why the hub cannot be reached; None if it can, or if the user has chosen to work offline.
 
-    Asked once, without the library's retries: these take minutes for the several files of a model.
+    Tried once, without the library's retries, which take minutes for all files of a model.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -250,9 +250,9 @@ def _hub_problem() -> str | None:
 
 @contextmanager
 def _hub_as_allowed(*, offline: bool) -> Iterator[None]:
-    """Lets the library look at its cache alone, or ask the hub without a token if a file named the model.
+    """Restrict the library to its cache, or to the hub without a token if a file named the model.
 
-    Its own options, `local_files_only` and `token`, do not reach every request.
+    The library's own options, `local_files_only` and `token`, do not reach every request.
     """
     from huggingface_hub import constants
 
@@ -271,7 +271,7 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
         yield
     except RetrievalkitError:
         raise
-    except Exception as error:  # at values of other types in its files, transformers raises anything
+    except Exception as error:  # on values of wrong types in its files, transformers raises anything
         if "custom code" in str(error) and not trust.code_allowed():
             raise code_refused(source) from error
         if unreachable:

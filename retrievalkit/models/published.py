@@ -1,20 +1,20 @@
-"""The settings that a published model brings: its own pooling, prompts, lengths and projections.
+"""The settings of published models: their own pooling, prompts, lengths and projections.
 
-sentence-transformers stores them beside the weights:
+sentence-transformers stores them next to the weights:
 
-    modules.json                          the modules in their order: Transformer, Pooling, Dense, Normalize, ...
-    1_Pooling/config.json                 which pooling
+    modules.json                          the modules in order: Transformer, Pooling, Dense, Normalize, ...
+    1_Pooling/config.json                 the pooling
     2_Dense/config.json, .safetensors     a linear layer
     sentence_bert_config.json             max_seq_length
-    config_sentence_transformers.json     prompts, and the similarity that the model was made for
+    config_sentence_transformers.json     prompts, and the model's similarity function
 
-The files become options of our encoder and pooler; what these cannot do is refused, as a vector that is pooled in
-another way than in training ranks badly without looking wrong. Such models take a passage as one text, so a title is
-joined to its text by a space.
+The files become options of our encoder and pooler. Unsupported settings are refused, since vectors pooled differently
+from training rank badly without looking wrong. These models encode a passage as a single text, so a title is joined to
+its text by a space.
 
-Models of late interaction are PyLate's, sentence-transformers' MultiVectorEncoder, and ColBERT's own. PyLate puts a
-token such as "[Q] " behind the first one, fills queries with [MASK], and leaves out the vectors of punctuation marks.
-Its linear layers without a function between them are one layer here.
+Late-interaction models are PyLate's, sentence-transformers' MultiVectorEncoder, and ColBERT's own. PyLate inserts a
+token such as "[Q] " after the first token, pads queries with [MASK], and drops the vectors of punctuation marks.
+Its linear layers without activations in between are one layer here.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _SIDES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _ACTIVATIONS = {
     "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu",
 }  # fmt: skip
-# Their poolings and ours; the older "pooling_mode_<name>" are joined in this order.
+# Their poolings and ours; the older "pooling_mode_<name>" are concatenated in this order.
 _MODES = {
     "cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "sqrt_mean",
     "weightedmean_tokens": "weighted_mean", "lasttoken": "last",
 }  # fmt: skip
 _POOLINGS = _MODES | {"cls": "cls", "max": "max", "mean": "mean", "weightedmean": "weighted_mean"}
 _ALONE = frozenset({"cls", "max", "mean", "last"})
-"""Poolings that are poolers."""
+"""Poolings that are also poolers."""
 _ENDLESS = 1_000_000
 _MOST_WIDTH = 1 << 16
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -56,15 +56,15 @@ _COLBERT_LENGTHS = {"query_length": 32, "document_length": 180}
 
 @dataclass(frozen=True)
 class OwnSettings:
-    """What a model says about its use.
+    """The settings of a model.
 
     Attributes:
         pooler: Registered name of the pooler.
-        pooler_options: Its options.
-        encoder_options: Options of the encoder `transformer`: how titles are joined, and prefixes and lengths where the
+        pooler_options: Options of the pooler.
+        encoder_options: Options of the encoder `transformer`: the encoding of titles, and prefixes and lengths if the
             model sets them.
-        weights: Reads the pooler's weights, by their names in the pooler; None for a pooler without any.
-        source: The file that says so.
+        weights: Reads the pooler's weights, by their names in the pooler; None for a pooler without weights.
+        source: The file with the settings.
     """
 
     pooler: str
@@ -75,7 +75,7 @@ class OwnSettings:
 
 
 class WithoutEquivalentError(UnsupportedError):
-    """A model has a part that cannot be read."""
+    """A model has a part without an equivalent here."""
 
     def __init__(self, problem: str) -> None:
         do = "Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
@@ -85,7 +85,7 @@ class WithoutEquivalentError(UnsupportedError):
 
 @dataclass(frozen=True)
 class _Module:
-    """The form of an entry of modules.json."""
+    """The schema of an entry of modules.json."""
 
     type: str
     path: str = ""
@@ -101,7 +101,7 @@ class _Expansion:
 
 @dataclass(frozen=True)
 class _Entries:
-    """The entries that count in any other file; `title` is in models that rkit exported."""
+    """The relevant entries of any other file; `title` is in models exported by rkit."""
 
     model_type: str | None = None
     prompts: dict[str, str] | None = None
@@ -139,7 +139,7 @@ class _Entries:
 
 @dataclass(frozen=True)
 class _Metadata:
-    """The entries of ColBERT's artifact.metadata that count."""
+    """The relevant entries of ColBERT's artifact.metadata."""
 
     dim: Annotated[int, Field(ge=1, le=_MOST_WIDTH)] = 128
     query_maxlen: int = 32
@@ -166,7 +166,7 @@ class _Published:
     """The files of a model.
 
     Attributes:
-        listed: The kind of each module of modules.json that counts here, and its folder; None without modules.
+        listed: The kind and folder of each relevant module in modules.json; None without modules.
         described: The contents of config_sentence_transformers.json.
         transformer: The contents of sentence_bert_config.json.
     """
@@ -180,7 +180,7 @@ class _Published:
         if self.modules is None:
             return
         kinds = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in self.modules]
-        self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # without effect in inference
+        self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # no effect in inference
         self.kinds = [kind for kind, _ in self.listed]
         self.described = self.read("config_sentence_transformers.json") or {}
         self.transformer = self.read("sentence_bert_config.json") or {}
@@ -193,7 +193,7 @@ class _Published:
         return model_file(self.source, name, revision=self.revision)
 
     def read(self, name: str, form: type = _Entries) -> Any:
-        """A JSON file in the form that it should have; None if there is no such file."""
+        """Read and validate a JSON file; None if it does not exist."""
         if (path := self.path(name)) is None:
             return None
         value = storage.read_json(path, do=_DO)
@@ -205,7 +205,7 @@ class _Published:
         raise WithoutEquivalentError(msg)
 
     def tensors(self, folder: str, names: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Tensors of the weights in a folder of the model, "" being the model's own, in float32."""
+        """Read tensors in float32 from the weights in a folder of the model; "" = the model's own weights."""
         import torch
         from safetensors.torch import load_file
 
@@ -214,10 +214,10 @@ class _Published:
             msg = f"the model '{self.model}' lacks the weights '{folder}/{_WEIGHTS[0]}', which it names. {_DO}"
             raise ArtifactError(msg)
         try:
-            # Nothing but tensors is ever unpickled.
+            # Only tensors are ever unpickled.
             safe = path.suffix == ".safetensors"
             tensors = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch may raise anything at bytes that are not a pickle of tensors
+        except Exception as error:  # torch may raise anything on bytes that are not a pickle of tensors
             msg = f"cannot read the weights '{path}' ({' '.join(str(error).split())[:160]}). {_DO}"
             raise ArtifactError(msg) from error
         for name, shape in names.items():
@@ -235,7 +235,7 @@ class _Published:
         return self.read("/".join(filter(None, (folder, "config.json")))) or {}
 
     def dense(self, states: str) -> list[_Dense]:
-        """The linear layers, which must be between the given states: "sentence_embedding" or "token_embeddings"."""
+        """The linear layers, which must connect `states`: "sentence_embedding" or "token_embeddings"."""
         layers = []
         for kind, folder in self.listed:
             if kind != "Dense":
@@ -244,7 +244,7 @@ class _Published:
             for name in ("module_input_name", "module_output_name"):
                 if says.get(name) not in (None, states):
                     self.refuse(f"a Dense of {says[name]}")
-            # Theirs is tanh where the file names none.
+            # Their default is tanh.
             function = str(says.get("activation_function") or "torch.nn.Tanh")
             activation = _ACTIVATIONS.get(function.rpartition(".")[2]) if function.startswith("torch.") else None
             if activation is None:
@@ -259,7 +259,7 @@ class _Published:
         return layers
 
     def read_dense(self, layer: _Dense) -> tuple[Tensor, Tensor | None]:
-        """The weight (out, in) with a residual connection added to it, and the bias (out) if there is one."""
+        """Read the weight (out, in), including any residual connection, and the bias (out) or None."""
         import torch
 
         shape = layer.out_features, layer.in_features
@@ -275,7 +275,7 @@ class _Published:
         return weight, tensors.get("linear.bias")
 
     def prefixes(self) -> dict[str, str]:
-        """The prompt of each side: the one of its name, else the default prompt."""
+        """The prompt of each side: the prompt of its name, else the default prompt."""
         prompts: Mapping[str, str] = self.described.get("prompts") or {}
         default = prompts.get(self.described.get("default_prompt_name") or "", "")
         by_side = {
@@ -285,13 +285,13 @@ class _Published:
         return {name: prefix for name, prefix in by_side.items() if prefix}
 
     def lengths(self) -> dict[str, int]:
-        """Most tokens of a text of each side; {} leaves them to the encoder."""
+        """The maximum number of tokens of each side; {} = the encoder's defaults."""
         says, tokenizer = self.transformer, self.read("tokenizer_config.json") or {}
         if says.get("do_lower_case") and not tokenizer.get("do_lower_case"):
             self.refuse("texts in lower case before a tokenizer that keeps the case")
         longest = says.get("max_seq_length")
         if not longest:
-            # sentence-transformers then takes the less of the model's and the tokenizer's limit.
+            # sentence-transformers then uses the lower of the model's and the tokenizer's limit.
             positions = (self.read("config.json") or {}).get("max_position_embeddings")
             longest = tokenizer.get("model_max_length")
             if positions and longest:
@@ -302,7 +302,7 @@ class _Published:
         return {name: int(length) for name, length in lengths.items() if length}
 
     def ids(self, words: Sequence[str], *, unknown: bool) -> tuple[int, ...]:
-        """The ids of words in the vocabulary; `unknown` takes others for the unknown token, as PyLate does."""
+        """The ids of words in the vocabulary; `unknown` maps other words to the unknown token, like PyLate."""
         from tokenizers import Tokenizer
 
         if not words:
@@ -323,7 +323,7 @@ class _Published:
 
 
 def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettings | None:
-    """The settings of a sentence-transformers, PyLate or ColBERT model; None for a model that says nothing.
+    """Read the settings of a sentence-transformers, PyLate or ColBERT model; None for a model without settings.
 
     Raises:
         UnsupportedError: A module, a pooling or a similarity has no equivalent here.
@@ -340,15 +340,15 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
         own = _sparse(files) if "SpladePooling" in files.kinds else _one_vector(files)
     if own is None:
         return None
-    # A folder exported from a checkpoint of ours names the checkpoint's own way.
+    # A folder exported from one of our checkpoints stores the checkpoint's title setting.
     title = files.described.get("title") or "space"
     return replace(own, encoder_options={**own.encoder_options, "title": title})
 
 
 def load_own_weights(own: OwnSettings | None, pooler: nn.Module, *, named: bool) -> None:
-    """Give a pooler the weights that its model brings, if any.
+    """Load the pooler's weights from its model, if there are any.
 
-    A user who named the pooler may want another size than the model's; then such weights are left out.
+    A user who named the pooler may choose another size than the model's; the weights are then skipped.
     """
     if own is None or own.weights is None:
         return
@@ -369,10 +369,10 @@ def left_out(
     *,
     all_given: bool = False,
 ) -> list[str]:
-    """A sentence about what a model was trained with and these options of pooler and encoder leave out; [] if nothing.
+    """Describe, in a sentence, settings from the model's training that these options leave out; [] if there are none.
 
-    Lengths and the way of joining titles are no part of it: they change no vector of a short text without a title.
-    With `all_given`, defaults are among the options, as in a description; else an option that is given is meant so.
+    Lengths and the encoding of titles are ignored: they change no vector of a short text without a title. With
+    `all_given`, defaults are among the options, as in a description; otherwise every option is deliberate.
     """
 
     def shown(value: Any) -> str:
@@ -408,7 +408,7 @@ def left_out(
 
 
 def _one_vector(files: _Published) -> OwnSettings:
-    """One vector a text: Transformer, Pooling, any number of Dense, and at the end perhaps a Normalize."""
+    """The settings of a single-vector model: Transformer, Pooling, any number of Dense, and optionally Normalize."""
     for kind in files.kinds:
         if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             files.refuse(f"the module {kind}")
@@ -436,7 +436,7 @@ def _one_vector(files: _Published) -> OwnSettings:
     similarity = files.described.get("similarity_fn_name")
     if similarity not in (None, "cosine", "dot"):
         files.refuse(f"the similarity {similarity}")
-    # The scoring rule is the inner product, which is the cosine of normalised vectors.
+    # The scoring rule is the inner product, the cosine of normalised vectors.
     options: dict[str, Any] = {"normalize": similarity == "cosine" or "Normalize" in files.kinds}
     encoder_options = {**prompts, **files.lengths()}
     if not layers and poolings[0] in _ALONE and len(poolings) == 1:
@@ -463,7 +463,7 @@ def _one_vector(files: _Published) -> OwnSettings:
 
 
 def _sparse(files: _Published) -> OwnSettings:
-    """Weights over the vocabulary: SPLADE, with the largest logit of each term."""
+    """The settings of a SPLADE model: weights over the vocabulary, the maximum logit of each term."""
     if files.kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
         files.refuse(f"the modules {', '.join(files.kinds)}")
     pooling = files.configuration("SpladePooling")
@@ -472,13 +472,13 @@ def _sparse(files: _Published) -> OwnSettings:
             files.refuse(f"the {name} {value} of its SpladePooling")
     if (similarity := files.described.get("similarity_fn_name")) not in (None, "dot"):
         files.refuse(f"the similarity {similarity} of sparse vectors")
-    # The plugin's pooler, by its name: one definition of SPLADE's weights.
+    # The plugin's pooler, by name: SPLADE's weights have a single definition.
     options = {"views": "sparse", "pooled_tokens": "all", "top_k": files.described.get("max_active_dims")}
     return OwnSettings("dense_sparse", options, {**files.prefixes(), **files.lengths()})
 
 
 def _late_interaction(files: _Published) -> OwnSettings:
-    """The settings of a model whose every token has a vector."""
+    """The settings of a late-interaction model, with a vector for every token."""
     says, layers = files.described, files.dense("token_embeddings")
     plain = ["Transformer", *["Dense"] * len(layers)]
     if not layers:
@@ -504,7 +504,7 @@ def _late_interaction(files: _Published) -> OwnSettings:
         words = says.get("skiplist_words")
         skipped = files.ids(list(string.punctuation) if words is None else words, unknown=True)
     elif files.kinds in ([*plain, "MultiVectorMask", "Normalize"], [*plain, "Normalize", "MultiVectorMask"]):
-        # MultiVectorEncoder, whose prompts are texts like any other.
+        # MultiVectorEncoder, whose prompts are ordinary text.
         expansion = files.transformer.get("query_expansion")
         if expansion is not None:
             if expansion["strategy"] != "fixed" or expansion.get("token"):
@@ -524,7 +524,7 @@ def _late_interaction(files: _Published) -> OwnSettings:
     options = {"dimension": layers[-1].out_features, "bias": any(one.bias for one in layers), "skip_ids": skipped}
 
     def joined() -> Mapping[str, Tensor]:
-        """Linear layers one after the other as one layer."""
+        """Combine successive linear layers into a single layer."""
         import torch
 
         width = layers[0].in_features

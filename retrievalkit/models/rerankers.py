@@ -16,18 +16,18 @@ from retrievalkit.errors import PluginError, UnknownNameError
 from retrievalkit.models.graphs import Backend
 from retrievalkit.models.precision import Precision
 
-# At least two letters: a single one is a drive.
+# At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
-_OF_MODELS = "package"  # `locate_model` knows it
+_OF_MODELS = "package"  # handled by `locate_model`
 
 
 def open_reranker(address: str | Path, *, max_length: int | None = None, backend: Backend = "auto") -> Reranker:
     """Load a re-ranker; `backend` computes the layers of a cross-encoder.
 
     Raises:
-        UnknownNameError: Nobody registered the name before the colon.
-        InputError: There is no such model.
-        PluginError: It has no fingerprint.
+        UnknownNameError: The name before the colon is not registered.
+        InputError: The model does not exist.
+        PluginError: The re-ranker has no fingerprint.
     """
     match = _PREFIXED.fullmatch(str(address))
     if match and match[1] in registry.names("reranker"):
@@ -54,7 +54,7 @@ def score_pairs(
     precision: Precision = "fp32",
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """(pairs,) float32: the scores of pairs that the re-ranker tokenised, checked; see `contracts.Reranker.score`."""
+    """Return checked scores (pairs,) float32 of pairs tokenised by the re-ranker; see `contracts.Reranker.score`."""
     given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
     scores = np.asarray(given, dtype=np.float32)
     name = type(reranker).__name__

@@ -1,7 +1,7 @@
-"""Two towers and a pooler: they turn queries and documents into representations that the scoring rule compares.
+"""The two-tower retriever: turns queries and documents into representations that the scoring rule compares.
 
-A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so that none of it is
-ever an option again. Parts are stored by name, options and the version of their distribution, never by import path.
+A checkpoint folder contains everything that encoding needs (encoder, pooler, lengths, prefixes, titles); none of it has
+to be set again. Parts are stored by name, options and the version of their distribution, never by import path.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
 from retrievalkit.scoring.rule import scores
 
-# On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
+# On a CPU the hidden states of a batch should fit in its caches; a GPU needs large batches.
 CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
-# OpenVINO computes several batches at once, each on a core of its own.
+# OpenVINO computes several batches at a time, each on its own core.
 COMPILED_BATCH_TOKENS = 1_024
 _LEAST_CALIBRATION = 32  # texts
 
@@ -55,16 +55,16 @@ _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
 
 
 class Retriever(nn.Module):
-    """A query tower, a document tower (the same one where the towers are shared) and a pooler.
+    """A dual encoder: a query tower, a document tower (optionally the same) and a pooler.
 
     Attributes:
         towers: {"shared": encoder} or {"query": encoder, "document": encoder}.
         pooler: Turns token states of either side into a Representation.
-        description: Names, options and versions of the parts, as in `retrievalkit.json`. Of a retriever that was not
-            loaded from a checkpoint also "model", and "pooling" (a phrase for people) if no pooler was named.
+        description: Names, options and versions of the parts, as in `retrievalkit.json`. If not loaded from a
+            checkpoint, also "model", and "pooling" (a phrase to display) if no pooler was named.
         fingerprint: Identifies the weights and the options.
-        changed: Options of the encoder that are not those which the fingerprint stands for, such as a length.
-        dimensions: How many numbers of each vector `encode` keeps; None = all. Vectors of length 1 keep that length.
+        changed: Options of the encoder that differ from the fingerprint's, such as a length.
+        dimensions: Size to which `encode` truncates vectors; None = full size. Vectors of length 1 keep this length.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -89,18 +89,18 @@ class Retriever(nn.Module):
         seed: int = 0,
         backend: Backend | None = None,
     ) -> Retriever:
-        """Make a retriever from a pretrained model.
+        """Create a retriever from a pretrained model.
 
         Args:
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
             pooler: Registered name of the pooler; None = the model's own pooling, prompts, lengths and titles if it is
-                a model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
+                a model of sentence-transformers, PyLate or ColBERT (options passed here override them), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
-            separate_towers: Whether queries and documents get an encoder each (both start from `model`).
+            separate_towers: Use separate encoders for queries and documents (both start from `model`).
             seed: Seed of the weights that are not pretrained, such as a pooler's projection.
-            backend: Only encode with it, on this backend: it can be neither trained nor saved. None = on torch.
+            backend: Backend for encoding only, without training or saving; None = torch, for any use.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
         own = None
@@ -136,9 +136,9 @@ class Retriever(nn.Module):
         if own is not None and own.pooler == pooler:
             load_own_weights(own, retriever.pooler, named=named)
         check_finite(retriever, locate_model(model))
-        # Before the model's path is added: a model that was moved is the same model.
+        # Before the path is added: a moved model is the same model.
         retriever.fingerprint = storage.fingerprint_value([description, source])
-        # Absolute, so that the retriever can be made again from another working directory.
+        # Absolute, so that the retriever can be recreated from another working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
         if not named:
             normalised = ", normalised" if described["options"].get("normalize") else ""
@@ -176,8 +176,8 @@ class Retriever(nn.Module):
     ) -> Retriever:
         """Load a checkpoint folder, in eval mode, onto the GPU if there is one.
 
-        `encoder_options` differ from those of the checkpoint; `separate_towers` gives each side an encoder of its own
-        where the checkpoint has one for both; `backend` and `seed` are as for `create`.
+        `encoder_options` override the checkpoint's options; `separate_towers` splits a shared encoder into an encoder
+        for each side; `backend` and `seed` are as for `create`.
         """
         folder = Path(folder)
         stored, fingerprint = read_checkpoint(folder)
@@ -210,9 +210,9 @@ class Retriever(nn.Module):
         backend: Backend | None = None,
         encoder_options: Mapping[str, Any] | None = None,
     ) -> Retriever:
-        """Make an untrained retriever again, from the `description` of the one that `create` made.
+        """Recreate an untrained retriever from the `description` of a retriever from `create`.
 
-        The fingerprint is that of the description, whatever `encoder_options` differ from it.
+        The fingerprint is the description's, whatever the `encoder_options`.
         """
         encoder, pooler = description["encoder"], description["pooler"]
         if encoder["name"] == "transformer":
@@ -234,7 +234,7 @@ class Retriever(nn.Module):
         return retriever.to(device or default_device()).eval()
 
     def save(self, folder: str | Path) -> None:
-        """Write the encoders, the pooler and `retrievalkit.json` into a folder that exists."""
+        """Write the encoders, the pooler and `retrievalkit.json` into an existing folder."""
         folder = Path(folder)
         for side in SIDES if "query" in self.towers else SIDES[:1]:
             target = folder / (side if "query" in self.towers else "encoder")
@@ -250,7 +250,7 @@ class Retriever(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; a processor, if another runtime has them."""
+        """The device of the weights; the CPU if another runtime has them."""
         return next((weight.device for weight in self.parameters()), torch.device("cpu"))
 
     @property
@@ -277,11 +277,11 @@ class Retriever(nn.Module):
         batch_tokens: int | None = None,
         precision: Precision = "fp32",
     ) -> Representation:
-        """The representation of texts as it is indexed: float32, on the CPU, in the order given.
+        """Return the representation of texts for indexing: float32, on the CPU, in their order.
 
-        In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
-        In bf16 the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a
-        batch, padding included; None = a size that suits the device.
+        In fp32 a text's representation does not depend on its batch, except for rounding in the last digits. In bf16
+        the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a batch,
+        padding included; None = a size suitable for the device.
         """
         if not texts:
             msg = "there is no text to encode. Give at least one."
@@ -296,14 +296,14 @@ class Retriever(nn.Module):
         return Representation.concatenate(parts).rows(inverse)
 
     def calibrate(self, texts: Sequence[Text], side: Side) -> float:
-        """Prepare a side's encoder for int8 on every other one of some texts, and try it on the rest.
+        """Calibrate a side's encoder for int8 on every other text, and test it on the rest.
 
         Returns:
-            The share of the ten texts nearest to each that int8 finds too.
+            The share of each text's ten nearest texts in fp32 that int8 finds too.
 
         Raises:
             InputError: There are fewer than 32 texts.
-            UnsupportedError: The encoder does not compute in int8.
+            UnsupportedError: The encoder does not support int8.
         """
         if len(texts) < _LEAST_CALIBRATION:
             msg = (
@@ -334,7 +334,7 @@ class Retriever(nn.Module):
         if batch_tokens is None:
             on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
             batch_tokens = on_cpu if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        # Both walk through all modules, which takes a tenth of the time of a single query.
+        # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
@@ -361,7 +361,7 @@ class Retriever(nn.Module):
 
 @contextmanager
 def _drawn_with(seed: int) -> Iterator[None]:
-    """Weights that are drawn are equal for equal seeds, and the caller's random state is not touched."""
+    """Draw random weights from a seed, without changing the caller's random state."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
@@ -376,9 +376,9 @@ def open_retriever(
     pooler_options: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
 ) -> Retriever:
-    """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
+    """Open a checkpoint folder, or a pretrained model with a pooler (see `Retriever.create`).
 
-    A checkpoint has its own parts and options; only lengths and attention may be given.
+    A checkpoint has its own parts and options; only lengths and attention can be set.
     """
     if is_checkpoint(model):
         given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
@@ -423,13 +423,13 @@ def note_left_out(
     encoder_options: Mapping[str, Any] | None,
     pooler_options: Mapping[str, Any] | None,
 ) -> None:
-    """Tell `notices` what a named pooler leaves out of the settings that a model was trained with."""
+    """Warn about settings of a model's training that a named pooler leaves out."""
     if pooler is not None and (encoder or "transformer") == "transformer":
         notices.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """The manifest's entry for the model that encoded the texts; of an untrained one it holds all parts and options."""
+    """Return the manifest's entry for the encoding model; for an untrained model, with all parts and options."""
     entry: dict[str, Any] = storage.describe_input(model, retriever.fingerprint)
     if "model" in retriever.description:
         entry["description"] = retriever.description

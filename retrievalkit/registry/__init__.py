@@ -1,8 +1,8 @@
-"""Finds plugins, resolves a kind and a name to a class, lists all components, and isolates broken plugins.
+"""The plugin registry: finds plugins, resolves kind and name to a class, lists components, isolates broken plugins.
 
-Plugins come from three places, with equal rights: the built-in shelves, installed distributions with an entry point in
-the group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits which
-installed plugins are loaded.
+Plugins come from three places, with equal rights: the built-in components, installed distributions with an entry point
+in the group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits the
+installed plugins to load.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 LOCAL_FILE = "local file"
-"""In place of a version, where a component is of a file and not of a distribution."""
+"""Version of components from a local file, without a distribution."""
 
 HOOKS = {
     "encoder": "register_encoders",
@@ -69,14 +69,14 @@ DISTRIBUTIONS = {
     "sync": "retrievalkit-sync",
     **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }
-"""Commands and prefixes of sources of distributions of ours -> the distribution to install."""
+"""Commands and source prefixes of our distributions -> the distribution to install."""
 
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
 _BASES = {
     "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker", "workers": "Workers",
 }  # fmt: skip
-"""The class of `retrievalkit.contracts` that a component has to extend, for kinds whose methods have defaults."""
+"""The class of `retrievalkit.contracts` that a component must extend, for kinds whose methods have defaults."""
 _SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 
 _loaded_files: list[str] = []
@@ -84,17 +84,17 @@ _loaded_files: list[str] = []
 
 @dataclass(frozen=True)
 class Component:
-    """One registered name.
+    """A registered component.
 
     Attributes:
         kind: A key of `HOOKS`.
         name: The name users type.
         target: The import string of its class, command or function.
         plugin: Name of the plugin that registered it.
-        distribution: Name of that plugin's distribution; for a local file its path.
-        version: Version of that distribution.
-        help: One sentence about it, "" where the plugin leaves it to the docstring.
-        group: The group of `rkit --help` that lists it; for commands.
+        distribution: Name of the plugin's distribution, or path of a local file.
+        version: Version of the distribution.
+        help: A sentence that describes it, "" to use the docstring.
+        group: For commands, the group in `rkit --help`.
     """
 
     kind: str
@@ -107,10 +107,10 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the declared or click command, for a check the function, for recipes a Path.
+        """Import the class (of a command: declared or click command; of a check: function; of recipes: Path).
 
         Raises:
-            PluginError: It cannot be imported, or is not of its kind.
+            PluginError: The import failed, or returned something of another kind.
         """
         module_name, _, attribute = self.target.partition(":")
         try:
@@ -131,7 +131,7 @@ class Component:
 
 
 def _not_of_kind(kind: str, loaded: object) -> str:
-    """Says why an imported object cannot be a component of that kind; "" if it can."""
+    """Return why an imported object cannot be a component of a kind; "" if it can."""
     if kind == "command":
         import click
 
@@ -152,7 +152,7 @@ def _not_of_kind(kind: str, loaded: object) -> str:
 
 @dataclass
 class Plugin:
-    """One plugin: its origin, its components, and if it is broken the reason."""
+    """A plugin: its origin, its components, and the reason if it is broken."""
 
     name: str
     distribution: str
@@ -163,7 +163,7 @@ class Plugin:
 
 @contextlib.contextmanager
 def _staying() -> Iterator[None]:
-    """Turn `os._exit` in the code of a plugin into an error; a process that it forked ends."""
+    """Turn `os._exit` in a plugin's code into an error; processes that it forked still exit."""
     end, here = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
@@ -187,12 +187,12 @@ class Registry:
         self._components: dict[str, dict[str, list[Component]]] = {kind: {} for kind in HOOKS}
 
     def add(self, plugin: Plugin, load: Callable[[], ModuleType]) -> None:
-        """Import a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
+        """Import a plugin's module and call its hooks; failures are recorded in `plugin.error`."""
         self.plugins.append(plugin)
         manager = pluggy.PluginManager("retrievalkit")
         manager.add_hookspecs(hookspecs)
         try:
-            # What it prints would begin the output of every command.
+            # A plugin's output would otherwise precede the output of every command.
             with contextlib.redirect_stdout(sys.stderr), _staying():
                 module = load()
                 _check_contract(module)
@@ -207,15 +207,15 @@ class Registry:
             self._components[component.kind].setdefault(component.name, []).append(component)
 
     def names(self, kind: str) -> list[str]:
-        """The registered names of a kind, sorted."""
+        """Return the registered names of a kind, sorted."""
         return sorted(self._kind(kind))
 
     def component(self, kind: str, name: str) -> Component:
-        """The component of that kind and name.
+        """Return the component of a kind and name.
 
         Raises:
-            UnknownNameError: Nobody registered it; says which plugins could not be loaded.
-            MissingDependencyError: It is a command of a distribution of ours that is not installed.
+            UnknownNameError: The name is not registered; lists the plugins that could not be loaded.
+            MissingDependencyError: It is a command of one of our distributions that is not installed.
             PluginError: Two distributions registered it.
         """
         candidates = self.candidates(kind, name)
@@ -230,11 +230,11 @@ class Registry:
         return candidates[0]
 
     def candidates(self, kind: str, name: str) -> list[Component]:
-        """Every component of that kind and name: more than one is a clash."""
+        """Return every component of a kind and name: several are a clash."""
         return self._kind(kind).get(name, [])
 
     def hint(self, kind: str, name: str) -> str:
-        """What to say of an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
+        """Hint for an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
         near = self._kind(kind).get(nearest(name, self._kind(kind)) or "", [])
         owners = [one for one in near if one.distribution != "retrievalkit"]
         brought = [f"'{one.name}' comes with {one.distribution} {one.version}." for one in owners]
@@ -245,13 +245,13 @@ class Registry:
         return self._components[kind]
 
     def broken_plugins(self) -> str:
-        """A sentence that names the plugins that could not be loaded, with their reasons; "" if there are none."""
+        """A sentence on the plugins that could not be loaded, with reasons; "" if there are none."""
         broken = [f"{one.name} ({one.error})" for one in self.plugins if one.error]
         return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
 
 
 def _check_contract(module: ModuleType) -> None:
-    """Refuse a plugin that was written for another contract than ours, or for one that is newer."""
+    """Refuse a plugin that was written for another contract, or for a newer version of ours."""
     declared = getattr(module, "retrievalkit_contract", None)
     if declared is None:
         return
@@ -275,10 +275,10 @@ def _register(
     name: object,
     target: object,
     *,
-    help: str = "",  # noqa: A002 - of the contract
+    help: str = "",  # noqa: A002 - by contract
     group: str = "plugins",
 ) -> None:
-    """Check what a plugin registers, and note it."""
+    """Check and record a plugin's registration."""
     pattern, style = _NAMES.get(kind, _SNAKE_CASE)
     if not isinstance(name, str) or not re.fullmatch(pattern, name):
         msg = f"the {kind} name {name!r} is not {style}"
@@ -301,7 +301,7 @@ def _register(
 
 @cache
 def default_registry() -> Registry:
-    """The registry of this process, with every plugin that can be found."""
+    """Return the registry of this process, with all available plugins."""
     registry = Registry()
     built_in = partial(importlib.import_module, "retrievalkit.registry.registrations")
     registry.add(Plugin("built-in", "retrievalkit", __version__), built_in)
@@ -316,7 +316,7 @@ def default_registry() -> Registry:
 
 
 def read_file(path: Path) -> Plugin:
-    """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
+    """Load a local file as a plugin, whether or not `RKIT_PLUGIN_FILES` names it."""
     registry, before = Registry(), sys.modules.get(path.stem)
     registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
     if before is None:
@@ -327,8 +327,8 @@ def read_file(path: Path) -> Plugin:
 
 
 def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
-    """Each that is wanted, with name and version of its distribution."""
-    # A distribution appears once for each folder on the path that holds its metadata; the first is imported.
+    """The entry points to load, with name and version of their distributions."""
+    # A distribution appears once for each folder on the path with its metadata; the first is imported.
     owned = ((one, *_owner(one)) for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))))
     found = {(one.name, owner): (one, owner, version) for one, owner, version in owned}
     known = {name for name, _ in found}
@@ -340,7 +340,7 @@ def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
 
 
 def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Name and version of its distribution: two lines of a file that takes long to read as the e-mail that it is."""
+    """Name and version of its distribution: two lines of a file whose format, e-mail, is slow to parse."""
     if entry_point.dist is None:
         return "unknown", "unknown"
     text = entry_point.dist.read_text("METADATA") or ""
@@ -359,7 +359,7 @@ def _load_file(path: Path) -> ModuleType:
     elif other := _other_module(path):
         problem = f"and {other} has the module name '{path.stem}' too. Rename the file."
     else:
-        # Under its stem, so that the file's import strings ("my_pooler:MyPooler") find it.
+        # Under its stem, so that the file's import strings ("my_pooler:MyPooler") resolve.
         module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         _loaded_files.append(path.stem)
         try:
@@ -373,7 +373,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _other_module(path: Path) -> str | None:
-    """Where another module of the same name is, which the file would hide; None if there is none."""
+    """The path of another module of the same name, which the file would hide; None if there is none."""
     try:
         spec = sys.modules[path.stem].__spec__ if path.stem in sys.modules else importlib.util.find_spec(path.stem)
     except (ImportError, ValueError):
@@ -384,34 +384,34 @@ def _other_module(path: Path) -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The error on one line; its type too, unless it is one of ours, whose message is complete."""
+    """The error on one line, with its type unless it is one of our errors, whose messages are complete."""
     text = " ".join(str(error).split())
     return text if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {text}"
 
 
 def names(kind: str) -> list[str]:
-    """The registered names of a kind (a key of `HOOKS`: "encoder", "pooler", "loss", ...)."""
+    """Return the registered names of a kind (a key of `HOOKS`: "encoder", "pooler", "loss", ...)."""
     return default_registry().names(kind)
 
 
 def component(kind: str, name: str) -> Component:
-    """The component registered under that kind and name; nothing is imported."""
+    """Return the component registered under a kind and name, without importing it."""
     return default_registry().component(kind, name)
 
 
 def plugins() -> list[Plugin]:
-    """Every plugin, broken ones too."""
+    """Return all plugins, including broken plugins."""
     return default_registry().plugins
 
 
 def get(kind: str, name: str) -> type:
-    """The class registered under that kind and name."""
+    """Import the class registered under a kind and name."""
     loaded: type = component(kind, name).load()
     return loaded
 
 
 def missing(made_by: Mapping[str, Any]) -> str:
-    """Where a component is from that is not registered here, and how to have it, for messages."""
+    """Describe the origin of an unregistered component and how to install it, for messages."""
     distribution, version = made_by["distribution"], made_by["version"]
     if version == LOCAL_FILE:
         import shlex
@@ -422,10 +422,10 @@ def missing(made_by: Mapping[str, Any]) -> str:
 
 
 def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
-    """Make a component; the options are checked against the types of its constructor.
+    """Create a component; the options are checked against the types of its constructor.
 
     Raises:
-        UnknownNameError: Nobody registered the name.
+        UnknownNameError: The name is not registered.
         OptionError: An option that the component lacks, or a value of the wrong type.
     """
     component_class = get(kind, name)
@@ -433,7 +433,7 @@ def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
 
 
 def describe(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Name, every option's value (defaults too, since a later version may change them), and who brought it."""
+    """Return name, distribution, version and all options (with defaults, which a later version may change)."""
     found = component(kind, name)
     component_class = found.load()
     defaults = {one.name: one.default for one in options(component_class).values() if not one.required}

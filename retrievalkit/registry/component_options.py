@@ -1,4 +1,4 @@
-"""The options of a component: the keyword-only arguments of its constructor, read, checked and converted.
+"""The options of a component: reads, checks and converts the keyword-only arguments of its constructor.
 
 Values come from recipes, `--set` and Python; each is converted to the type of its option, or refused with the reason.
 """
@@ -23,7 +23,7 @@ _CALL = re.compile(r"\s*(\w+)\s*(\(.*\))?\s*(?:@([1-9]\d{0,8}))?\s*")
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a component: a keyword-only argument of its constructor."""
+    """An option of a component: a keyword-only argument of its constructor."""
 
     name: str
     annotation: Any
@@ -32,12 +32,12 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """True if there is no default."""
         return self.default is inspect.Parameter.empty
 
     @property
     def type_name(self) -> str:
-        """The type as a reader of Python would write it."""
+        """The type in Python notation."""
         return _type_name(self.annotation)
 
 
@@ -54,11 +54,11 @@ def _type_name(annotation: Any) -> str:
 
 
 def options(component_class: type) -> dict[str, Option]:
-    """The options of a component, the keyword-only arguments of its constructor; of a dataclass, all of its fields."""
+    """Return a component's options: keyword-only arguments of its constructor, or all fields of a dataclass."""
     declared = is_dataclass(component_class)
     constructor = component_class.__init__  # type: ignore[misc]
     try:
-        # Of a dataclass, the annotations of each base are read where the base is defined.
+        # Annotations of a dataclass's bases are resolved in the modules of the bases.
         annotated = component_class if declared else constructor
         hints = typing.get_type_hints(annotated, include_extras=True)
     except NameError as error:
@@ -67,7 +67,7 @@ def options(component_class: type) -> dict[str, Option]:
             f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
         )
         raise PluginError(msg) from error
-    # Base classes first: a class documents its own options, and those it inherits if they mean something else.
+    # Base classes first: a class documents its own options, and inherited options with another meaning.
     documented = (*(one.__doc__ or "" for one in reversed(component_class.__mro__)), constructor.__doc__ or "")
     described = {name: text for one in documented for name, text in _descriptions(inspect.cleandoc(one)).items()}
     return {
@@ -78,10 +78,10 @@ def options(component_class: type) -> dict[str, Option]:
 
 
 def check_options(owner: str, component_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, each converted to the type of its option.
+    """Return the values, each converted to the type of its option.
 
     Raises:
-        OptionError: An unknown option (the nearest one is offered), a value of the wrong type, a missing option.
+        OptionError: An unknown option (suggests the nearest), a value of the wrong type, or a missing option.
     """
     known = options(component_class)
     for name in values:
@@ -105,7 +105,7 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
 def convert(owner: str, annotation: Any, value: Any) -> Any:
     """Convert a value from a recipe or `--set` to a type.
 
-    "10,12" is a list where a sequence is wanted, and one value is a sequence of one.
+    For a sequence, "10,12" is a list, and a single value is a sequence of length 1.
 
     Raises:
         OptionError: The value does not fit the type.
@@ -124,15 +124,15 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
 
 
 def how_to_set(kind: str, name: str, option: str = "NAME", value: str = "VALUE") -> str:
-    """How users set an option of a component: by `--set`, or behind its name where that is what they type."""
+    """Return the syntax to set an option of a component: `--set`, or in parentheses after its name."""
     return f"{name}({option}={value})" if kind in NAMED_WITH_OPTIONS else f"--set {kind}.{option}={value}"
 
 
 def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:
-    """Name, options and cutoff of a text such as `NAME`, `NAME(option=0.5, other=word)` or `NAME(option=3)@10`.
+    """Parse name, options and cutoff from `NAME`, `NAME(option=0.5, other=word)`, `NAME(option=3)@10` or similar.
 
     Raises:
-        OptionError: It is not of this form.
+        OptionError: The text is not of this form.
     """
     match = _CALL.fullmatch(text) if len(text) <= _LONGEST_CALL else None
     if match is not None and (given := _keywords(match[2] or "()")) is not None:
@@ -142,7 +142,7 @@ def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:
 
 
 def _keywords(arguments: str) -> dict[str, Any] | None:
-    """The values of `(name=value, ...)`, where a value may be a bare word; None if it is something else."""
+    """The values of `(name=value, ...)`, where a value may be a bare word; None for another syntax."""
     try:
         call = ast.parse(f"_{arguments}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -167,7 +167,7 @@ def _readings(annotation: Any, value: Any) -> Iterator[Any]:
             yield [part.strip() for part in value.strip("[]()").split(",") if part.strip()]
         elif not isinstance(value, list | tuple):
             yield [value]
-    # `--set` reads 12 as a number where a name is wanted.
+    # `--set` reads 12 as a number even if the option is a name.
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
 
@@ -180,7 +180,7 @@ def _takes_sequence(annotation: Any) -> bool:
 
 
 def _descriptions(docstring: str) -> dict[str, str]:
-    """The `Args:` section of a Google-style docstring, name -> description on one line."""
+    """The `Args:` section of a Google-style docstring: name -> description on a single line."""
     _, _, section = docstring.partition("Args:\n")
     found: dict[str, str] = {}
     name, indent = "", 0

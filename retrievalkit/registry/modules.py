@@ -1,4 +1,4 @@
-"""Modules and packages: where they are, found without importing anything, and importing large ones."""
+"""Modules and packages: locate them without importing, and import large packages faster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 
 def module_spec(module: str) -> ModuleSpec | None:
-    """Where a module is; None if it is not installed, or if the name is not that of a module.
+    """Return the spec of a module; None if it is not installed, or if the name is not a module's.
 
-    Unlike `importlib.util.find_spec`, it does not import the packages that the module lies in.
+    Unlike `importlib.util.find_spec`, does not import the module's parent packages.
     """
     if not all(part.isidentifier() for part in module.split(".")):
         return None
@@ -34,9 +34,9 @@ def module_spec(module: str) -> ModuleSpec | None:
 
 @contextmanager
 def large_imports() -> Iterator[None]:
-    """For a block that imports large packages: Python does not look for garbage in it.
+    """Disable garbage collection in a block that imports large packages.
 
-    Modules stay, and to look through all that they define again and again takes a tenth of the time of importing torch.
+    Modules stay in memory, and scanning their objects repeatedly takes a tenth of the time of importing torch.
     """
     if not gc.isenabled():
         yield
@@ -49,7 +49,7 @@ def large_imports() -> Iterator[None]:
 
 
 def package_folder(package: str) -> Path | None:
-    """The folder of an installed package; None if it is not installed or has no folder."""
+    """Return the folder of an installed package; None if it is not installed or has no folder."""
     spec = module_spec(package)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -1,6 +1,6 @@
-"""What retrievalkit itself brings, through the same hooks as any plugin's.
+"""The built-in components, registered through the same hooks as any plugin's.
 
-Sources, filters, fusion methods, metrics and re-rankers are defined beside the programs that use them.
+Sources, filters, fusion methods, metrics and re-rankers are defined next to the programs that use them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METRICS = {
     "Success": "Whether a relevant document was found.",
     "nDCG": "Normalised discounted cumulative gain; the gain is the grade.",
 }
-"""The usual ones of ir-measures, all of which are read."""
+"""The usual metrics of ir-measures; its other metrics are accepted too."""
 
 
 @hookimpl
@@ -108,5 +108,5 @@ def register_rerankers(register: Register) -> None:
 
 @hookimpl
 def register_recipes(register: Register) -> None:
-    """The recipes of this repository, which `rkit run` finds without the prefix too."""
+    """The recipes of this repository, which `rkit run` also finds without the prefix."""
     register("retrievalkit", "retrievalkit.recipes.files:FOLDER", help="The recipes that come with retrievalkit.")

@@ -1,8 +1,8 @@
-"""What only the person at the keyboard may allow: running the code of a model, and using credentials.
+"""Permissions that only the user can grant: running a model's code, and using credentials.
 
-Recipes, checkpoints and manifests may come from strangers, so nothing that they contain can allow either. Code runs if
-the environment says so; while something that a file names is opened, `anonymously` keeps the hub's token back, and
-while a step of a recipe runs, `in_recipe` says that its options are not the user's.
+Recipes, checkpoints and manifests may come from strangers, so their contents can grant neither. Code runs only if the
+environment allows it; `anonymously` withholds the hub's token while something named by a file is opened, and
+`in_recipe` is True while the options of a command come from a recipe, not from the user.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 TRUST = "RKIT_TRUST_REMOTE_CODE"
-"""Environment variable: 1 lets models run the Python code that comes with them."""
+"""Environment variable: 1 allows models to run their own Python code."""
 
 _ANONYMOUS = ContextVar("anonymous", default=False)
 _IN_RECIPE = ContextVar("in_recipe", default=False)
 
 
 def code_allowed() -> bool:
-    """Whether the user lets models run the Python code that comes with them."""
+    """True if the user allows models to run their own Python code."""
     return os.environ.get(TRUST) == "1"
 
 
 def is_anonymous() -> bool:
-    """Whether what is opened now was named by a file, so that no token may be sent for it."""
+    """True if the object being opened was named by a file, so that no token may be sent."""
     return _ANONYMOUS.get()
 
 
 def in_recipe() -> bool:
-    """Whether a step of a recipe runs, so that its options come from a file."""
+    """True while a step of a recipe runs, with options from a file."""
     return _IN_RECIPE.get()
 
 
 @contextmanager
 def anonymously(needed: bool = True) -> Iterator[None]:
-    """Send no token for what is opened inside."""
+    """Send no token for anything opened inside."""
     with _set(_ANONYMOUS, needed or _ANONYMOUS.get()):
         yield
 

@@ -1,7 +1,7 @@
-"""Attention with dropout that is fast on a CPU: torch's fused attention has no dropout there.
+"""Fast attention with dropout on a CPU, where torch's fused attention has no dropout.
 
 In bf16 a few texts are computed at a time, so that their attention weights stay in the processor's caches through all
-operations. For the backward pass one bf16 tensor is kept, and where the mask of the weights is looked up.
+operations. The backward pass needs one bf16 tensor, and the places in the stored dropout decisions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from retrievalkit.models.encoders.dropout import Dropped, drop, keep_scale, plac
 
 ATTENTION = "retrievalkit_cpu"
 
-# Attention weights that are computed together: two tensors of so many bf16 numbers fit in a second-level cache.
+# Attention weights to compute together: two bf16 tensors of this size fit in a second-level cache.
 _GROUP = 1 << 19
-# Keys that the matrix units take at once.
+# Keys per tile of the matrix units.
 _TILE = 16
 
 
 def use_fast_attention(model: nn.Module) -> None:
-    """Replace torch's fused attention, where a model uses it."""
+    """Replace torch's fused attention if a model uses it."""
     configuration: Any = getattr(model, "config", None)
     if getattr(configuration, "_attn_implementation", None) == "sdpa":
         import transformers
@@ -44,14 +44,14 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with the signature of transformers: torch's fused one, or ours for dropout on a CPU.
+    """Attention with the signature of transformers: torch's fused attention, or ours for dropout on a CPU.
 
     Args:
         module: The attention layer.
         query: (batch, heads, tokens, width of a head).
         key: The same shape.
         value: The same shape.
-        attention_mask: (batch, 1 or heads, tokens, tokens), bool with True = attend, or a term to add; None = no mask.
+        attention_mask: (batch, 1 or heads, tokens, tokens), bool with True = attend, or additive; None = no mask.
         dropout: Probability of dropping an attention weight.
         scaling: Factor of the inner products; None = 1 / sqrt(width).
         **options: Other arguments that transformers passes.
@@ -59,7 +59,7 @@ def attention(
     Returns:
         (batch, tokens, heads, width of a head), and None for the weights.
     """
-    # Grouped heads, causal masks without a tensor, biases of positions (T5): left to transformers.
+    # Grouped heads, causal masks without a tensor and position biases (T5) are left to transformers.
     biased = options.get("position_bias") is not None
     plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False) and not biased
     if not dropout or query.device.type != "cpu" or not plain:
@@ -82,13 +82,13 @@ def attention(
         masked = attention_mask.dtype == torch.bool
         scores = scores.masked_fill(~attention_mask, -torch.inf) if masked else scores + attention_mask
     weights = scores.softmax(dim=-1)
-    # The scale goes to the smaller tensor.
+    # Scale the smaller tensor.
     weights = Dropped.apply(weights, dropout, 1.0)  # type: ignore[no-untyped-call]
     return ((weights @ value) * keep_scale(dropout)).transpose(1, 2).contiguous(), None
 
 
 def _in_whole_tiles(key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys and values, contiguous, with masked ones added up to a multiple of 16, and the mask of all.
+    """Pad keys and values with masked entries to a multiple of 16; returns them contiguous, with the padded mask.
 
     torch's fused attention in bf16 takes half of the time for keys in whole tiles of the matrix units: 193 tokens take
     2.3 times as long as 208.
@@ -113,7 +113,7 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _DroppedAttention(torch.autograd.Function):
-    """softmax(query key' + bias), dropped and scaled up, times value; all bf16, the query scaled already.
+    """softmax(query key' + bias) with dropout, times value; all bf16, the query already scaled.
 
     With weights P, kept weights K = P * kept / (1 - p), output O = K V and its gradient dO:
 
@@ -123,7 +123,7 @@ class _DroppedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float) -> Tensor:
         """(batch, heads, tokens, width)."""
-        # The products of contiguous tensors are twice as fast.
+        # Products of contiguous tensors are twice as fast.
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         out, kept, masks = torch.empty_like(value), [], []
         for rows in _groups(query, key):

@@ -1,8 +1,8 @@
 """The encoder `transformer` for inference only, with its layers computed by OpenVINO or ONNX Runtime.
 
-The cache folder of a model's graphs also holds its configuration and tokenizer. Once they are cached, the model
-loads without transformers, whose import takes twice as long as torch's. Weights are loaded only for what the graph
-lacks, such as the vocabulary head.
+The cache folder of a model's graphs also contains its configuration and tokenizer. Once they are cached, the model
+loads without transformers, whose import takes twice as long as torch's. Weights are loaded only for parts that the
+graph lacks, such as the vocabulary head.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CompiledTransformer(Transformer):
     Args:
         backend: "openvino" or "onnx".
         model: Name or folder of the model.
-        options: Those of `Transformer`.
+        options: Options of `Transformer`.
     """
 
     def __init__(self, backend: str, model: str | Path, **options: Any) -> None:
@@ -63,7 +63,7 @@ class CompiledTransformer(Transformer):
 
     @contextmanager
     def computing(self, precision: str, *, parallel: bool) -> Iterator[None]:
-        """Set the precision, and whether several threads compute at once, for a block."""
+        """Set the precision for a block; `parallel` = several threads compute at the same time."""
         token = _COMPUTING.set(_Computing(cast("Precision", precision), parallel))
         try:
             yield
@@ -76,12 +76,12 @@ class CompiledTransformer(Transformer):
         self._graph(tuple(inputs[0]), layers).quantise(inputs)
 
     def save(self, folder: Path) -> None:
-        """Refused."""
+        """Refuse to save."""
         msg = f"'{self.source}' was loaded to encode only, so it cannot be written to '{folder}'."
         raise UnsupportedError(msg)
 
     def _load_configuration(self) -> tuple[Any, Any]:
-        """The configuration and the tokenizer, from the cache if they are there."""
+        """The configuration and the tokenizer, from the cache if possible."""
         check_source(self.source)
         if not self._options.get("trust_remote_code"):
             # Other options, such as lengths and prefixes, do not change the graph.
@@ -92,7 +92,7 @@ class CompiledTransformer(Transformer):
             return SimpleNamespace(**described["config"]), _FastTokenizer(described["tokenizer"])
         config, tokenizer = super()._load_configuration()
         if self._folder is not None and tokenizer.is_fast:
-            names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some have other names inside
+            names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some files use other names
             values = {**config.to_dict(), **{name: getattr(config, name, None) for name in names}}
             described = {"config": values, "tokenizer": _FastTokenizer.described(tokenizer)}
             write_json(self._folder / _DESCRIPTION, described)
@@ -108,7 +108,7 @@ class CompiledTransformer(Transformer):
     def _network(self) -> Any:
         if isinstance(self.config, SimpleNamespace):
             self.config, _ = super()._load_configuration()
-        with torch.inference_mode(mode=False):  # the first batch may load it
+        with torch.inference_mode(mode=False):  # may be called within inference mode
             model = self._load_model(self.needs).eval().requires_grad_(requires_grad=False)
         check_finite(model, self.source)
         return model
@@ -195,8 +195,8 @@ class _FastTokenizer:
         max_length: int = 0,
         **options: bool,
     ) -> Any:
-        """The tokens of texts, or of pairs, cut to `max_length` if `truncation` says so, the longer of a pair first."""
-        del options  # what to return beside the ids
+        """Tokenise texts or pairs, truncated to `max_length` if `truncation` is set, the longer of a pair first."""
+        del options  # other outputs than the ids
         if truncation:
             self.backend_tokenizer.enable_truncation(max_length, direction=self.truncation_side)
         else:

@@ -1,9 +1,9 @@
-"""Dropout that costs little on a CPU: what is dropped is looked up, not drawn.
+"""Cheap dropout on a CPU: masks are looked up, not drawn.
 
 On a CPU torch draws one random number per value of a mask, which takes a third of a training step. Here a process draws
-millions of decisions once, and each mask is a stretch of them that begins at a random place. The probability is rounded
-to 1/65536, and kept values are scaled by the rounded probability, so that the expectation is unchanged. The places
-follow from torch's random state: a seed, or a state that gradient caching restores, gives the same masks again.
+millions of decisions once, and each mask is a stretch of them starting at a random place. The probability is rounded to
+1/65536, and kept values are scaled by the rounded probability, so that the expectation is unchanged. The places depend
+on torch's random state: the same seed, or a state restored by gradient caching, gives the same masks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from torch import Tensor, nn
 
 _RANGE = 1 << 16
-# A mask is a small part of what was drawn, so that two masks seldom share much; longer ones are put together.
+# A mask is a small part of the decisions, so that masks seldom overlap much; longer masks combine several stretches.
 _DRAWN = 1 << 23
 _LONGEST = 1 << 20
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Places = list[tuple[slice, slice]]
-"""For each stretch of a flat tensor's values, the stretch of decisions that applies to them."""
+"""For each stretch of a flat tensor's values, the stretch of decisions that applies to it."""
 
 
 def places(count: int) -> Places:
-    """Random places for the mask of so many values, from torch's random state."""
+    """Draw random places for a mask of `count` values from torch's random state."""
     edges = [*range(0, count, _LONGEST), count]
     starts = torch.randint(0, _DRAWN - _LONGEST, (len(edges),)).tolist()
     return [
@@ -39,42 +39,42 @@ def places(count: int) -> Places:
 
 
 def drop(values: Tensor, probability: float, at: Places, *, out: Tensor | None = None) -> Tensor:
-    """The values, 0 where a mask drops them."""
+    """Return the values, 0 where the mask drops them."""
     decisions = _decisions(_threshold(probability), values.element_size())
     out = torch.empty_like(values) if out is None else out
     given, taken = (tensor.view(-1).view(decisions.dtype) for tensor in (values, out))
     for some, drawn in at:
-        # On the bits: a fifth of the time of masked_fill_.
+        # Bitwise: takes a fifth of the time of masked_fill_.
         torch.bitwise_and(given[some], decisions[drawn], out=taken[some])
     return out
 
 
 def drop_mask(shape: Sequence[int], probability: float) -> Tensor:
-    """A bool tensor on the CPU that is True with the probability, rounded to 1/65536."""
+    """Return a bool tensor on the CPU that is True with `probability`, rounded to 1/65536."""
     kept = torch.ones(math.prod(shape), dtype=torch.int8)
     return drop(kept, probability, places(len(kept))).view(tuple(shape)) == 0
 
 
 def keep_scale(probability: float) -> float:
-    """The factor for kept values that leaves the expectation unchanged."""
+    """Return the factor for kept values that leaves the expectation unchanged."""
     return _RANGE / (_RANGE - _threshold(probability))
 
 
 def _threshold(probability: float) -> int:
-    # Something is kept, which `keep_scale` divides by.
+    # At least one decision in 65536 keeps its value: `keep_scale` divides by their share.
     return min(round(probability * _RANGE), _RANGE - 1)
 
 
 @lru_cache(maxsize=4)
 def _decisions(threshold: int, size: int) -> Tensor:
-    """Integers of so many bytes: all bits set = kept, none = dropped."""
+    """Integers of `size` bytes: all bits set = kept, none = dropped."""
     words = np.random.SFC64(0).random_raw(_DRAWN // 4)  # four decisions each
     draws = torch.from_numpy(words.view(np.int16))  # uniform over -32768 ... 32767
     return (draws < threshold - _RANGE // 2).to(_BITS[size]).sub_(1)
 
 
 class Dropped(torch.autograd.Function):
-    """Values times a factor, with a mask of `places`; only the places are kept for the backward pass."""
+    """Values times a factor, with a mask of `places`; only the places are saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float, factor: float) -> Tensor:
@@ -92,10 +92,10 @@ class Dropped(torch.autograd.Function):
 
 
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` with masks of `places` on a CPU, and torch's own elsewhere."""
+    """`nn.Dropout` with masks of `places` on a CPU; torch's dropout on other devices."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
-        """The input with values dropped, in training mode."""
+        """The input, with dropout in training mode."""
         if not self.training or self.p in (0.0, 1.0) or input.device.type != "cpu":
             return super().forward(input)
         dropped: Tensor = Dropped.apply(input, self.p, keep_scale(self.p))  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Tokens that a pooler needs in front of every text, such as MVR's viewers: their ids, embeddings and positions.
 
-New tokens have ids after the vocabulary and embeddings of their own, so that the vocabulary, and with it the vocabulary
-head, is unchanged. Their embeddings are stored beside the model, in `extra_tokens.safetensors`.
+New tokens have ids after the vocabulary and their own embeddings, so that the vocabulary and the vocabulary head are
+unchanged. Their embeddings are stored next to the model, in `extra_tokens.safetensors`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WEIGHTS = "extra_tokens.safetensors"
 
 
 class ExtraTokenRows(nn.Module):
-    """The ids of each side's extra tokens, and the embeddings of the new ones.
+    """The ids of each side's extra tokens, and the embeddings of new tokens.
 
     Args:
         wanted: The pooler's needs, by side. Unused rows of the vocabulary are assigned in this order.
@@ -41,7 +41,7 @@ class ExtraTokenRows(nn.Module):
         self.vocabulary_size = vocabulary_size
         self.ids: dict[str, list[int]] = {side: [] for side in SIDES}
         rows: list[Tensor] = []
-        # [unused0], [unused1], ... in the order of their numbers.
+        # [unused0], [unused1], ... in numerical order.
         names = sorted(
             (name for name in vocabulary if name.lower().startswith("[unused")), key=lambda one: (len(one), one)
         )
@@ -68,7 +68,7 @@ class ExtraTokenRows(nn.Module):
         self.new = nn.Parameter(torch.cat(rows)) if rows else None
 
     def insert(self, token_ids: Sequence[int], side: Side, *, starts_special: bool) -> list[int]:
-        """A tokenised text with the side's extra tokens, which replace or follow its first token."""
+        """Insert the side's extra tokens into a tokenised text, in place of its first token or after it."""
         extra = self.ids[side]
         if not extra or not starts_special:
             return [*extra, *token_ids]
@@ -76,19 +76,19 @@ class ExtraTokenRows(nn.Module):
         return [*first, *extra, *token_ids[1:]]
 
     def room(self, side: Side, *, starts_special: bool) -> int:
-        """The number of tokens that `insert` adds to a text."""
+        """Return the number of tokens that `insert` adds to a text."""
         replaced = bool(self.ids[side]) and starts_special and self.wanted[side].replace_first
         return len(self.ids[side]) - int(replaced)
 
     def where(self, side: Side, *, starts_special: bool) -> Tensor | None:
-        """(n,) the positions of the side's extra tokens in a text; None if the side has none."""
+        """Return the positions (n,) of the side's extra tokens in a text; None if the side has none."""
         if not self.ids[side]:
             return None
         first = int(starts_special and not self.wanted[side].replace_first)
         return torch.arange(first, first + len(self.ids[side]))
 
     def embed(self, input_ids: Tensor, embeddings: nn.Module) -> Tensor:
-        """(batch, tokens, width): the embeddings of all tokens, ordinary and new."""
+        """Return the embeddings of all tokens, ordinary and new: (batch, tokens, width)."""
         assert self.new is not None
         is_new = input_ids >= self.vocabulary_size
         known: Tensor = embeddings(input_ids.masked_fill(is_new, 0))
@@ -96,9 +96,9 @@ class ExtraTokenRows(nn.Module):
         return torch.where(is_new[:, :, None], own.to(known.dtype), known)
 
     def position_ids(self, input_ids: Tensor, extra: Tensor) -> Tensor | None:
-        """(batch, tokens) position numbers from 0 on: one for all extra tokens, the text's as without them.
+        """Return position numbers (batch, tokens) from 0: the same for all extra tokens, unchanged for the text.
 
-        None if the extra tokens, whose positions are `extra` (batch, n), are numbered like ordinary ones.
+        None if the extra tokens, at the positions `extra` (batch, n), are numbered like ordinary tokens.
         """
         side = next(side for side in SIDES if int(input_ids[0, extra[0, 0]]) in self.ids[side])
         tokens = self.wanted[side]
@@ -114,7 +114,7 @@ class ExtraTokenRows(nn.Module):
             save_file({"new": self.new.detach().cpu().contiguous()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """Read the file that `save` wrote, if there is one."""
+        """Read the file of `save`, if there is one."""
         if self.new is None or not (folder / WEIGHTS).is_file():
             return
         stored = load_file(folder / WEIGHTS)["new"]

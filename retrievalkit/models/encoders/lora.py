@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) by PEFT: the model is frozen, and small matrices beside its own are trained.
+"""Low-rank adapters (LoRA, Hu et al. 2021) with PEFT: trains small added matrices and freezes the model.
 
-The adapters are stored beside the model's unchanged weights, in `adapters.safetensors`.
+The adapters are stored next to the model's unchanged weights, in `adapters.safetensors`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WEIGHTS = "adapters.safetensors"
 
 
 class LowRank(NamedTuple):
-    """Rank of the adapters (0 = none), alpha (their output is scaled by alpha / rank), and dropout before them."""
+    """Rank of the adapters (0 = none), alpha (scales their output by alpha / rank), and dropout before them."""
 
     rank: int = 0
     alpha: float = 16.0

@@ -1,11 +1,11 @@
-"""Layers that compute in bf16 throughout on a processor: packed weights, and no hidden states in float32 in between.
+"""Layers that compute in bf16 throughout on a processor: packed weights, and no hidden states in float32.
 
-Under automatic mixed precision a processor spends half of its time around the matrix products: each casts its input,
-and brings its weights into the order of the matrix units. Here the weights are kept in that order, GELU is computed
-with the product in front of it, and what passes between the layers is bf16. Sums, norms and softmax are taken in
-float32 inside their kernels. The weights themselves stay float32. All but the norms is for inference, in eval mode.
+Under automatic mixed precision a processor spends half of its time around the matrix products: each product casts its
+input and reorders its weights for the matrix units. Here the weights are kept in that order, GELU is fused with the
+preceding product, and hidden states between layers are bf16. Sums, norms and softmax are computed in float32 inside
+their kernels. The weights themselves stay float32. Everything except the norms is for inference, in eval mode.
 
-59.2 against 52.9 texts/s of a model in bf16 (MiniLM-L6, medquad, AVX512-BF16). OpenVINO is faster still (63 to 65):
+59.2 texts/s instead of 52.9 for a model in bf16 (MiniLM-L6, medquad, AVX512-BF16). OpenVINO is faster still (63 to 65):
 this is for machines without it, and for evaluations during training.
 """
 
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 _Packed = tuple[Tensor, Tensor | None]
 
-# The norms of BERT's relatives: each sum of the hidden states goes through them.
+# The norms of BERT-like models, which normalise every sum of hidden states.
 _AFTER_THE_SUM = "LayerNorm"
 
 
 def use_packed_layers(model: nn.Module) -> None:
-    """Have the linear layers, norms and GELU of a BERT-like model compute in bf16 where `in_bf16` says so."""
+    """Make the linear layers, norms and GELU of a BERT-like model compute in bf16 where `in_bf16` is True."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
@@ -39,7 +39,7 @@ def use_packed_layers(model: nn.Module) -> None:
 
 
 def in_bf16(states: Tensor) -> bool:
-    """Whether the layers compute in bf16: inference on a processor, with automatic mixed precision in bf16."""
+    """True if the layers compute in bf16: inference on a processor, with automatic mixed precision in bf16."""
     return torch.is_inference_mode_enabled() and _mixed(states) and _packing_works()
 
 
@@ -52,15 +52,15 @@ def _mixed(states: Tensor) -> bool:
 
 
 class PackedLinear(nn.Linear):
-    """`nn.Linear` that keeps its weights in the order of the matrix units, once they were used in bf16."""
+    """`nn.Linear` that keeps its weights in the order of the matrix units after their first use in bf16."""
 
     gelu = False
-    """Whether GELU follows; then the bf16 output is that of GELU."""
+    """True if GELU follows; the bf16 output then includes GELU."""
 
     _packed: tuple[object, _Packed] | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
-        """The product, bf16 where `in_bf16` says so."""
+        """The product, in bf16 where `in_bf16` is True."""
         if not in_bf16(input):
             return super().forward(input)
         if self._packed is None or self._packed[0] != self._state():
@@ -68,14 +68,14 @@ class PackedLinear(nn.Linear):
         return _product(input.to(torch.bfloat16), self._packed[1], gelu=self.gelu)
 
     def train(self, mode: bool = True) -> PackedLinear:
-        """As for any module; what is trained is packed anew."""
+        """Set the mode; trained weights are packed again."""
         if mode:
             self._packed = None
         super().train(mode)
         return self
 
     def _state(self) -> tuple[object, ...]:
-        """Differs after weights were loaded, or moved."""
+        """A value that changes when weights are loaded or moved."""
         return self.weight.data_ptr(), self.weight._version, None if self.bias is None else self.bias._version
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,14 +83,14 @@ class PackedLinear(nn.Linear):
 
 
 class NarrowLayerNorm(nn.LayerNorm):
-    """`nn.LayerNorm` whose output is bf16 where `in_bf16` says so, and perhaps in training; computed in float32.
+    """`nn.LayerNorm` with bf16 output where `in_bf16` is True, and optionally in training; computed in float32.
 
-    Under automatic mixed precision alone the output is float32, which each of the linear layers that follow casts
-    anew, and their gradients back.
+    Under automatic mixed precision alone the output is float32, and each of the following linear layers casts it again,
+    and its gradients back.
     """
 
     in_training = False
-    """Whether it is bf16 in training too: where every sum of hidden states is normalised, errors do not add up."""
+    """True for bf16 in training too: where every sum of hidden states is normalised, errors do not accumulate."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
         """The norm."""
@@ -104,7 +104,7 @@ class NarrowLayerNorm(nn.LayerNorm):
 
 
 class _GeluBefore(nn.Module):
-    """GELU, unless the linear layer in front has computed it."""
+    """GELU, unless the preceding linear layer has computed it."""
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class _GeluBefore(nn.Module):
 
 
 def _is_gelu(module: nn.Module) -> bool:
-    # The exact one: the packed product knows the approximations too, and they are slower.
+    # Exact GELU only: the packed product supports the approximations too, but they are slower.
     exact = type(module).__name__ == "GELUActivation" and module.act is nn.functional.gelu  # of transformers
     return exact or (type(module) is nn.GELU and module.approximate == "none")
 
@@ -132,7 +132,7 @@ def _product(states: Tensor, packed: _Packed, *, gelu: bool) -> Tensor:
 
 @cache
 def _packing_works() -> bool:
-    """Whether this release of torch has the operations, which its compiler uses, and this processor supports them."""
+    """True if this release of torch has the operations (its compiler's) and this processor supports them."""
     states, weight = torch.full((2, 3), 0.5, dtype=torch.bfloat16), torch.full((4, 3), 2.0)
     try:
         found = _product(states, _pack(weight, weight[:, 0]), gelu=False)

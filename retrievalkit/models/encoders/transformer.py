@@ -1,7 +1,7 @@
-"""Any Hugging Face model as the source of token states: BERT-like encoders, T5's encoder, decoder-only models.
+"""Token states from any Hugging Face model: BERT-like encoders, T5's encoder, decoder-only models.
 
 Texts are truncated to the side's maximum length; a passage with a title is encoded as a pair, [CLS] title [SEP] text
-[SEP], with token types 0 throughout, as DPR and MLR do. Only the layers that the pooler needs are returned.
+[SEP], with token types 0 throughout, as in DPR and MLR. Only the layers that the pooler needs are returned.
 """
 
 from __future__ import annotations
@@ -49,39 +49,39 @@ from retrievalkit.models.pretrained import (
 from retrievalkit.registry.trust import code_allowed
 
 _MOST_RANK = 1 << 14
-# Marks of a token that begins a word, in tokenizers that do not split texts into words first.
+# Marks of tokens that begin a word, in tokenizers that do not split texts into words first.
 _BEGINNINGS = ("\u2581", "\u0120")
 
 
 class Transformer(Encoder):
-    """A Hugging Face transformer with its tokenizer.
+    """A Hugging Face transformer with its tokenizer: BERT-like encoders, T5's encoder, decoder-only models.
 
     Args:
-        query_length: Most tokens of a query, special tokens included; None = 64, or the model's limit if that is less.
-        document_length: Most tokens of a document, special tokens included; None = 256, or the model's limit.
-        query_prefix: Put in front of every query, such as "query: ".
-        document_prefix: Put in front of every document.
-        title: How a passage's title is encoded: as the first of a "pair" of texts, joined to the text by a "space", or
-            "none" (left out).
+        query_length: Maximum tokens per query, with special tokens; None = 64, or the model's limit if lower.
+        document_length: Maximum tokens per document, with special tokens; None = 256, or the model's limit if lower.
+        query_prefix: Text in front of every query, such as "query: ".
+        document_prefix: Text in front of every document.
+        title: Encoding of a passage's title: as the first text of a "pair", joined to the text by a "space", or "none"
+            (left out).
         end_token: Append the tokenizer's end token to every text: for the pooler `last` with decoder-only models,
-            whose tokenizers seldom do.
-        new_vocabulary_head: If the weights lack a vocabulary head that the pooler needs, start with a random one
-            (its projection is tied to the word embeddings) instead of refusing.
-        new_head_bias: The bias that a new vocabulary head starts with, the same for all tokens. Masked words leave its
-            level as it is, since a softmax ignores it; ReLU does not, and sparse representations (SPLADE, CoT-MAE) need
-            most logits below 0, as BERT's are. Of no effect where the weights have a head.
-        lora_rank: Train adapters of this rank beside all linear layers (LoRA) and freeze the rest; 0 = train all.
-        lora_alpha: The adapters' output is scaled by lora_alpha / lora_rank.
+            whose tokenizers rarely add it.
+        new_vocabulary_head: If the weights lack a vocabulary head that the pooler needs, start with a random head
+            (projection tied to the word embeddings) instead of refusing.
+        new_head_bias: Initial bias of a new vocabulary head, the same for all tokens. Training on masked words keeps
+            its level, since softmax ignores it; ReLU does not, and sparse representations (SPLADE, CoT-MAE) need most
+            logits below 0, like BERT's. No effect if the weights have a head.
+        lora_rank: Rank of adapters added to all linear layers (LoRA); the rest is frozen. 0 = train all.
+        lora_alpha: Scales the adapters' output by lora_alpha / lora_rank.
         lora_dropout: Dropout probability in front of the adapters.
-        dropout: Dropout probability while training; None = as in the model's configuration.
+        dropout: Dropout probability in training; None = as in the model's configuration.
         attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its default.
         revision: Branch, tag or commit of a model on the hub.
-        trust_remote_code: The model needs the Python code that comes with it. This is a note, not a permission: such
-            code runs only where the environment variable RKIT_TRUST_REMOTE_CODE is 1, and true is refused elsewhere.
+        trust_remote_code: The model needs its own Python code. This is not a permission: the code runs only if the
+            environment variable RKIT_TRUST_REMOTE_CODE is 1; otherwise true is refused.
     """
 
     offers = frozenset({"vocabulary_head", "extra_tokens", "mask_filled"})
-    # What is left shapes the weights (LoRA), or has no meaning for a folder of ours (a revision).
+    # The other options shape the weights (LoRA), or do not apply to our folders (a revision).
     adjustable = frozenset({
         "query_length", "document_length", "query_prefix", "document_prefix", "title", "end_token", "dropout",
         "lora_dropout", "attention",
@@ -123,7 +123,7 @@ class Transformer(Encoder):
         if dropout is not None:
             set_dropout(self.config, dropout)
         self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
-        # Models round the number of embeddings up a little. A tokenizer whose files are missing is nearly empty.
+        # Models round the number of embeddings up a little; a tokenizer with missing files is nearly empty.
         if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
             msg = (
                 f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
@@ -149,13 +149,13 @@ class Transformer(Encoder):
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
-        """An encoder whose layers OpenVINO or ONNX Runtime computes."""
+        """Create an encoder whose layers OpenVINO or ONNX Runtime computes."""
         from retrievalkit.models.encoders.compiled import CompiledTransformer
 
         return cls(model, **options) if cls is not Transformer else CompiledTransformer(backend, model, **options)
 
     def prepare(self, needs: Needs) -> None:
-        """Load the weights, in float32, with all that the pooler needs."""
+        """Load the weights, in float32, with everything that the pooler needs."""
         super().prepare(needs)
         self.needs = needs
         self._prepare_model()
@@ -181,13 +181,13 @@ class Transformer(Encoder):
 
         config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
         if config.model_type == "dpr" and not config.projection_dim:
-            # A BERT, whose class in transformers gives no hidden states, and only those of the question encoder.
+            # A BERT: transformers' own class covers only the question encoder and returns no hidden states.
             values = {name: value for name, value in config.to_dict().items() if name != "model_type"}
             config = transformers.BertConfig(**values)
         return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
 
     def _load_model(self, needs: Needs) -> Any:
-        """The model with its weights, in float32, and its adapters, with the faster layers."""
+        """Load the model in float32, with its adapters and the faster layers."""
         model = self._load_weights(needs)
         if self.lora.rank:
             add_adapters(model, self.lora, Path(self.source))
@@ -200,7 +200,7 @@ class Transformer(Encoder):
         kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
         options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
-        # A checkpoint of a method may hold the model as a part, whose names then have a prefix.
+        # A checkpoint of a method may contain the model as a part, with a prefix to its names.
         prefixes = {
             name.removesuffix(wanted)
             for wanted in report["missing_keys"]
@@ -230,34 +230,34 @@ class Transformer(Encoder):
                 msg = f"new_head_bias is {self.new_head_bias}, and the new head of '{self.source}' has no bias."
                 raise UnsupportedError(msg)
             nn.init.constant_(bias, self.new_head_bias)
-        # The pooler of BERT-like models is not used here, and often has no trained weights.
+        # The pooler of BERT-like models is unused here, and often untrained.
         if getattr(model, "pooler", None) is not None:
             model.pooler = None
         return model
 
     def token_ids(self, tokens: Sequence[str]) -> list[int]:
-        """The ids of those tokens that are in the vocabulary, alone or as the first piece of a word."""
+        """Return the ids of tokens that are in the vocabulary, alone or as the first piece of a word."""
         vocabulary = self.tokenizer.get_vocab()
         pieces = self.tokenizer(list(tokens), add_special_tokens=False)["input_ids"] if tokens else []
         known = [vocabulary[token] for token in tokens if token in vocabulary]
         return sorted({*known, *(ids[-1] for ids in pieces if ids and ids[-1] != self.tokenizer.unk_token_id)})
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token, without the mark of a word's beginning; a later piece may start with "##"."""
+        """Return the text of each token, without the mark of a word's beginning; a later piece may start with "##"."""
         known = len(self.tokenizer)
         names = [self.tokenizer.decode([token]).strip() if token < known else "" for token in ids]
         return [name or f"[{token}]" for name, token in zip(names, ids, strict=True)]
 
     def file(self, name: str) -> Path | None:
-        """A file of the model, in its folder or on the hub; None if there is no such file."""
+        """Return a file of the model, in its folder or on the hub; None if it does not exist."""
         return model_file(self.source, name, revision=self.loading.get("revision"))
 
     def vocabulary(self) -> Vocabulary:
-        """What pre-training needs of the tokenizer."""
+        """Return the tokenizer's vocabulary for pre-training."""
         return vocabulary_of(self.tokenizer)
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """The token ids of each text with prefix, special and extra tokens, truncated to the side's maximum length."""
+        """Tokenise texts with prefix, special and extra tokens, truncated to the side's maximum length."""
         prefix, starts_special = self.prefixes[side], self._starts_special
         room = self.extra.room(side, starts_special=starts_special) + len(self.end)
         options = {
@@ -290,18 +290,18 @@ class Transformer(Encoder):
 
     @property
     def padding_id(self) -> int:
-        """The token that fills up a batch."""
+        """The padding token of batches."""
         # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         return next((int(token) for token in known if token is not None), 0)
 
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
-        """Pad tokenised texts to the longest of them, or fill them with [MASK] tokens if the pooler asks for that."""
+        """Pad tokenised texts to the longest text, or to the maximum length with [MASK] if the pooler needs it."""
         lengths = [len(ids) for ids in token_ids]
         fill, width = self.padding_id, max([1, *lengths])
         if side in self.needs.mask_filled:
             fill, width = self.tokenizer.mask_token_id, self.lengths[side]
-        # At least one column: without special tokens an empty text has no tokens.
+        # At least one column: an empty text without special tokens has no tokens.
         input_ids = np.full((len(token_ids), width), fill, dtype=np.int64)
         mask = np.zeros_like(input_ids)
         for row, ids in enumerate(token_ids):
@@ -319,10 +319,10 @@ class Transformer(Encoder):
         )
 
     def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
-        """The hidden states (batch, tokens, width) of the given layers.
+        """Compute the hidden states (batch, tokens, width) of `layers`.
 
         The last layer is the model's output, after the final normalisation if the architecture has one (T5,
-        ModernBERT); the others are outputs of the blocks.
+        ModernBERT); other layers are outputs of the blocks.
         """
         states = self._states(self._inputs(batch), layers)
         head = vocabulary_head(self._network, self.config.model_type) if self.needs.vocabulary_head else None
@@ -340,24 +340,24 @@ class Transformer(Encoder):
         return {**inputs, "attention_mask": batch.attention_mask}
 
     def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
-        """The hidden states (batch, tokens, width) of the given layers."""
-        # Of decoder-only models.
+        """The hidden states (batch, tokens, width) of `layers`."""
+        # Decoder-only models have a cache.
         cache = {"use_cache": False} if "use_cache" in self._arguments else {}
         hidden = any(layer != self.info.layers for layer in layers)
         output = self._backbone(**inputs, **cache, output_hidden_states=hidden, return_dict=True)
         states: dict[int, Tensor] = {}
         for layer in layers:
             state = output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
-            # Poolers would normalise and add up in bf16 what packed layers left in it.
+            # Packed layers return bf16; poolers should normalise and sum in float32.
             states[layer] = state.float() if state.dtype == torch.bfloat16 else state
         return states
 
     def embed(self, batch: Batch) -> Tensor:
-        """(batch, tokens, width): the embeddings, which are layer 0, without computing the layers."""
+        """Return the embeddings (layer 0), (batch, tokens, width), without computing the layers."""
         return embed(self._backbone, batch)
 
     def word_embeddings(self) -> Tensor:
-        """(vocabulary, width): the input embeddings of the tokens."""
+        """Return the input embeddings of the tokens, (vocabulary, width)."""
         weight = self._embeddings.weight
         if weight.shape[1] != self.info.width:
             msg = (
@@ -368,7 +368,7 @@ class Transformer(Encoder):
         return weight
 
     def layer_shape(self) -> LayerShape:
-        """The shape of the model's layers, including its dropout."""
+        """Return the shape of the model's layers, with its dropout."""
         return layer_shape(self.config)
 
     def save(self, folder: Path) -> None:
@@ -392,7 +392,7 @@ class Transformer(Encoder):
 
     @cached_property
     def _starts_special(self) -> bool:
-        """Whether the tokenizer starts a text with a [CLS]-like token."""
+        """True if the tokenizer starts a text with a [CLS]-like token."""
         ids = self.tokenizer("a")["input_ids"]
         return bool(ids) and ids[0] in self._special_ids
 
@@ -408,7 +408,7 @@ class Transformer(Encoder):
             if not (count := len(self.extra.ids[side])):
                 continue
             room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
-            # At least one word beside the special tokens.
+            # At least one word in addition to the special tokens.
             if room < 3:
                 msg = (
                     f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
@@ -435,7 +435,7 @@ class Transformer(Encoder):
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a fast tokenizer of transformers."""
+    """Return the vocabulary of a fast tokenizer of transformers."""
     if not tokenizer.is_fast:
         msg = (
             f"pre-training needs a fast tokenizer, and the model has a slow one ({type(tokenizer).__name__}). "
@@ -459,7 +459,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
                 starts = [token.startswith(_BEGINNINGS) for token in encoding.tokens]
             else:
                 starts = [word != previous for previous, word in zip([-1, *words], words, strict=False)]
-            # Special tokens that are spelled out in the text, as in the documentation of tokenizers, are left out.
+            # Drop special tokens that are spelled out in the text, as in the documentation of tokenizers.
             kept = [position for position, token in enumerate(encoding.ids) if token not in special]
             ids, ends = [encoding.ids[at] for at in kept], [encoding.offsets[at][1] for at in kept]
             found.append((Pieces(ids, [starts[at] for at in kept]), ends))

@@ -1,1 +1,1 @@
-"""Losses: from the representations of a batch to a number to minimise."""
+"""Losses turn the representations of a batch into a number to minimise."""

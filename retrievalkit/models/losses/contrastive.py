@@ -1,4 +1,4 @@
-"""The contrastive loss (InfoNCE): each query's positive against all other documents of the batch."""
+"""The contrastive loss (InfoNCE): each query's positive against in-batch negatives."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Contrastive(Loss):
-    """Cross entropy of each query's scores, divided by a temperature, with its positive as the target.
+    """InfoNCE with in-batch negatives: cross entropy of each query's scores, with its positive as the target.
 
         L = mean over queries q of  log sum over documents d of exp(score(q, d) / t)  -  score(q, positive of q) / t
 
-    The negatives of a query are all other documents of the batch: its own hard negatives, those of the other queries
-    and their positives, except what `ignore` masks. With documents of several vectors this is the multi-vector loss,
-    with weights the lexical one: the scoring rule decides. If a pooler keeps one of its vectors for the index, that
-    vector is trained.
+    The negatives of a query are all other documents of the batch (its own hard negatives, and the positives and hard
+    negatives of other queries), except those masked by `ignore`. The scoring rule decides the kind of loss:
+    multi-vector for documents with several vectors, lexical for weights. If the pooler keeps one vector for the index,
+    the loss trains that vector.
 
     Args:
         temperature: Divides the scores; None = 0.05 for a pooler whose scores are cosines, else 1.
@@ -33,9 +33,9 @@ class Contrastive(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - required by the contract
+        progress: Progress,  # noqa: ARG002 - by contract
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - required by the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):

@@ -1,4 +1,4 @@
-"""The losses `distill_kl` and `margin_mse`: learning from a teacher's scores, with an optional contrastive term."""
+"""Knowledge distillation from a teacher's scores (`distill_kl`, `margin_mse`), with an optional contrastive term."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Distillation(Loss):
-    """Brings the student's scores close to a teacher's; a subclass defines the distance.
+    """Knowledge distillation: trains the student's scores to match a teacher's; subclasses define the distance.
 
-    Only passages that the teacher scored for the query count: its own positive and hard negatives. What `ignore` masks
-    stays in this term, since the teacher says how relevant it is, and is masked in the contrastive term. Options mean
-    the same in each subclass.
+    Only passages that the teacher scored for the query count: the query's own positive and hard negatives. Passages
+    masked by `ignore` stay in this term, since the teacher scored their relevance, and are masked in the contrastive
+    term. Options mean the same in each subclass.
 
     Args:
-        temperature: The student's scores are divided by it, in the contrastive term too; None = 0.05 for a pooler whose
-            scores are cosines, else 1.
-        teacher_temperature: The teacher's scores are divided by it.
-        contrastive: Weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
+        temperature: Divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
+            are cosines, else 1.
+        teacher_temperature: Divides the teacher's scores.
+        contrastive: Weight of the added contrastive loss over all documents of the batch; 0 = none.
     """
 
     needs_teacher = True
@@ -50,7 +50,7 @@ class Distillation(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - required by the contract
+        progress: Progress,  # noqa: ARG002 - by contract
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
@@ -74,26 +74,26 @@ class Distillation(Loss):
 
     @abstractmethod
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
-        """How far the student's scores (Q, D) are from the teacher's (Q, D), NaN where the teacher has none."""
+        """Distance of the student's scores (Q, D) from the teacher's (Q, D); NaN = not scored by the teacher."""
 
 
 class DistillKL(Distillation):
-    """Divergence of the student's distribution over a query's own passages from the teacher's.
+    """Distillation by KL divergence between teacher and student distributions over a query's own passages.
 
         L = mean over queries of  KL(softmax(teacher scores / T) || softmax(student scores / t))  +  c L_contrastive
 
-    or with the two distributions exchanged. They cover the passages of the query that the teacher scored. A query with
-    fewer than two of them counts as 0 in the mean. Used by CoT-MAE v2, LexMAE and many others, with a re-ranker as the
-    teacher.
+    or with the two distributions swapped. They cover the query's passages that the teacher scored. A query with fewer
+    than two scored passages contributes 0 to the mean. Used by CoT-MAE v2, LexMAE and many others, with a re-ranker as
+    the teacher.
 
     Args:
-        temperature: t; the student's scores are divided by it, in the contrastive term too; None = 0.05 for a pooler
-            whose scores are cosines, else 1.
-        teacher_temperature: T; the teacher's scores are divided by it.
+        temperature: t; divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose
+            scores are cosines, else 1.
+        teacher_temperature: T; divides the teacher's scores.
         contrastive: c, the weight of the contrastive loss over all documents of the batch: 0 in CoT-MAE v2's paper, 1
             by default in its code, 0.2 in LexMAE.
-        scale: Whether the divergence is multiplied by t squared, so that t leaves the size of its gradient as it is
-            (Hinton et al. 2015; LexMAE).
+        scale: Multiply the divergence by t squared, so that the size of its gradient does not depend on t (Hinton et
+            al. 2015; LexMAE).
         direction: "teacher_to_student" is KL(teacher || student), as in the code of CoT-MAE v2's authors and in LexMAE;
             "student_to_teacher" is KL(student || teacher), as CoT-MAE v2's Eq. 16 is printed.
     """
@@ -113,12 +113,12 @@ class DistillKL(Distillation):
         self.scale = scale
         self.reverse = direction == "student_to_teacher"
 
-    def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:  # noqa: ARG002 - a passage like any
-        """The divergence, summed over passages, mean over all queries."""
+    def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:  # noqa: ARG002 - by contract
+        """The divergence, summed over passages and averaged over all queries."""
         scored = ~teacher.isnan()
         rows = scored.any(dim=1)  # (Q,)
         unscored = ~scored[rows]
-        # 0 at the passages without score, where both distributions then agree.
+        # 0 at unscored passages, so that both distributions agree there.
         student, teacher = (
             one[rows].masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)
             for one in (student, teacher)
@@ -129,27 +129,27 @@ class DistillKL(Distillation):
 
 
 class MarginMSE(Distillation):
-    """Mean squared error of the margins between a query's positive and its negatives (Hofstätter et al. 2020).
+    """Margin-MSE distillation: mean squared error of positive-negative score margins (Hofstätter et al. 2020).
 
         L = mean over pairs (q, d-) of  ((s(q, d+) - s(q, d-)) / t  -  (teacher(q, d+) - teacher(q, d-)) / T)^2
             +  c L_contrastive
 
-    A pair is a query with one of its own negatives, if the teacher scored both that negative and the positive.
+    A pair is a query and one of its own negatives, where the teacher scored both the negative and the positive.
 
     Args:
         temperature: t; divides the student's scores, in the contrastive term too. None = 0.05 for a pooler whose
             scores are cosines, which differ by at most 2 where a re-ranker's differ by about 10; else 1.
-        teacher_temperature: T; the teacher's scores are divided by it.
-        contrastive: c, the weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
+        teacher_temperature: T; divides the teacher's scores.
+        contrastive: c, the weight of the added contrastive loss over all documents of the batch; 0 = none.
     """
 
     name = "margin_mse"
 
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
         """The mean squared error over all pairs of the batch."""
-        # (Q, D): how far the positive's score is above each document's.
+        # (Q, D): the positive's score minus each document's.
         margins, wanted = (one.gather(1, positives[:, None]) - one for one in (student, teacher))
         pairs = ~wanted.isnan().scatter(1, positives[:, None], True)
         errors = functional.mse_loss(margins[pairs], wanted[pairs], reduction="sum")
-        # A step may lack pairs if not all negatives were scored; its loss is then 0.
+        # A step may have no pairs if some negatives were not scored; its loss is then 0.
         return errors / pairs.sum().clamp(min=1)

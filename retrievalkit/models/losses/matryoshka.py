@@ -1,4 +1,4 @@
-"""Matryoshka representation learning (Kusupati et al. 2022): the first numbers of a vector are one too."""
+"""Matryoshka representation learning (Kusupati et al. 2022): truncated vectors remain usable."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError
 
-# Lengths of vectors that are normalised differ from 1 by less, in half precision too.
+# Norms of normalised vectors differ from 1 by less, in half precision too.
 _ROUNDING = 1e-2
 
 
 class Matryoshka(Loss):
-    """Another loss of the whole vectors, and of their first numbers alone.
+    """Matryoshka representation learning (MRL): applies another loss to whole and to truncated vectors.
 
         L = loss(q, d)  +  sum over dimensions m of  c_m loss(q[:m], d[:m])                      (Eq. 1 of the paper)
 
-    Vectors of length 1 are scaled to it again when they are cut, as `rkit encode --dimensions` does. Weights over a
-    vocabulary are not cut. The lengths are recorded in the checkpoint.
+    Normalised vectors are normalised again after truncation, as by `rkit encode --dimensions`. Weights over a
+    vocabulary are not truncated. The checkpoint records the dimensions.
 
     Args:
         inner: The loss, or a sum of losses.
-        dimensions: m, to how many numbers the vectors are cut, such as 192,96,48; the whole ones count in any case.
-        weights: c_m, how much each of the lengths counts, in their order; None = 1 each, as the whole vectors.
+        dimensions: m, the sizes to truncate vectors to, such as 192,96,48; whole vectors always count.
+        weights: c_m, the weight of each size, in the same order; None = 1 each, as for whole vectors.
     """
 
     wraps = True
@@ -53,7 +53,7 @@ class Matryoshka(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The sum; its terms are those of the whole vectors, and `matryoshka_M` for the loss of the first M numbers."""
+        """The sum; terms: the whole vectors' terms, and `matryoshka_M` for the loss of the first M dimensions."""
         whole = self.inner(queries, documents, positives, progress, ignore, teacher)
         total, terms = whole.total, dict(whole.terms)
         normalize = _are_normalized(queries) and _are_normalized(documents)
@@ -66,7 +66,7 @@ class Matryoshka(Loss):
 
 
 def _are_normalized(texts: Representation) -> bool:
-    """Whether all vectors have length 1."""
+    """True if all vectors have length 1."""
     if texts.vectors is None:
         return False
     lengths = torch.linalg.vector_norm(texts.vectors.detach().float(), dim=-1)

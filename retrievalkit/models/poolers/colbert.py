@@ -1,8 +1,8 @@
-"""A vector for every token of both sides, compared by late interaction.
+"""ColBERT: a vector for every token of both sides, compared by late interaction (MaxSim).
 
-ColBERT (Khattab and Zaharia 2020, "Efficient and Effective Passage Search via Contextualized Late Interaction over
-BERT"): a query's score with a document is the sum, over the query's vectors, of the best inner product with a vector of
-the document, which is the scoring rule here.
+Khattab and Zaharia 2020, "Efficient and Effective Passage Search via Contextualized Late Interaction over BERT". The
+score of a query and a document is the sum, over the query's vectors, of the largest inner product with any vector of
+the document.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from retrievalkit.contracts import (
 
 
 class ColBERT(Pooler):
-    """Every token's state, projected and scaled to length 1.
+    """Late interaction (ColBERT, MaxSim): one vector per token, projected from its state and scaled to length 1.
 
     The defaults are the paper's; its queries have 32 tokens (--query-length 32). [CLS]- and [SEP]-like tokens and the
-    markers have vectors too. A text of punctuation alone keeps the vectors of its punctuation.
+    markers have vectors too. A text of only punctuation keeps the vectors of its punctuation.
 
     Args:
-        dimension: Size of the vectors, which a linear map without bias makes of the states; None = no projection.
-        normalize: Whether each vector is scaled to length 1, so that inner products are cosines.
-        markers: Whether a token that pre-training left unused follows the [CLS]-like token, one for queries and
-            another for documents.
-        marker_tokens: The markers of queries and of documents by their names in the vocabulary, such as
-            "[unused0],[unused1]", "" for none; None = tokens that pre-training left unused.
-        query_filled: Whether queries are padded with [MASK]-like tokens to their maximum length, whose states become
-            vectors like any other: the paper's query augmentation.
-        fill_attended: Whether the query's tokens attend to those [MASK]-like tokens. The paper's do not.
-        skip_punctuation: Whether punctuation marks of documents have no vectors.
-        skip_ids: The tokens of documents that have no vectors, by their ids, in place of punctuation marks.
-        bias: Whether the linear map has a bias.
+        dimension: Size of the vectors, computed from the states by a linear projection; None = no projection.
+        normalize: Scale each vector to length 1, so that inner products are cosines.
+        markers: Insert a token unused in pre-training after the [CLS]-like token, one for queries and another for
+            documents.
+        marker_tokens: Vocabulary entries that mark queries and documents, such as "[unused0],[unused1]", "" for none;
+            None = tokens unused in pre-training.
+        query_filled: Pad queries to their maximum length with [MASK]-like tokens, whose states become vectors like any
+            other: the paper's query augmentation.
+        fill_attended: Let the query's tokens attend to those [MASK]-like tokens. The paper's do not.
+        skip_punctuation: Drop the vectors of punctuation marks in documents.
+        skip_ids: Ids of document tokens whose vectors are dropped, instead of punctuation marks.
+        bias: Add a bias to the projection.
         layer: The layer whose states are used; 0 = embeddings, -1 = the last.
     """
 
@@ -74,9 +74,9 @@ class ColBERT(Pooler):
         self.query_filled = query_filled
         self.skip_punctuation = skip_punctuation and skip_ids is None
         self.projection = None if dimension is None else nn.Linear(info.width, dimension, bias=bias)
-        # Not stored: `bind` asks the loaded encoder, which has the same vocabulary.
+        # Not stored: `bind` gets the ids from the loaded encoder, which has the same vocabulary.
         self.register_buffer("skipped", torch.tensor(skip_ids or (), dtype=torch.long), persistent=False)
-        # In this order of sides, so that queries get [unused0] and documents [unused1].
+        # The order of sides gives [unused0] to queries and [unused1] to documents.
         names = dict(zip(SIDES, marker_tokens or SIDES, strict=True))
         marker = partial(ExtraTokens, 1, replace_first=False, position=None)
         self.needs = Needs(
@@ -91,23 +91,23 @@ class ColBERT(Pooler):
         )
 
     def bind(self, encoder: Encoder) -> None:
-        """Ask for the tokens of punctuation marks, at the beginning of a word and within one."""
+        """Look up the tokens of punctuation marks, at the beginning of a word and within a word."""
         if self.skip_punctuation:
             marks = [*string.punctuation, *(f" {mark}" for mark in string.punctuation)]
             self.skipped = torch.tensor(encoder.token_ids(marks), dtype=torch.long)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, tokens, dimension) and the mask of those that count."""
+        """The vectors (batch, tokens, dimension), with a mask of those to compare."""
         mask = None  # (batch, tokens) True at tokens that become vectors; None = all
         if side == "document" or not self.query_filled:
             mask = states.attention_mask.bool()
             if side == "document" and len(self.skipped):
                 mask = _or_else(mask & ~torch.isin(states.input_ids, self.skipped), mask)
-            # "" has no token in a model without special tokens: its first position becomes a vector.
+            # In a model without special tokens "" has no tokens: its first position becomes a vector.
             mask = _or_else(mask, torch.arange(mask.shape[1], device=mask.device).expand_as(mask) == 0)
         vectors = states.layers[self.layer]
         if mask is not None:
-            # Before anything is computed: states at padding may be infinite.
+            # Before any computation: states at padding may be infinite.
             vectors = vectors.masked_fill(~mask[:, :, None], 0.0)
         if self.projection is not None:
             vectors = self.projection(vectors)
@@ -117,5 +117,5 @@ class ColBERT(Pooler):
 
 
 def _or_else(mask: Tensor, other: Tensor) -> Tensor:
-    """The mask (batch, tokens), and the other one for texts whose mask is empty."""
+    """The mask (batch, tokens), replaced by `other` for texts whose mask is empty."""
     return torch.where(mask.any(dim=1, keepdim=True), mask, other)

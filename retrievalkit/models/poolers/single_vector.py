@@ -1,4 +1,4 @@
-"""The poolers of one vector per text: `cls`, `mean`, `max`, `last` and `projected`, each from one layer."""
+"""Single-vector poolers: `cls`, `mean`, `max`, `last` and `projected`, each from one layer."""
 
 from __future__ import annotations
 
@@ -87,42 +87,42 @@ class SingleVector(Pooler):
         return Representation(vectors=vectors[:, None])
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The vectors (batch, width) of hidden states (batch, tokens, width) with their mask (batch, tokens)."""
+        """Pool hidden states (batch, tokens, width) with their mask (batch, tokens) to vectors (batch, width)."""
         return torch.cat([_POOLINGS[name](hidden, mask) for name in self.pooling], dim=1)
 
 
 class Cls(SingleVector):
-    """One vector per text: the state of its first real token.
+    """[CLS] pooling: one vector per text, the state of its first real token.
 
-    For encoders that start each text with a [CLS]-like token. Without one (T5) the vector is the state of the first
-    word piece, and in a decoder-only model that state has seen no other token: use `mean` or `last` for these.
+    For encoders that start each text with a [CLS]-like token. Without it (T5) the vector is the state of the first
+    word piece, which in a decoder-only model attends to no other token: use `mean` or `last` for these.
     """
 
     pooling = ("cls",)
 
 
 class Mean(SingleVector):
-    """One vector per text: the mean over its real tokens, [CLS]- and [SEP]-like ones included."""
+    """Mean pooling: one vector per text, the mean over its real tokens, special tokens included."""
 
     pooling = ("mean",)
 
 
 class Max(SingleVector):
-    """One vector per text: in each dimension the maximum over its real tokens, special tokens included."""
+    """Max pooling: one vector per text, the per-dimension maximum over its real tokens, special tokens included."""
 
     pooling = ("max",)
 
 
 class Last(SingleVector):
-    """One vector per text: the state of its last real token, which is the end token if the tokenizer adds one."""
+    """Last-token pooling: one vector per text, the state of its last real token (the end token, if there is one)."""
 
     pooling = ("last",)
 
 
 class Projected(SingleVector):
-    """One vector per text: poolings of the token states side by side, and linear layers above them.
+    """One vector per text: concatenated poolings of the token states, followed by linear layers.
 
-    Takes published models with a projection, such as LaBSE, GTR and Sentence-T5; their weights come with the model.
+    For published models with a projection, such as LaBSE, GTR and Sentence-T5; their weights come with the model.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class Projected(SingleVector):
 
         Args:
             info: The encoder's sizes.
-            pooling: How token states become a vector; several are joined in this order. "sqrt_mean" is their sum over
-                the root of their number, and in "weighted_mean" the n-th token has the weight n.
+            pooling: The poolings of token states; several are concatenated in this order. "sqrt_mean" is the sum over
+                the root of the number of tokens; in "weighted_mean" the n-th token has the weight n.
             dimensions: The size of the vector after each linear layer; none = no layers.
-            activations: The function after each linear layer; none = identity.
-            bias: Whether the linear layers have a bias.
+            activations: The activation after each linear layer; none = identity.
+            bias: Add a bias to the linear layers.
             normalize: Scale each vector to length 1, so that inner products are cosines.
             layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
         """

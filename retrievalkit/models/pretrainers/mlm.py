@@ -1,4 +1,4 @@
-"""Masked language modelling, the objective of BERT."""
+"""Masked language modelling (MLM), BERT's objective."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Ratio = Annotated[float, Field(gt=0, lt=1)]
 
 
 class MaskedLanguageModel(Pretrainer):
-    """Predicts masked words from their context (BERT: Devlin et al. 2019).
+    """Masked language modelling (MLM): predicts masked words from their context (BERT: Devlin et al. 2019).
 
-    It trains a vocabulary head for a model without one, and adapts a model to another domain.
+    Trains a vocabulary head for a model that lacks it, or adapts a model to another domain.
 
     Args:
-        mask_ratio: Fraction of a text's tokens that is masked.
-        whole_words: Whether all tokens of a word are masked together.
+        mask_ratio: Fraction of a text's tokens to mask.
+        whole_words: Mask all tokens of a word together.
     """
 
     def __init__(self, encoder: Encoder, max_length: int, *, mask_ratio: Ratio = 0.3, whole_words: bool = True) -> None:
@@ -40,10 +40,10 @@ class MaskedLanguageModel(Pretrainer):
         }
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The masked tokens."""
+        """The number of masked tokens."""
         return {"mlm": count_labels(batch["labels"])}
 
-    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
         """The mean cross entropy of the masked tokens."""
         states = self.encoder(batch["texts"], [self.encoder.info.layers])
         return LossValue.weighted({"mlm": token_loss(states.last, states.head, batch["labels"])}, {})

@@ -1,6 +1,6 @@
-"""RetroMAE (Xiao et al. 2022): a text is reconstructed from its [CLS] vector and little else.
+"""RetroMAE (Xiao et al. 2022): reconstruct a text from little more than its [CLS] vector.
 
-MLR starts from models pre-trained this way.
+MLR starts from models pre-trained with it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _DEVIATION = 0.02
 
 
 class RetroMAE(Pretrainer):
-    """Masked language modelling, and a decoder of one layer that predicts every token from the [CLS] vector.
+    """RetroMAE: masked language modelling, and a one-layer decoder that predicts every token from the [CLS] vector.
 
-    With h the last state of [CLS] in the masked text, E the embeddings of the text unmasked and P positions:
+    With h the last state of [CLS] in the masked text, E the embeddings of the unmasked text and P positions:
 
         queries = P + h;  keys and values = [h, E_1, ..., E_n]
         loss = CE of the masked tokens by the encoder + CE of all tokens by the decoder
 
-    Each position attends to h and a random fraction of the other positions, drawn anew for each, never to itself. The
-    decoder uses the encoder's embeddings and vocabulary head and trains both. It has position embeddings of its own,
-    for encoders that have none (ModernBERT).
+    Each position attends to h and to its own random fraction of the other positions, never to itself. The decoder uses
+    the encoder's embeddings and vocabulary head and trains both. It has its own position embeddings, for encoders
+    without any (ModernBERT).
 
     Args:
-        mask_ratio: Fraction of a text's tokens that is masked for the encoder.
-        decoder_mask_ratio: Fraction of the positions hidden from each position of the decoder.
-        whole_words: Whether all tokens of a word are masked together.
+        mask_ratio: Fraction of a text's tokens to mask for the encoder.
+        decoder_mask_ratio: Fraction of the positions to hide from each position of the decoder.
+        whole_words: Mask all tokens of a word together.
         decoder_weight: Weight of the decoder's loss.
     """
 
@@ -72,13 +72,13 @@ class RetroMAE(Pretrainer):
         }
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The masked tokens of the encoder, and all tokens that the decoder predicts."""
+        """The number of masked tokens of the encoder, and of tokens that the decoder predicts."""
         return {
             "encoder_mlm": count_labels(batch["labels"]),
             "decoder": count_labels(_decoder_labels(batch["texts"])),
         }
 
-    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
         """The sum of the encoder's loss and the weighted loss of the decoder."""
         texts: Batch = batch["texts"]
         states = self.encoder(batch["masked"], [self.encoder.info.layers])
@@ -92,18 +92,18 @@ class RetroMAE(Pretrainer):
         texts, tokens = attention_mask.shape
         visible = torch.rand(texts, tokens, tokens, device=attention_mask.device) >= self.decoder_mask_ratio
         visible &= ~torch.eye(tokens, dtype=torch.bool, device=attention_mask.device)
-        # The first position holds the [CLS] vector, which is visible to all.
+        # The first position has the [CLS] vector, visible to all positions.
         visible[:, :, 0] = True
         return visible & attention_mask[:, None, :].bool()
 
 
 def _decoder_labels(texts: Batch) -> Tensor:
-    """(batch, tokens) long: every token of the text itself."""
+    """(batch, tokens) long: the labels, every token except special tokens."""
     return texts.input_ids.masked_fill(texts.special_mask | ~texts.attention_mask.bool(), UNLABELLED)
 
 
 class EnhancedDecoder(nn.Module):
-    """One transformer layer whose queries are positions plus the text's vector, and whose keys are its embeddings.
+    """One transformer layer: its queries are positions plus the text's vector, its keys the text's embeddings.
 
     Args:
         width: Hidden size.
@@ -126,7 +126,7 @@ class EnhancedDecoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, vector: Tensor, embeddings: Tensor, visible: Tensor) -> Tensor:
-        """The states (batch, tokens, width) from which the tokens are predicted.
+        """The states (batch, tokens, width) to predict the tokens from.
 
         Args:
             vector: (batch, 1, width), the text's vector.

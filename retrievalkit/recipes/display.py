@@ -66,7 +66,7 @@ class Display:
         _say(f"{_INDENT}Steps that do not need it go on: {others}." if others else f"Stopped {where} {self._kept()}")
 
     def show_kept(self) -> None:
-        """Show the steps skipped since the last one that ran."""
+        """Show the steps skipped since the last step that ran."""
         if self.kept:
             first, last = self.places[self.kept[0]], self.places[self.kept[-1]]
             span = str(last) if first == last else f"{first}-{last}"

@@ -69,7 +69,7 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     comparison = storage.read_json(
         folder / "comparison.json", _Comparison, do="Run the quickstart again, with --force."
     )
-    # A comparison names runs by their files.
+    # A comparison identifies runs by their file names.
     runs = {name: Path(str(steps[step].output)).stem for name, (step, _) in SYSTEMS.items()}
     means = {(mean["metric"], mean["run"]): mean["mean"] for mean in comparison["means"]}
     pairs = [pair for pair in comparison["differences"] if pair["metric"] == METRICS[0]]

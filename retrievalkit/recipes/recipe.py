@@ -2,18 +2,18 @@
 
     name: layers
     description: One sentence about the result.
-    requires: {retrievalkit-mlr: pooler self_contrastive}    # distributions to have installed, and what they bring
-    values:                      # changed by `--set corpus=...`; null = has to be given
+    requires: {retrievalkit-mlr: pooler self_contrastive}    # required distributions, and what they provide
+    values:                      # changed by `--set corpus=...`; null = required
       corpus: null
       examples: ${corpus}/train.jsonl
       layers: [4, 6]
-      dev: null                  # used as ${dev?} below, so it may be missing
+      dev: null                  # used as ${dev?} below, so it is optional
       seed: 42
     defaults:                    # options that all steps of a command share
       train: {batch_size: 32, seed: "${seed}"}
     steps:
       - name: model
-        title: "Train on layers ${layers}: the last one is indexed"    # what: why; the summary leaves out the reason
+        title: "Train on layers ${layers}: the last one is indexed"    # what: why; the summary omits the reason
         command: train
         with: {corpus: "${corpus}", examples: "${examples}", dev: "${dev?}", set: {pooler.layers: "${layers}"}}
         output: model            # in the run's own folder
@@ -23,29 +23,29 @@
       - name: figures
         command: evaluate
         with: {run: "${steps.search}", qrels: test.tsv, per-query: true, json: true}    # by query: to test significance
-        output: figures.json     # of a command without --output: what it prints
+        output: figures.json     # for a command without --output: its standard output
 
-    table: [figures]             # the steps whose figures are the table's columns; only what they build on is run
-    variants:                    # its rows: what differs in each, and reference figures
+    table: [figures]             # steps whose figures are the table's columns; only their dependencies are run
+    variants:                    # rows: changed values, and reference figures
       near: {title: "Layers ${layers}", expected: {source: "Table 2", nDCG@10: 0.41}}
       far: {title: "Layers ${layers}", values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
-    baseline: near               # the row that the others are compared with
-    seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
+    baseline: near               # row that the others are compared with
+    seeds: [42, 43, 44]          # each variant is run with each of these values of `seed`
 
 The keys under `with` are the command's options and arguments, with dashes or underscores; `set` contains the settings
 of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
 variants, `--set VARIANT.VALUE=...` for one variant, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the
 seeds. Titles may contain values too. Reference figures of a further step in the table are written STEP.FIGURE.
 
-    sets:                                                  # of data, say
+    sets:                                                  # data sets, for example
       nq: {title: Natural Questions, values: {data: nq}}
       web: {values: {data: web}}
     means:
-      both: {title: Mean, of: [nq, web]}                   # sets, patterns, means before it
+      both: {title: Mean, of: [nq, web]}                   # sets, patterns, earlier means
     variants:
-      near: {expected: {source: Table 5, nq.RR@10: 0.3, both.RR@10: 0.4}}      # without a set: of the first one
+      near: {expected: {source: Table 5, nq.RR@10: 0.3, both.RR@10: 0.4}}      # without a set: the first set
       far: {values: {layers: [2, 6]}}
-    baseline: near                                         # of the same set
+    baseline: near                                         # in the same set
 
 Without `sets`, a variant is a row. With sets, it has a row per set and mean, here near-nq, near-web, near-both, far-nq
 ...; sets without variants are rows themselves. Rows of `means` are not run: they average the figures of sets, or of

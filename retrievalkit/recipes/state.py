@@ -112,7 +112,7 @@ def _input_fingerprint(value: str) -> str | None:
     path = Path(locate_model(value) if value.startswith("package:") else value)
     try:
         return _content(path) if path.is_file() or path.is_dir() else None
-    except OSError:  # a text too long for a path
+    except OSError:  # the text is too long for a path
         return None
 
 

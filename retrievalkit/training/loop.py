@@ -277,7 +277,7 @@ class Loop:
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
-        if not self.accelerator.optimizer_step_was_skipped:  # by the scaler of fp16, after an overflow
+        if not self.accelerator.optimizer_step_was_skipped:  # by the fp16 gradient scaler, after an overflow
             self.schedule.step()
         self.module.zero_grad()
         self.done += 1

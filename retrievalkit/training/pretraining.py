@@ -101,7 +101,7 @@ class HeldOut:
 
 
 class Pretraining(Training):
-    """Trains a `Pretrainer` on a corpus."""
+    """Pre-trains a model on a corpus by the objective of a `Pretrainer`."""
 
     kind, command, title = "model", "pretrain", "pre-training"
     work = TOKENS

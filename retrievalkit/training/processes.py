@@ -45,7 +45,7 @@ def join() -> None:
     """Connect to the other processes if torchrun started several.
 
     Raises:
-        InputError: There are more processes than GPUs, or they were not started by torchrun.
+        InputError: There are more processes than GPUs, or torchrun did not start them.
         RetrievalkitError: The others cannot be reached.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))

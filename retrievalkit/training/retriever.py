@@ -74,7 +74,7 @@ class StepInputs:
 
 
 class RetrieverTraining(Training):
-    """Trains a retriever with a loss over the representations of the whole step."""
+    """Trains a retriever with a loss over the representations of the whole step (in-batch negatives)."""
 
     kind, command = "checkpoint", "train"
     module: Objective

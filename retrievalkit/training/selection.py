@@ -266,7 +266,7 @@ class DevSet:
         places = torch.split(place, _BLOCK)
         own = [
             block.gather(1, some[:, None]) for block, some in zip(_blocks(queries, documents), places, strict=True)
-        ]  # blocks of (queries, 1): the score of the gold passage
+        ]  # blocks of (queries, 1): scores of the gold passages
 
         def at_least(others: Representation) -> Tensor:
             blocks = zip(_blocks(queries, others.to(queries.device)), own, strict=True)

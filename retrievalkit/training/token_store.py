@@ -167,7 +167,7 @@ def read_corpus(
                 )
                 rows.extend((stop, taken, len(document.ends), len(document.spans)))
             texts.flush()
-            os.fsync(texts.fileno())  # before the documents that end in it
+            os.fsync(texts.fileno())  # before the index of its documents
             rows.tofile(documents)
             documents.flush()
             number += len(group)

@@ -52,7 +52,7 @@ class TuneOptions(TrainOptions):
 
     @property
     def seconds(self) -> float:
-        """The budget in seconds."""
+        """Budget in seconds."""
         return float(self.budget[:-1]) * _SECONDS[self.budget[-1]]
 
 

@@ -264,7 +264,7 @@ class _Reader:
         return values, of_steps
 
     def check_override(self, name: str, value: Any) -> None:
-        """Refuse an override of an unknown value, step or variant."""
+        """Refuse an override of an unknown value, step option or variant."""
         nested = isinstance(value, Mapping)
         if nested and name in self.row_names:
             for inner, override in value.items():

@@ -109,8 +109,8 @@ class TrainingOptions(ExampleOptions):
         batch_size: Queries per step, over all processes; None = 32, or 16 with fewer than 1,000 examples.
         learning_rate: Peak learning rate, with linear warm-up and linear decay; None = 4e-5.
         warmup_ratio: Fraction of the steps spent warming up; None = 0.05.
-        micro_batch_size: Texts encoded at a time, with gradient caching (GradCache): memory is bounded, and the
-            gradient is still that of the whole batch. None = no caching.
+        micro_batch_size: Texts encoded at a time, with gradient caching (GradCache): bounded memory, with the gradient
+            of the whole batch. None = no caching.
         max_gradient_norm: Global norm to which gradients of the whole batch are clipped. Papers that average over R
             processes clip, in effect, at R times their figure.
         sampling: Sampling of negatives: "random", or Tevatron's sliding "window".

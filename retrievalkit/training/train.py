@@ -38,9 +38,9 @@ class TrainOptions(TrainingOptions, RunOptions):
             the pooler's.
         query_length: Maximum number of tokens per query.
         document_length: Maximum number of tokens per passage.
-        separate_towers: Separate encoders for queries and passages, or a shared encoder; by default as in the
-            checkpoint, else shared.
-        refresh_negatives: Mine new negatives with the current model every N epochs, with the options `refresh`.
+        separate_towers: Separate or shared encoders for queries and passages; by default the checkpoint's, else shared.
+        refresh_negatives: Mine new negatives with the current model every N epochs; `refresh` has the options of
+            mine-negatives.
         sharding: "full" divides weights, gradients and optimizer states among several processes (FSDP).
     """
 

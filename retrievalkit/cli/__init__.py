@@ -1,4 +1,4 @@
-"""The command line, a command a file: options and hand-off only, so that `--help` stays instant."""
+"""The command line `rkit`: options and dispatch only, a module per command, so that `--help` stays instant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 try:
     from retrievalkit.cli.main import main
 except KeyboardInterrupt:
-    # A command that has begun answers Ctrl-C itself: `cli.signals`.
+    # A running command handles Ctrl-C itself: `cli.signals`.
     sys.stderr.write("Interrupted.\n")
     sys.exit(130)
 

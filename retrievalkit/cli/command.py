@@ -1,4 +1,4 @@
-"""Any command by its name, with keyword arguments as its options."""
+"""Runs a command by its name, with keyword arguments as options."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from retrievalkit.errors import UnknownNameError
 
 
 def command(name: str, /, **options: Any) -> Any:
-    """Run any command of `rkit`, also one that a plugin brings.
+    """Run any command of `rkit`, including commands of plugins.
 
     Args:
-        name: Its words, such as "analyse-views" or "rerank train".
-        **options: Its arguments and options, with underscores.
+        name: Name of the command, such as "analyse-views" or "rerank train".
+        **options: Arguments and options of the command, with underscores.
 
     Returns:
-        The result of its function.
+        The result of the command's function.
 
     Raises:
-        OptionError: An option does not fit.
+        OptionError: An option is invalid.
         RetrievalkitError: There is no such command, or it failed.
     """
     found: click.Command | None = main
@@ -34,7 +34,7 @@ def command(name: str, /, **options: Any) -> Any:
 
 
 def command_names(group: click.Group | None = None) -> list[str]:
-    """The words of all commands, those of plugins included."""
+    """Return the names of all commands, including commands of plugins."""
     group = group or main.with_all_commands()
     names: list[str] = []
     for name in group.list_commands(click.Context(group)):

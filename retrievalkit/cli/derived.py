@@ -1,6 +1,6 @@
-"""The click command of a declared command: its flags, help and defaults are those of its options.
+"""Click commands derived from declared commands: flags, help and defaults come from the options dataclass.
 
-An option is a flag of its name. `--set NAME=VALUE` sets it too; `--set pooler.layers=4,6` sets a component's option.
+Each option has a flag of its name; `--set NAME=VALUE` sets it too, and `--set pooler.layers=4,6` a component's option.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
 
 class _Value(click.ParamType[Any]):
-    """A value of an option's type, checked as in Python and in recipes."""
+    """Click type of an option, validated as in Python and in recipes."""
 
     def __init__(self, option: Option) -> None:
         self.option = option
@@ -51,7 +51,7 @@ class _Value(click.ParamType[Any]):
 
 
 class _SingleOption(click.Option):
-    """An option that takes one value: given twice, it is refused, where click would forget the first."""
+    """An option with a single value: repeating it is an error, where click would ignore the first value."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         del ctx
@@ -69,15 +69,15 @@ class _SingleOption(click.Option):
 
 
 class DerivedCommand(click.Command):
-    """A click command of a declared command; the help lists options by the dataclass that declares them."""
+    """Click command of a declared command; the help groups options by the dataclass that declares them."""
 
     def __init__(self, declared: Command[..., Any, Any]) -> None:
         self.declared = declared
-        # Those of its bases last.
+        # Options of base classes last.
         named = options(declared.declaration)
         order = dict.fromkeys(name for one in declared.declaration.__mro__ for name in inspect.get_annotations(one))
         known = [named[name] for name in order if name in named]
-        # Options of components, and others that only --set takes, have no flags of their own.
+        # Options of components, and others that only --set can set, have no flags.
         flagged = [one for one in known if not one.name.endswith("_options") and not mark(one.annotation, Rest)]
         params = [_parameter(option) for option in flagged]
         if issubclass(declared.declaration, CommandOptions):
@@ -85,7 +85,7 @@ class DerivedCommand(click.Command):
             usual = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
             text = next(others, usual)
             params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
-        # A command with a field `as_json`, or without a result, prints by itself, while it runs.
+        # A command with a field `as_json`, or without a result, prints its output itself, while it runs.
         without_result = declared.__signature__.return_annotation in (None, "None")
         self._prints = without_result or "as_json" in options(declared.declaration)
         if not self._prints:
@@ -93,7 +93,7 @@ class DerivedCommand(click.Command):
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; a superfluous argument is reported with the option that takes it."""
+        """Parse arguments as click does; an extra argument is reported with the option that accepts it."""
         if STARTED_BY_TORCHRUN in os.environ and (name := self.declared.name) not in _SEVERAL_PROCESSES:
             known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
             msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."
@@ -107,19 +107,19 @@ class DerivedCommand(click.Command):
                 raise error from None
             from retrievalkit.training import processes
 
-            # So that one process reports it.
+            # So that only one process reports it.
             with processes.joined(), processes.together():
                 raise error from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does; explains an argument of another kind than the command takes, such as a corpus for a run."""
+        """Invoke the command; explain an argument of the wrong kind, such as a corpus instead of a run."""
         with explained(ctx, ctx.params):
             return super().invoke(ctx)
 
     def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **given: Any) -> Any:
         from retrievalkit.recipes.settings import parse_set
 
-        # Given by the user, so that a default does not hide a value of --set.
+        # Only values that the user set, so that a default does not hide a value of --set.
         source = click.get_current_context().get_parameter_source
         values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
         if as_json and self._prints:
@@ -134,14 +134,14 @@ class DerivedCommand(click.Command):
             return self._run(options, as_json, shown=processes.is_main())
 
     def _run(self, options: Any, as_json: bool, *, shown: bool = True) -> Any:
-        # What is written to /dev/stdout stays free of what the command prints.
+        # Output to /dev/stdout is not mixed with messages of the command.
         to_stdout = (output := getattr(options, "output", None)) is not None and descriptor(output) == 1
         with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
             result = self.declared.run(options)
             if shown and not self._prints:
                 data = result if isinstance(result, str) else result.as_json() if as_json else result.summary
                 say(storage.named(json.dumps(data, indent=2, default=str) if as_json else data))
-                # JSON has them.
+                # JSON includes the notes.
                 for note in () if as_json else getattr(result, "notes", ()):
                     notices.show(note)
         if code := getattr(result, "exit_code", 0):
@@ -149,7 +149,7 @@ class DerivedCommand(click.Command):
         return result
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the options, those that commands share under headings of their own."""
+        """List the options, with shared options under separate headings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -167,7 +167,7 @@ class DerivedCommand(click.Command):
 
 
 def _parameter(option: Option) -> click.Parameter:
-    """An argument or a flag for an option."""
+    """Create the click argument or flag of an option."""
     flag = mark(option.annotation, Flag)
     if argument := mark(option.annotation, Argument):
         nargs, metavar = -1 if argument.several else 1, flag and flag.metavar
@@ -192,14 +192,14 @@ def _parameter(option: Option) -> click.Parameter:
     metavar = (flag and flag.metavar) or ("NAME" if mark(option.annotation, Named) else usual)
     if several and not option.required:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
-    # Several are given one by one.
+    # A flag with several values is repeated, once per value.
     element = replace(option, annotation=(typing.get_args(kinds[0]) or kinds)[0]) if several else option
     kind = click.Option if several else _SingleOption
     return kind([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types of a union, without None and without marks."""
+    """Return the types of a union, without None and annotations."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _kinds(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

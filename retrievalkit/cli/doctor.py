@@ -1,4 +1,4 @@
-"""`rkit doctor`: the state of this machine: Python, packages, processor, plugins, and the checks that plugins bring."""
+"""`rkit doctor`: state of this machine: Python, packages, processor, plugins, and the checks of plugins."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class DoctorOptions:
 
 
 class Findings(Table):
-    """What `doctor` found: a row for each finding with `ok`, `name`, `value` and `hint`, the remedy of a problem."""
+    """Findings of `doctor`: a row per finding with `ok`, `name`, `value` and `hint` (the fix of a problem)."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         super().__init__("This machine", rows)
         self.exit_code = int(any(not row["ok"] for row in self))
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The rows."""
+        """Return the rows."""
         return list(self)
 
     @property
     def summary(self) -> str:
-        """The findings as lines; a problem is marked BAD and followed by its remedy."""
+        """Findings as lines; a problem is marked BAD and followed by its fix."""
         width = max(len(row["name"]) for row in self)
         lines = []
         for row in self:
@@ -70,7 +70,7 @@ def doctor(options: DoctorOptions) -> Findings:
         try:
             findings.append(Finding(name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
-            # The GPU build brings the same module under another distribution's name.
+            # The GPU build provides the same module under another distribution name.
             if name == "faiss-cpu" and importlib.util.find_spec("faiss"):
                 findings.append(Finding(name, "another build of faiss"))
                 continue
@@ -100,7 +100,7 @@ def _processor() -> Finding:
 
 
 def _checked(name: str) -> list[Finding]:
-    """The findings of a plugin's check; a check that fails is a finding too."""
+    """Run a plugin's check and return its findings; a check that fails is a finding too."""
     try:
         findings = registry.component("check", name).load()()
         if isinstance(findings, list) and all(isinstance(one, Finding) for one in findings):

@@ -1,6 +1,6 @@
-"""Groups of commands: the nearest name for an unknown command, whole sentences in the help, errors without a traceback.
+"""Command groups: suggestions for unknown commands, complete sentences in the help, user errors without a traceback.
 
-`RootGroup` is `rkit` itself: its commands in sections, and the commands of plugins, which are imported when used.
+`RootGroup` is `rkit` itself: its commands in sections, and the commands of plugins, imported lazily.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from retrievalkit.hookspecs import COMMAND_GROUPS
 from retrievalkit.reporting.terminal import printable
 
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
-"""Errors of the machine, even where they name no file."""
+"""Errors of the machine, even if they name no file."""
 
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
-"""Errors of what the user named."""
+"""Errors of a path that the user named."""
 
 
 class RkitGroup(click.Group):
-    """Offers the nearest command for an unknown one, and prints a user's mistake without a traceback."""
+    """A command group that suggests the nearest command for an unknown name, and prints user errors briefly."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; an unknown command is reported with the nearest one, or the distribution that brings it."""
+        """Resolve a command; an unknown command is reported with the nearest name, or the distribution that has it."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             if (path := f"{ctx.command_path} {name}".partition(" ")[2]) in registry.DISTRIBUTIONS:
@@ -51,33 +51,33 @@ class RkitGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List the commands, each with its first sentence in full."""
+        """List the commands, each with its complete first sentence."""
         _write(formatter, "Commands", [(name, summary(one)) for name, one in sorted(self.commands.items())])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
+        """Invoke the command, turning Ctrl-C into `click.Abort` here, since click would print an empty line first."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
-        """Run, and turn the errors that a user can cause into a message and an exit code."""
+        """Run the command, and turn user errors into a message and an exit code."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
-        # At the end of a process Python looks for garbage among all modules; after torch it takes half a second.
+        # At exit, Python collects garbage over all modules; with torch loaded, this takes half a second.
         atexit.unregister(gc.freeze)
         atexit.register(gc.freeze)
         try:
             with signals.handled():
-                # Not standalone, because click itself would report Ctrl-C as "Aborted!" with exit code 1.
+                # Not standalone, because click would report Ctrl-C as "Aborted!" with exit code 1.
                 code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
-                # Here, because a failure that Python meets while it ends is not reported.
+                # Here, because a failure during Python's exit is not reported.
                 sys.stdout.flush()
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
-            # click's own message, which quotes what the user typed.
+            # click's message, which quotes the user's input.
             message = io.StringIO()
             error.show(message)
             click.echo(_shown(message.getvalue()), nl=False, err=True)
@@ -88,17 +88,17 @@ class RkitGroup(click.Group):
 
 
 class RootGroup(RkitGroup):
-    """The command `rkit`: its own commands by section, and those of plugins."""
+    """The command `rkit`: built-in commands by section, and commands of plugins."""
 
     built_in: Mapping[str, tuple[str, str, str]] = {}
-    """Name -> section of the help, where the command is ("module:name"), and one sentence about it."""
+    """Name -> section of the help, import path of the command ("module:name"), and a one-sentence summary."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """Built-in commands, then those of plugins."""
+        """Return built-in commands, then commands of plugins."""
         return [*dict.fromkeys((*self.built_in, *self.commands, *registry.names("command")))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, which is imported here: `rkit --help` and other commands start without it."""
+        """Import and return the command; `rkit --help` and other commands start without importing it."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name in self.built_in:
@@ -108,7 +108,7 @@ class RootGroup(RkitGroup):
         return _derived(registry.component("command", cmd_name).load()) if cmd_name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List all commands by section; those of plugins by the help text that they were registered with."""
+        """List all commands by section; plugin commands with the help text of their registration."""
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in COMMAND_GROUPS}
         for name, (section, _, text) in self.built_in.items():
             rows[section].append((name, text))
@@ -120,7 +120,7 @@ class RootGroup(RkitGroup):
                 text = found[0].help if len(found) == 1 else f"Unusable: registered by both {owners}."
                 rows[found[0].group].append((name, text))
         except RetrievalkitError as error:
-            # Help must work, whatever the environment says about plugins.
+            # Help must work even if plugins cannot be listed.
             problem = str(error)
         for section, heading in COMMAND_GROUPS.items():
             _write(formatter, heading, rows[section])
@@ -128,7 +128,7 @@ class RootGroup(RkitGroup):
             _write(formatter, "Plugins cannot be listed", [("", problem)])
 
     def with_all_commands(self) -> RootGroup:
-        """The same group with all commands imported; without those of plugins that cannot be."""
+        """Return the same group with all commands imported, without broken commands of plugins."""
         whole = RootGroup(self.name, callback=self.callback, params=self.params, context_settings=self.context_settings)
         whole.built_in, whole.commands = self.built_in, dict(self.commands)
         for name in self.list_commands(context := click.Context(self)):
@@ -139,7 +139,7 @@ class RootGroup(RkitGroup):
 
 
 def _derived(command: Any) -> click.Command:
-    """The click command of a declared one; one of click as it is."""
+    """Return the click command of a declared command; a click command is returned unchanged."""
     if isinstance(command, click.Command):
         return command
     from retrievalkit.cli.derived import DerivedCommand
@@ -148,7 +148,7 @@ def _derived(command: Any) -> click.Command:
 
 
 def summary(command: click.Command) -> str:
-    """The first sentence of a command's help, in full."""
+    """Return the complete first sentence of a command's help."""
     paragraph = " ".join((command.help or "").partition("\n\n")[0].split())
     match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)
     return match[1] if match else paragraph
@@ -161,14 +161,14 @@ def _write(formatter: click.HelpFormatter, heading: str, rows: list[tuple[str, s
 
 
 def _shown(message: str) -> str:
-    """A message as it is printed: an error's words, whoever raised it, which may quote names and texts of strangers."""
+    """Return an error message safe to print: it may quote untrusted names and texts."""
     from retrievalkit.storage import named
 
     return printable(str(InputError(named(message))), lines=True)
 
 
 def report(error: BaseException) -> int:
-    """Print an error to standard error; returns the exit code."""
+    """Print an error to standard error, and return the exit code."""
     if isinstance(error, RetrievalkitError):
         click.echo(f"Error: {_shown(str(error))}", err=True)
         return error.exit_code
@@ -176,15 +176,15 @@ def report(error: BaseException) -> int:
         number = error.number if isinstance(error, signals.Terminated) else signal.SIGINT
         how = "Interrupted" if number == signal.SIGINT else "Terminated"
         notes = getattr(error, "__notes__", None) or ["Interrupted."]
-        # Of several processes, all of which a terminal interrupts, the main one says so.
+        # A terminal interrupts all processes of a training; only the main process reports it.
         if os.environ.get("RANK", "0") == "0":
-            # A terminal shows "^C" where the cursor is.
+            # A terminal shows "^C" at the cursor.
             start = "\n" if sys.stderr.isatty() else ""
             click.echo(start + _shown(notes[-1].replace("Interrupted", how, 1)), err=True)
         return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):
-        # Python would write the rest to the closed pipe when it ends.
+        # Python would write the rest to the closed pipe at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -198,7 +198,7 @@ def report(error: BaseException) -> int:
 
 
 def _failure(error: OSError) -> str:
-    """What happened to a file, what is kept, and what to do."""
+    """Describe a failed file operation: the failure, the kept outputs, and the remedy."""
     from retrievalkit.storage import was_written
 
     place = f"'{error.filename}'" if error.filename else "standard output"

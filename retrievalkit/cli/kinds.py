@@ -1,4 +1,4 @@
-"""The kinds of data that the arguments of commands take, for a message where one is given for another."""
+"""Kinds of data that command arguments accept, for error messages about an argument of the wrong kind."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ _EXPECTED = {
     "export source": ("checkpoint", "vectors"),
     "export output": (_NOTHING,),
 }
-"""Parameter, or command and parameter -> what it takes; `nothing` is a name of the hub, or a new place."""
+"""Parameter, or command and parameter -> accepted kinds; `nothing` is a hub name, or a new path."""
 
 
 @contextmanager
 def explained(context: click.Context, values: Mapping[str, Any]) -> Iterator[None]:
-    """Say so where a command fails because an argument, or two that are swapped, hold another kind of data."""
+    """Explain a failure of the block that comes from an argument of the wrong kind, or from swapped arguments."""
     try:
         yield
     except InputError as error:
@@ -70,7 +70,7 @@ def explained(context: click.Context, values: Mapping[str, Any]) -> Iterator[Non
 
 
 def option_for_extra(error: click.UsageError) -> str:
-    """Names the option that takes an argument too many, as a sentence; "" for other errors, and where there is none."""
+    """Return a sentence with the option that accepts an extra argument; "" for other errors or without an option."""
     extra = re.fullmatch(r"Got unexpected extra argument \((.+)\)", error.message)
     if extra is None or error.ctx is None or (kind := _kind(extra[1])) not in _KINDS:
         return ""
@@ -95,7 +95,7 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
     for label, place, kind, expected in wrong:
         if kind == "qrels" and (option := _option_for(kind, context, values)):
             return f"{label} '{place}' {_is(kind)}. Give it as {option}."
-        # An example whose positives have an unknown name looks like a query; the original message lists the names.
+        # An example whose positives have an unknown name looks like a query; the original message has the known names.
         if kind in _OF_DATA and place in message and not (kind == "queries" and "examples" in expected):
             names = [
                 f"{_KINDS[one]} ({_WRITERS[one]})" if one in _WRITERS else _KINDS[one]
@@ -107,7 +107,7 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
 
 
 def _option_for(kind: str, context: click.Context, values: Mapping[str, Any]) -> str | None:
-    """An option that was not given, and takes data of this kind."""
+    """Return an unset option that accepts data of this kind."""
     for option in context.command.params:
         name = str(option.name)
         if isinstance(option, click.Option) and values.get(name) is None and kind in _expected(name, context):
@@ -124,13 +124,13 @@ def _is(kind: str) -> str:
 
 
 def _label(parameter: click.Parameter, context: click.Context) -> str:
-    """The name of a parameter as the user wrote it, or as the usage line has it."""
+    """Return the name of a parameter as a flag, or as in the usage line."""
     name = next((word for word in parameter.opts if word.startswith("--")), "")
     return name or parameter.make_metavar(context).split()[0].strip("[].")
 
 
 def _kind(place: str) -> str | None:
-    """The kind of data in a place; None where that is not known."""
+    """Return the kind of data at a path or source; None if unknown."""
     from retrievalkit import storage
     from retrievalkit.data import kinds, sources
     from retrievalkit.data.sources.documents import as_documents

@@ -1,4 +1,4 @@
-"""The command `rkit`: the built-in commands by section of the help; each is imported when it is used."""
+"""The command `rkit`: built-in commands by section of the help; each is imported on use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rkit plugins`: lists components, shows their options, checks one, starts a new plugin, installs and removes."""
+"""`rkit plugins`: lists components, shows their options, and checks, creates, installs and removes plugins."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ class ListOptions:
 
 
 class Components(Table):
-    """The components of all plugins, and the plugins that could not be loaded.
+    """Components of all plugins, and plugins that could not be loaded.
 
-    A row for each with `kind`, `name`, `plugin`, `version`, `summary` and `problem`; the kind of a broken plugin is
-    "broken".
+    Each row has `kind`, `name`, `plugin`, `version`, `summary` and `problem`; the kind of a broken plugin is "broken".
     """
 
     def __init__(self, plugins: list[registry.Plugin]) -> None:
@@ -60,7 +59,7 @@ class Components(Table):
                 yield row | ({"problem": clash} if _rivals(one) else {})
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Every plugin with its components, or the reason why it is broken."""
+        """Return every plugin with its components, or with the reason why it is broken."""
         return [
             {
                 "plugin": plugin.name,
@@ -77,8 +76,8 @@ class Components(Table):
 
     @property
     def summary(self) -> str:
-        """All components by kind with their distribution and a sentence each, then the plugins that are broken."""
-        # In a pipe a component is one line, for grep.
+        """Components by kind, each with its distribution and a sentence, then the broken plugins."""
+        # In a pipe, each component is a single line, for grep.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         lines: list[str] = []
         for kind in registry.HOOKS:
@@ -103,9 +102,9 @@ class Components(Table):
 
 
 def _summary(component: registry.Component) -> str:
-    """The help text of a component, or the first sentence of its docstring; "" if there is neither.
+    """Return the help text of a component, or the first sentence of its docstring; "" if it has neither.
 
-    Read from the source of its module: importing every component would start torch, faiss and Java.
+    The docstring is read from the module's source: importing every component would load torch, faiss and Java.
     """
     if component.help:
         return component.help
@@ -117,7 +116,7 @@ def _summary(component: registry.Component) -> str:
 
 @cache
 def _docstrings(module: str) -> dict[str, str]:
-    """The docstrings of a module's classes and functions by name."""
+    """Return the docstrings of a module's classes and functions by name."""
     spec = module_spec(module)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return {}
@@ -134,7 +133,7 @@ def _owner(component: registry.Component) -> str:
 
 
 def _rivals(component: registry.Component) -> list[str]:
-    """The other plugins that use the name too."""
+    """Return the other plugins that use the same name."""
     candidates = registry.default_registry().candidates(component.kind, component.name)
     return [_owner(one) for one in candidates if one is not component]
 
@@ -187,7 +186,7 @@ class PipOptions:
     """Options of `plugins install` and `plugins remove`.
 
     Args:
-        name: A distribution; to install, also the folder of one.
+        name: Name of a distribution; to install, also the path of its folder.
     """
 
     name: Annotated[str, Argument()]
@@ -213,7 +212,7 @@ def _pip(*words: str) -> str:
         raise InputError(msg)
     line = [sys.executable, "-m", "pip", *words[:-1], "--", words[-1]]
     click.echo(shlex.join(line), err=True)
-    # Standard output is for the result.
+    # Standard output is reserved for the result.
     done = subprocess.run(line, stdout=sys.__stderr__, check=False)
     if done.returncode:
         msg = f"pip failed with code {done.returncode}; its messages are above."

@@ -1,4 +1,4 @@
-"""The group `rkit rerank`."""
+"""The command group `rkit rerank`."""
 
 from __future__ import annotations
 

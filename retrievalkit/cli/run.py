@@ -1,4 +1,4 @@
-"""`rkit run` and `rkit quickstart`: here, because the steps of a recipe are commands of the command line.
+"""`rkit run` and `rkit quickstart`, in this package because the steps of a recipe are `rkit` commands.
 
 rkit run RECIPE --output DIR [--variants NAME,...] [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force] [--jobs N]
 rkit run RECIPE --output DIR --plan
@@ -30,11 +30,11 @@ class StepsOptions(CommandOptions):
     """Options of commands that run the steps of a recipe.
 
     Args:
-        force: Run every step again, also those whose inputs have not changed.
+        force: Run every step again, including steps whose inputs have not changed.
         set: Values of the recipe by name, and options of its steps: corpus=data, stage1.batch_size=16.
     """
 
-    # The folder of a run is held from within: it may be all that can be written.
+    # A run locks its folder from inside, because the parent may not be writable.
     holds_output: ClassVar[bool] = False
 
     force: bool = False
@@ -42,7 +42,7 @@ class StepsOptions(CommandOptions):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The values, nested by the dots of their names."""
+        """Values, nested by their dotted names."""
         return nested(flatten(self.set).items())
 
 
@@ -51,11 +51,11 @@ class RunOptions(StepsOptions):
     """Options of `run`.
 
     Args:
-        recipe: A file, or the name of a recipe that comes with retrievalkit or (PLUGIN/NAME) a plugin.
-        output: The folder for everything that the steps write.
-        variants: Only these rows of its table: names or patterns, such as mlr,dpr_*.
-        plan: Show each step's command line, and which are done already; run nothing.
-        jobs: Steps to run side by side on this machine.
+        recipe: A file, or the name of a recipe of retrievalkit or (PLUGIN/NAME) of a plugin.
+        output: Folder for all outputs of the steps.
+        variants: Variants to run, by name or pattern, such as mlr,dpr_*; by default all.
+        plan: Show each step's command line, and the steps that are already done; run nothing.
+        jobs: Number of steps to run in parallel on this machine.
     """
 
     recipe: Annotated[Place, Argument(), Reads()]
@@ -73,7 +73,7 @@ def run(options: RunOptions) -> Outcome | Plan:
     from retrievalkit.recipes import run as program
     from retrievalkit.recipes.recipe import load_recipe
 
-    storage.place_of(str(options.output))  # refuses a store
+    storage.place_of(str(options.output))  # refuses an object store
     names = [name.strip() for one in options.variants or () for name in one.split(",")]
     recipe = load_recipe(
         str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
@@ -89,8 +89,8 @@ class QuickstartOptions(StepsOptions):
     """Options of `quickstart`.
 
     Args:
-        output: The folder for everything that the steps write; `compare.html` in it shows question by question.
-        model: The pretrained encoder to start from.
+        output: Folder for all outputs of the steps; its `compare.html` compares the systems question by question.
+        model: Pretrained encoder to start from.
         corpus: Your own passages instead of the documentation of installed packages.
         examples: Your own training examples.
         queries: Your own test queries.
@@ -114,7 +114,7 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     from retrievalkit.recipes.recipe import load_recipe
     from retrievalkit.recipes.run import run as run_recipe
 
-    storage.place_of(str(options.output))  # refuses a store
+    storage.place_of(str(options.output))  # refuses an object store
     data = {name: getattr(options, name) for name in ("corpus", "examples", "queries", "qrels")}
     missing = [name for name, value in data.items() if value is None]
     if missing and len(missing) < len(data):
@@ -123,9 +123,9 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
         raise InputError(msg)
     values: dict[str, Any] = {"model": options.model} if options.model else {}
     if not missing:
-        # Negatives of the user's own data are mined in the whole corpus.
+        # With the user's own data, negatives are mined in the whole corpus.
         values |= {**data, "train_corpus": options.corpus}
-    # The page has plots where matplotlib is installed.
+    # The page has plots if matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
     outcome = run_recipe(recipe, str(options.output), cli=main.with_all_commands(), force=options.force)

@@ -1,7 +1,7 @@
-"""How a command ends by Ctrl-C or by a signal: once through all its clean-up, or at once if that is asked for again.
+"""Termination of a command by Ctrl-C or a signal: with all clean-up, or immediately on a second Ctrl-C.
 
-Python acts on a signal when the library that runs (torch, faiss, Java) returns. A thread therefore watches for a second
-Ctrl-C meanwhile, and for a library that takes too long after SIGTERM.
+Python handles a signal only when the running library (torch, faiss, Java) returns. A thread therefore watches for a
+second Ctrl-C, and for a library that takes too long after SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = 10.0
-"""Seconds that a library may take to return after SIGTERM, and to fail because of an interruption."""
+"""Seconds that a library may take to return after SIGTERM, or to fail because of an interruption."""
 
 _SOON = 0.05
-"""Seconds until an interruption that was dropped, or would not be borne, is raised again."""
+"""Seconds until an interruption that was dropped, or could not be raised safely, is raised again."""
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PARENT_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG."""
+"""PR_SET_PDEATHSIG of prctl."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, which ends a command as Ctrl-C does, but for the exit code."""
+    """SIGTERM or SIGHUP: ends a command like Ctrl-C, except for the exit code."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class Terminated(KeyboardInterrupt):
 def handled() -> Iterator[None]:
     """End the block by KeyboardInterrupt on Ctrl-C, and by `Terminated` on SIGTERM and SIGHUP.
 
-    Signals that are ignored, as by nohup, stay ignored. torchrun ends its processes itself, and waits for them; they
-    end too where it is gone.
+    Ignored signals, as under nohup, stay ignored. torchrun ends its own processes and waits for them; they are also
+    killed if torchrun dies.
     """
     if STARTED_BY_TORCHRUN in os.environ and sys.platform == "linux":
         import ctypes
 
-        # torchrun that is killed cannot end its processes, which would wait for each other for a day.
+        # If torchrun is killed, it cannot end its processes, which would wait for each other for a day.
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
     wanted = [number for number in usual if signal.getsignal(number) == usual[number]]
@@ -71,7 +71,7 @@ def handled() -> Iterator[None]:
         sys.unraisablehook = hook
         for number in wanted:
             signal.signal(number, usual[number])
-        # Once all is written, a late signal would only print a traceback of a library that tidies up.
+        # After everything is written, a late signal would only print a traceback of a library's clean-up.
         atexit.unregister(_ignore_late)
         atexit.register(_ignore_late)
 
@@ -82,7 +82,7 @@ def _ignore_late() -> None:
 
 
 class _Watcher:
-    """Sees signals as they arrive, and ends the process if Python does not act on them."""
+    """Watches signals as they arrive, and ends the process if Python does not handle them."""
 
     def __init__(self) -> None:
         self._arrived: Counter[int] = Counter()
@@ -96,10 +96,10 @@ class _Watcher:
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
 
     def act(self, number: int, _: Any) -> None:
-        """What Python does on a signal, in the main thread."""
-        # Of signals that arrive together, Python acts on the first alone; the watcher may not have seen this one yet.
+        """Handle a signal in the main thread: Python's signal handler."""
+        # Python handles simultaneous signals only once; the watcher may not have seen this signal yet.
         self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
-        # Its C++ calls Python, and aborts the process where that raises anything.
+        # While torch is imported, its C++ calls Python, and any exception there aborts the process.
         if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
             self._raise_soon(signal.Signals(number))
             return
@@ -107,7 +107,7 @@ class _Watcher:
         raise _interruption(number)
 
     def replaced_by(self, error: Exception) -> KeyboardInterrupt | None:
-        """The interruption that a library, as numpy in `tofile`, turned into an error of its own, if there is one."""
+        """Return the interruption that a library turned into its own error, as numpy does in `tofile`, if any."""
         kept = isinstance(error.__cause__, KeyboardInterrupt)
         if kept or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
             return None
@@ -117,7 +117,7 @@ class _Watcher:
         return interruption
 
     def unraisable(self, event: Any) -> None:
-        """Raise a KeyboardInterrupt again that Python dropped, as in `__del__` or a callback of an import."""
+        """Raise again a KeyboardInterrupt that Python dropped, as in `__del__` or an import callback."""
         if not isinstance(event.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(event)
             return
@@ -127,7 +127,7 @@ class _Watcher:
     def _raise_soon(self, number: signal.Signals) -> None:
         def again() -> None:
             if not self._ended:
-                # To the main thread, which may sleep.
+                # Sent to the main thread, which may be asleep.
                 signal.pthread_kill(threading.main_thread().ident or 0, number)
 
         _later(_SOON, again)
@@ -152,7 +152,7 @@ class _Watcher:
         self._read.close()
 
     def _leave_child(self) -> None:
-        """A process forked from this one ends by signals as any other, silently."""
+        """Restore default signal handling in a forked process, so that it ends silently."""
         if self._ended:
             return
         self._ended = True
@@ -173,7 +173,7 @@ def _interruption(number: int) -> KeyboardInterrupt:
 
 
 def _end(number: int) -> None:
-    """End this process and those that it started, without any clean-up."""
+    """End this process and its multiprocessing children, without any clean-up."""
     if "multiprocessing" in sys.modules:
         with suppress(Exception):
             for child in sys.modules["multiprocessing"].active_children():

@@ -1,4 +1,4 @@
-"""A step of a recipe in this process: `rkit run --jobs` starts it for each step, see `recipes.schedule`."""
+"""Program that runs a single step of a recipe: `rkit run --jobs` starts it for each step, see `recipes.schedule`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from retrievalkit.reporting import notices
 
 
 def main() -> None:
-    """Run the step on standard input, and print how it ended."""
+    """Run the step read from standard input, and print its outcome."""
     task = json.loads(sys.stdin.buffer.readline())
     log = StepLog(Path(task["folder"]), task["name"])
-    # What libraries print past Python goes to the log.
+    # Output that libraries print outside of Python goes to the log.
     last_word = os.fdopen(os.dup(1), "w")
     log.path.parent.mkdir(parents=True, exist_ok=True)
     with log.path.open("ab") as stream:
@@ -34,7 +34,7 @@ def main() -> None:
             os.dup2(stream.fileno(), number)
     try:
         with signals.handled():
-            # From here on, so that a step that is not wanted any more cleans up.
+            # Started here, so that a cancelled step cleans up.
             threading.Thread(target=_watch, daemon=True).start()
             ended = _run(task, log)
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def _run(task: dict[str, Any], log: StepLog) -> Ended:
 
 
 def _watch() -> None:
-    # At the level of the system: Python's own buffer is locked while it reads, which would hold up the end.
+    # By os.read: Python's buffered reader holds a lock while reading, which would delay the exit.
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""`rkit run` and `rkit quickstart`: experiments as data, with their steps, variants and tables."""
+"""`rkit run` and `rkit quickstart`: declarative experiments with steps, variants and result tables."""

@@ -1,4 +1,4 @@
-"""What the terminal shows while a recipe runs: a line for each step and one for its outcome, on standard error."""
+"""Progress of a recipe run on standard error: a line for the start of each step, and a line for its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDEST = 160  # characters of a step's last line
 
 
 class Display:
-    """Shows the steps of a run; where they run side by side, together, each line names its step."""
+    """Shows the steps of a run; if steps run in parallel (`together`), each line names its step."""
 
     def __init__(self, jobs: Sequence[Job], folder: str, *, together: bool = False) -> None:
         self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}
@@ -26,12 +26,12 @@ class Display:
         self.done: list[str] = []
 
     def keep(self, job: Job) -> None:
-        """A step is skipped; shown together with those before and after it."""
+        """Record a skipped step; consecutive skipped steps are shown in a single line."""
         self.kept.append(job.step.name)
         self.done.append(job.step.name)
 
     def start(self, job: Job, *, resumed: bool, seconds: float) -> None:
-        """A step begins, or goes on after so many seconds of an earlier run."""
+        """Show that a step starts, or continues after `seconds` of an earlier run."""
         self.show_kept()
         _say(f"{self._place(job)} {job.step.heading}")
         if resumed:
@@ -39,19 +39,19 @@ class Display:
             _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
 
     def finish(self, job: Job, log: StepLog, seconds: float) -> None:
-        """A step has ended well: its time and what it says of its result."""
+        """Show that a step succeeded: its time and the last line of its output."""
         self.done.append(job.step.name)
         start = f"{self._place(job)} done: " if self.together else _INDENT
         _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
 
     def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
-        """Steps that ran side by side were interrupted: what is kept."""
+        """Add a note to the error on parallel steps that were interrupted, and on the outputs that are kept."""
         steps = ", ".join(f"'{job.step.name}'" for job in jobs) or "none"
         states = ", and the last saved states of steps that save them"
         error.add_note(f"Interrupted; steps under way: {steps}. {self._kept(states)}")
 
     def fail(self, job: Job, log: StepLog, error: BaseException, *, others: int = 0) -> None:
-        """A step failed or was interrupted: the end of its log, and what is kept or, of others, goes on."""
+        """Show that a step failed or was interrupted: the end of its log, and the steps that are kept or continue."""
         name, interrupted = job.step.name, isinstance(error, KeyboardInterrupt)
         where = f"in step {self.places[name]} of {len(self.places)}, '{name}'."
         if interrupted:
@@ -66,7 +66,7 @@ class Display:
         _say(f"{_INDENT}Steps that do not need it go on: {others}." if others else f"Stopped {where} {self._kept()}")
 
     def show_kept(self) -> None:
-        """Show the steps skipped since the last one that ran."""
+        """Show the steps skipped since the last step that ran."""
         if self.kept:
             first, last = self.places[self.kept[0]], self.places[self.kept[-1]]
             span = str(last) if first == last else f"{first}-{last}"

@@ -1,4 +1,4 @@
-"""Recipe files: where they are, and their content once joined with the recipes that they extend."""
+"""Recipe files: look-up by path or name, and their content merged with the recipes that they extend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrievalkit.errors import DataError, PluginError, UnknownNameError, shortl
 from retrievalkit.recipes.settings import Section, join, read_yaml
 
 LOGS = "logs"
-"""The folder of the steps' logs, in that of the run."""
+"""Folder of the steps' logs, within the run's folder."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -24,11 +24,11 @@ _STEP_KEYS = ("name", "title", "command", "with", "output")
 
 _HERE = Path(__file__).parent
 FOLDER = _HERE / "bundled" if (_HERE / "bundled").is_dir() else _HERE.parents[1] / "recipes"
-"""The recipes that come with retrievalkit; in a checkout, those of the repository."""
+"""Folder of the bundled recipes; in a checkout, the repository's recipes."""
 
 
 def find_recipe(source: str | Path) -> Path:
-    """The file of a recipe: a path, the name of one that comes with retrievalkit, or `PLUGIN/NAME`."""
+    """Find the file of a recipe by path, name of a bundled recipe, or `PLUGIN/NAME`."""
     path = Path(source)
     if path.is_file():
         return path
@@ -50,7 +50,7 @@ def find_recipe(source: str | Path) -> Path:
 
 
 def bundled_recipes() -> dict[str, Path]:
-    """The recipes that come with retrievalkit: name -> file."""
+    """Return the recipes that come with retrievalkit: name -> file."""
     return _recipes_in(FOLDER)
 
 
@@ -59,7 +59,7 @@ def _recipes_in(folder: Path) -> dict[str, Path]:
 
 
 def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
-    """The content of a recipe file joined with the files that it extends, its steps by name."""
+    """Read a recipe file, merged with the files that it extends; its steps are keyed by name."""
     root = read_yaml(path)
     if not isinstance(root, Section):
         msg = "a recipe is a mapping with the keys name, values and steps."

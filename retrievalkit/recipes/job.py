@@ -1,6 +1,6 @@
-"""A step that is ready to run: its command line, checked by the command's declaration before the first step starts.
+"""A job is a step ready to run: its command line, validated against the command's declaration before any step starts.
 
-A misspelt option of the tenth training should not show a day later.
+So a misspelt option of the tenth training is reported immediately, not a day later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve", "sync")
 
 
 class StepError(RetrievalkitError):
-    """A step of a recipe failed; its exit code is that of the command."""
+    """A step of a recipe failed; the exit code is the command's."""
 
     def __init__(self, step: Step, reason: str, exit_code: int) -> None:
         super().__init__(f"step '{step.name}' (rkit {step.command}) failed: {reason}")
@@ -37,7 +37,7 @@ class StepError(RetrievalkitError):
 
 @dataclass(frozen=True)
 class Job:
-    """A step, the file or folder that it writes if any, and its command line without "rkit"."""
+    """A step with its output file or folder, if any, and its command line without "rkit"."""
 
     step: Step
     command: click.Command
@@ -61,12 +61,12 @@ class Job:
 
     @property
     def prints(self) -> bool:
-        """Whether the output is what the command prints, because it has no parameter for one."""
+        """True if the output is the command's standard output, because it has no parameter for an output."""
         return self.output is not None and not self._has("output")
 
     @property
     def resumes(self) -> bool:
-        """Whether the command goes on where it was cut off."""
+        """True if the command can resume after an interruption."""
         return self._has("resume")
 
     def _has(self, name: str) -> bool:
@@ -74,14 +74,14 @@ class Job:
 
     @property
     def typed(self) -> str:
-        """The line that one would type."""
+        """Command line as typed in a shell."""
         line = shlex.join(["rkit", *self.words])
         return f"{line} > {shlex.quote(str(self.output))}" if self.prints else line
 
     def run(self, cli: click.Group, log: StepLog, *, resume: bool) -> None:
-        """Run the command, replacing what an earlier run left; if asked to resume, go on where it was cut off."""
+        """Run the command, replacing the output of an earlier run; with `resume`, continue an interrupted run."""
         words, resume = [*self.words], resume and self.resumes
-        # An output was a folder, too, if an earlier run was killed while replacing it.
+        # The output also counts as a folder if an earlier run was killed while replacing it.
         replaces = self.output and (self.output.is_dir() or storage.replaced_folder(self.output).is_dir())
         words += ["--overwrite"] if replaces and self._has("overwrite") else []
         words += ["--resume"] if resume else []
@@ -97,7 +97,7 @@ class Job:
             raise StepError(self.step, str(error), error.exit_code) from error
         except click.ClickException as error:
             raise StepError(self.step, error.format_message(), error.exit_code) from error
-        except click.Abort as error:  # what click makes of Ctrl-C
+        except click.Abort as error:  # click's exception for Ctrl-C
             raise error.__cause__ or KeyboardInterrupt from error
         if isinstance(code, int) and code:
             raise StepError(self.step, f"it ended with exit code {code}.", code)
@@ -106,7 +106,7 @@ class Job:
 
 
 def commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
-    """The commands that a step may run, by name; those of a group as one would type them: "rerank train"."""
+    """Return the commands that a step may run, by name; commands of a group as typed: "rerank train"."""
     known: dict[str, click.Command] = {}
     for name, command in group.commands.items():
         if before + name in _NOT_STEPS:
@@ -119,7 +119,7 @@ def commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
 
 
 def _words(step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None) -> list[str]:
-    """The words that set a command's options, and its output if it has a parameter for it."""
+    """Return the command-line words for a command's options, and for its output if it has such a parameter."""
     known: dict[str, tuple[click.Parameter, str]] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
@@ -155,7 +155,7 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
                 words += [part for text in texts for part in (word, text)]
                 continue
             arguments[name] = texts
-            # It could be an --output outside of the run's folder.
+            # Otherwise it could be an --output outside of the run's folder.
             if option := next((text for text in texts if text.startswith("-")), None):
                 advice = "Put ./ before a file's name."
                 step.fail(f"'{name}' is '{option}', which the command would read as an option. {advice}", name)
@@ -178,7 +178,7 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
 
 
 def _typed(value: Any) -> str:
-    """A value as it is typed."""
+    """Format a value as typed on the command line."""
     if isinstance(value, list | tuple):
         return ",".join(map(_typed, value))
     if value is None or isinstance(value, bool):
@@ -187,7 +187,7 @@ def _typed(value: Any) -> str:
 
 
 def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]) -> None:
-    """Refuse unknown settings, unknown components, and options that these do not have."""
+    """Refuse unknown settings, unknown components, and unknown options of components."""
     settings = parse_set(given.get("settings", ()))
     declared: Command[..., Any, Any] | None = getattr(command, "declared", None)
     if declared is None:  # a click command of a plugin, which checks its options itself
@@ -207,7 +207,7 @@ def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]
 
                 pooler: Any = registry.get("pooler", values.get("pooler") or "cls")
                 component = component or pooler.default_loss
-                # Of some poolers, their options decide.
+                # For some poolers, the default loss depends on their options.
                 components = options_by_loss(component, own) if isinstance(component, str) else {}
             else:
                 components = {component: own} if component else {}

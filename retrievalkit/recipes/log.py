@@ -1,6 +1,6 @@
-"""The log of a step: all that its command prints goes to DIR/logs/STEP.log, and only its last line to the terminal.
+"""Log of a step: the command's output goes to DIR/logs/STEP.log, and only its last line to the terminal.
 
-Standard error stays on a terminal, where it shows the progress of the command; elsewhere it goes to the log too.
+On a terminal, standard error is shown as the command's progress; elsewhere it goes to the log too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from retrievalkit.recipes.files import LOGS
 
 
 class StepLog:
-    """The log file of one step.
+    """Log file of a step.
 
     Attributes:
-        path: The file.
-        result: The last line of standard output, with which commands say what they did.
+        path: The log file.
+        result: Last line of standard output: the command's summary of its result.
     """
 
     def __init__(self, folder: Path, step: str) -> None:
@@ -28,7 +28,7 @@ class StepLog:
 
     @contextlib.contextmanager
     def collecting(self, command_line: str, *, resume: bool, stdout: TextIO | None = None) -> Iterator[None]:
-        """Send what is printed to the log, which begins with the command line, or standard output elsewhere."""
+        """Redirect output to the log, which starts with the command line; standard output to `stdout` if set."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a" if resume else "w", encoding="utf-8", buffering=1) as log:
             log.write(f"$ {command_line}\n")
@@ -38,7 +38,7 @@ class StepLog:
             self.result = _OUT.last
 
     def tail(self, lines: int = 15) -> list[str]:
-        """The last lines that the command printed, blank ones left out."""
+        """Return the last lines that the command printed, without blank lines."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -47,10 +47,10 @@ class StepLog:
 
 
 class _StandIn:
-    """Takes the place of sys.stdout or sys.stderr.
+    """Replacement for sys.stdout or sys.stderr.
 
-    There is one for each, for as long as the process lives: logging handlers keep the stream that they find when a
-    library is imported, and must not be left with a closed log.
+    Each has a single instance for the life of the process: logging handlers keep the stream that they see when a
+    library is imported, and must not end up with a closed log.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,7 +60,7 @@ class _StandIn:
 
     @contextlib.contextmanager
     def going_to(self, target: TextIO) -> Iterator[None]:
-        """Be the standard stream, and pass everything on to a target."""
+        """Replace the standard stream for the block, and forward everything to a target."""
         before, self._target, self.last = getattr(sys, self._name), target, ""
         setattr(sys, self._name, self)
         try:

@@ -1,4 +1,4 @@
-"""The outcome of a recipe, of each step and of the whole, as text and JSON; and what a run would do."""
+"""Outcome of a recipe and of each step, as text and JSON; and the plan of a run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from retrievalkit.recipes.settings import flatten
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import text_table
 
-# The values of each query are among them.
+# Figures include the values of each query.
 _FIGURES_BYTES = 1 << 30
-# Of a figure: greater integers are no floats.
+# Maximum of a figure: larger integers do not fit a float.
 _MOST = 1e300
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The outcome of a step.
+    """Outcome of a step.
 
     Attributes:
-        seconds: How long it took, in the run that did the work; resumed work is added up.
-        figures: Name -> number, where the output is a JSON file of figures.
+        seconds: Time of the run that did the work, summed over interruptions.
+        figures: Name -> number, if the output has figures.
     """
 
     name: str
@@ -44,19 +44,19 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a recipe: its steps, and its table if it has one."""
+    """Outcome of a recipe: its steps, and its table if it has one."""
 
     steps: Sequence[StepResult]
     results: Results | None = None
 
     def as_json(self) -> Any:
-        """What `rkit run --json` prints: the steps, or the table with the steps in it."""
+        """Return the output of `rkit run --json`: the steps, or the table including the steps."""
         steps = [asdict(step) for step in self.steps]
         return steps if self.results is None else {**self.results.to_json(), "steps": steps}
 
     @property
     def summary(self) -> str:
-        """The steps' times, then the recipe's table."""
+        """Times of the steps, then the recipe's table."""
         return times(self.steps) if self.results is None else f"{times(self.steps)}\n\n{self.results.text()}"
 
     def __repr__(self) -> str:
@@ -65,22 +65,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do.
+    """Plan of a run, without running it.
 
     Attributes:
-        steps: Of each step its name, title, command line and output, and whether it is kept: an earlier run has done it
-            and all that it reads.
+        steps: Name, title, command line and output of each step, and whether it is kept, because an earlier run has
+            completed it and all of its inputs.
     """
 
     steps: Sequence[Mapping[str, Any]]
 
     def as_json(self) -> Any:
-        """What `rkit run --plan --json` prints."""
+        """Return the output of `rkit run --plan --json`."""
         return self.steps
 
     @property
     def summary(self) -> str:
-        """The steps as a run shows them, with their command lines, and how many would run."""
+        """Steps as shown by a run, with their command lines, and the number that would run."""
         lines = []
         for place, step in enumerate(self.steps, 1):
             lines.append(f"[{place}/{len(self.steps)}] {step['title']}" + (" (kept)" if step["kept"] else ""))
@@ -93,11 +93,11 @@ class Plan:
 
 
 def read_figures(path: Path | None) -> dict[str, float]:
-    """The numbers of what a step wrote; {} for none.
+    """Read the numbers in a step's output; {} if there are none.
 
     Args:
-        path: A JSON file: its "metrics" where it has them, as `rkit evaluate --json` prints. Or the folder of an
-            analysis, whose figures are those numbers that are no counts.
+        path: A JSON file (its "metrics" if present, as in `rkit evaluate --json`), or the folder of an analysis, whose
+            figures are the numbers that are not counts.
     """
     if path is not None and path.is_dir():
         content = _read_json(path / "analysis.json") if storage.kind_of(path) == "analysis" else {}
@@ -109,11 +109,11 @@ def read_figures(path: Path | None) -> dict[str, float]:
 
 
 def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
-    """The values of each query, metric -> query -> value; {} without them.
+    """Read the values of each query: metric -> query -> value; {} if there are none.
 
     Args:
-        path: What `rkit evaluate --per-query --json` prints. Or the folder of an analysis, whose lines have the figures
-            of a query with one of its documents: a query has their mean.
+        path: Output of `rkit evaluate --per-query --json`, or the folder of an analysis, whose lines have the figures
+            of a (query, document) pair and are averaged per query.
     """
     if path is None or not path.is_dir():
         try:
@@ -147,12 +147,12 @@ def _read_json(path: Path | None) -> dict[str, Any]:
 
 
 def times(steps: Sequence[StepResult]) -> str:
-    """A table of the steps: seconds, share of the whole, and what each did."""
+    """Return a table of the steps: seconds, share of the total, and title."""
     total = sum(step.seconds for step in steps) or 1.0
     rows = [("step", "seconds", "share", "")]
     for step in steps:
         kept = " (kept)" if step.skipped else ""
-        what = step.title.partition(": ")[0]  # without the reason, which follows a colon
+        what = step.title.partition(": ")[0]  # without the reason after the colon
         rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
     rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
     return text_table(rows, right=(1, 2))

@@ -1,7 +1,7 @@
-"""The recipe `quickstart` and its results as one table.
+"""The recipe `quickstart`, and its results as a table.
 
-Each system is compared with the one that it should beat, by the difference in nDCG@10 and a paired significance test.
-At the end come the recommended system, the comparison page, and a search line with one of the test questions.
+Each system is compared with the system that it should beat, by the difference in nDCG@10 and a paired significance
+test. The summary ends with the recommended system, the comparison page, and a search command with a test question.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from retrievalkit.reporting.table import Table, text_table
 RESULTS = "results.json"
 METRICS = ("nDCG@10", "RR@10", "R@100", "Success@5", "Success@20")
 COLUMNS = ("nDCG@10", "RR@10", "R@100", "top5", "top20")
-_READABLE = range(4, 13)  # words of a question that fits a line and says something
+_READABLE = range(4, 13)  # number of words of a question that fits a line and is informative
 
 
-# System -> the step that searched the test questions with it, and the system that it should beat. Simplest first: of
-# systems that show no difference, the first is recommended.
+# System -> the step that searches the test questions with it, and the system that it should beat. Simplest first: of
+# systems without a significant difference, the first is recommended.
 SYSTEMS = {
     "BM25": ("bm25_run", ""),
     "untrained encoder": ("untrained_run", "BM25"),
@@ -44,32 +44,32 @@ SYSTEMS = {
 
 
 class Quickstart(Table):
-    """The results of the quickstart: a row for each system."""
+    """Results of the quickstart: a row per system."""
 
     def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]], summary: str) -> None:
         super().__init__(f"Quickstart in {folder}", rows)
         self.summary = summary
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The content of `results.json`."""
+        """Return the content of `results.json`."""
         return list(self)
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """What is read of comparison.json."""
+    """Schema of the fields read from comparison.json."""
 
     means: list[Mean]
     differences: list[Difference]
 
 
 def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quickstart:
-    """The figures of all systems, from the outputs of the steps; leaves them in `results.json`."""
+    """Collect the figures of all systems from the outputs of the steps, and write `results.json`."""
     steps = {step.name: step for step in outcome.steps}
     comparison = storage.read_json(
         folder / "comparison.json", _Comparison, do="Run the quickstart again, with --force."
     )
-    # A comparison names runs by their files.
+    # A comparison identifies runs by their file names.
     runs = {name: Path(str(steps[step].output)).stem for name, (step, _) in SYSTEMS.items()}
     means = {(mean["metric"], mean["run"]): mean["mean"] for mean in comparison["means"]}
     pairs = [pair for pair in comparison["differences"] if pair["metric"] == METRICS[0]]
@@ -87,7 +87,7 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
         if against is None:
             continue
         pair = next(pair for pair in pairs if {pair["run"], pair["against"]} == {run, against})
-        sign = 1 if pair["run"] == run else -1  # each pair is listed one way round
+        sign = 1 if pair["run"] == run else -1  # each pair is listed in one direction only
         p, corrected = pair["p_value"], pair["p_corrected"]
         row |= {"against": other, "difference": round(sign * pair["difference"], 4)}
         row |= {"p": p, "p_corrected": corrected}
@@ -116,14 +116,14 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
         f"Recommended: {by_run[chosen]}{why}.\nQuestion by question: open {folder / 'compare.html'} in a browser.",
     ]
 
-    # A command that searches the system for a test question that it answers.
+    # A command that searches with the recommended system, for a test question that it answers.
     step = next(step for step in recipe.steps if step.name == SYSTEMS[by_run[chosen]][0])
     options = recipe.options_in(step, str(folder))
     hits, baseline = (read_run(str(steps[one].output)) for one in (step.name, SYSTEMS["BM25"][0]))
     if text := question(read_queries(options["queries"]), read_qrels(recipe.values["qrels"]), hits, baseline):
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
         fusion = ["--fusion", options["fusion"]] if "fusion" in options else []
-        # As it can be typed here: `make quickstart` leaves rkit in a virtual environment that is not active.
+        # As it can be typed here: after `make quickstart`, rkit is in a virtual environment that is not active.
         program = [sys.argv[0]] if Path(sys.argv[0]).name == "rkit" else [sys.executable, "-m", "retrievalkit"]
         program = ["rkit"] if shutil.which("rkit") else program
         line = shlex.join([*program, "search", *indexes, *fusion, "--query", text])
@@ -134,17 +134,17 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
 def recommend(
     systems: Sequence[str], means: Mapping[str, float], differences: Iterable[Mapping[str, Any]]
 ) -> tuple[str, str, float | None]:
-    """The simplest system that none is shown to be better than: not the best one, and no other.
+    """Return the simplest system that no other system significantly outperforms.
 
     Args:
-        systems: The names of the runs, simplest first.
-        means: Run -> its mean in the metric that counts.
-        differences: Of all pairs of runs in this metric: {"run", "against", "p_corrected"}.
+        systems: Names of the runs, simplest first.
+        means: Run -> mean of the decisive metric.
+        differences: All pairs of runs in this metric: {"run", "against", "p_corrected"}.
 
     Returns:
-        This system, the best one, and the corrected p-value of their difference; None if they are the same.
+        This system, the best system, and the corrected p-value of their difference; None if they are the same.
     """
-    best = max(systems, key=lambda name: means[name])  # of equal ones the simplest
+    best = max(systems, key=lambda name: means[name])  # of equal systems, the simplest
     p_values = {frozenset((one["run"], one["against"])): one["p_corrected"] for one in differences}
     for system in systems[: systems.index(best)]:
         better = [other for other in systems if means[other] > means[system]]
@@ -154,9 +154,9 @@ def recommend(
 
 
 def question(queries: Iterable[Query], qrels: Qrels, run: Run, baseline: Run) -> str | None:
-    """The text of a test question whose first hit is relevant; None if there is none.
+    """Return the text of a test question whose first hit is relevant; None if there is none.
 
-    Questions that the baseline fails on come first, then those of a readable length, then the order of the file.
+    Questions on which the baseline fails are preferred, then questions of readable length, then the order of the file.
     """
 
     def succeeds(hits: Run, query: Query) -> bool:

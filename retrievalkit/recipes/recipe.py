@@ -1,19 +1,19 @@
-"""A recipe: the steps of an experiment as data, each of them a command as one would type it.
+"""A recipe: the steps of an experiment in YAML, each an `rkit` command.
 
     name: layers
     description: One sentence about the result.
-    requires: {retrievalkit-mlr: pooler self_contrastive}    # distributions to have installed, and what they bring
-    values:                      # changed by `--set corpus=...`; null = has to be given
+    requires: {retrievalkit-mlr: pooler self_contrastive}    # required distributions, and what they provide
+    values:                      # changed by `--set corpus=...`; null = required
       corpus: null
       examples: ${corpus}/train.jsonl
       layers: [4, 6]
-      dev: null                  # used as ${dev?} below, so it may be missing
+      dev: null                  # used as ${dev?} below, so it is optional
       seed: 42
     defaults:                    # options that all steps of a command share
       train: {batch_size: 32, seed: "${seed}"}
     steps:
       - name: model
-        title: "Train on layers ${layers}: the last one is indexed"    # what: why; the summary leaves out the reason
+        title: "Train on layers ${layers}: the last one is indexed"    # what: why; the summary omits the reason
         command: train
         with: {corpus: "${corpus}", examples: "${examples}", dev: "${dev?}", set: {pooler.layers: "${layers}"}}
         output: model            # in the run's own folder
@@ -23,41 +23,41 @@
       - name: figures
         command: evaluate
         with: {run: "${steps.search}", qrels: test.tsv, per-query: true, json: true}    # by query: to test significance
-        output: figures.json     # of a command without --output: what it prints
+        output: figures.json     # for a command without --output: its standard output
 
-    table: [figures]             # the steps whose figures are the table's columns; only what they build on is run
-    variants:                    # its rows: what differs in each, and reference figures
+    table: [figures]             # steps whose figures are the table's columns; only their dependencies are run
+    variants:                    # rows: changed values, and reference figures
       near: {title: "Layers ${layers}", expected: {source: "Table 2", nDCG@10: 0.41}}
       far: {title: "Layers ${layers}", values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
-    baseline: near               # the row that the others are compared with
-    seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
+    baseline: near               # row that the others are compared with
+    seeds: [42, 43, 44]          # each variant is run with each of these values of `seed`
 
 The keys under `with` are the command's options and arguments, with dashes or underscores; `set` contains the settings
 of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
-variants, `--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds.
-Titles may contain values too, and follow them. Reference figures of a second step in the table are STEP.FIGURE.
+variants, `--set VARIANT.VALUE=...` for one variant, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the
+seeds. Titles may contain values too. Reference figures of a further step in the table are written STEP.FIGURE.
 
-    sets:                                                  # of data, say
+    sets:                                                  # data sets, for example
       nq: {title: Natural Questions, values: {data: nq}}
       web: {values: {data: web}}
     means:
-      both: {title: Mean, of: [nq, web]}                   # sets, patterns, means before it
+      both: {title: Mean, of: [nq, web]}                   # sets, patterns, earlier means
     variants:
-      near: {expected: {source: Table 5, nq.RR@10: 0.3, both.RR@10: 0.4}}      # without a set: of the first one
+      near: {expected: {source: Table 5, nq.RR@10: 0.3, both.RR@10: 0.4}}      # without a set: the first set
       far: {values: {layers: [2, 6]}}
-    baseline: near                                         # of the same set
+    baseline: near                                         # in the same set
 
-Without `sets` a variant is a row. With them it has a row for each, here near-nq, near-web, near-both, far-nq ...; sets
-alone are rows by themselves. The rows of `means` are not run: they average the figures of others, of variants where
-there are no sets. `--variants` and `--set NAME.VALUE=...` take the name of a variant, of a set or of a row.
+Without `sets`, a variant is a row. With sets, it has a row per set and mean, here near-nq, near-web, near-both, far-nq
+...; sets without variants are rows themselves. Rows of `means` are not run: they average the figures of sets, or of
+variants if there are no sets. `--variants` and `--set NAME.VALUE=...` accept the name of a variant, a set or a row.
 
-A step that is the same in all variants that need it is run once, in the run's own folder. Any other goes into the
-folder of the first variant that has it in this form and, if the seed makes a difference to it, into `seed-N` in there.
-All variants count in this, selected or not, so that a run of some of them, or of more seeds, finds the outputs of
-another run.
+A step that is identical in all variants that need it is run once, in the run's own folder. Any other step is run in the
+folder of the first variant with the identical step and, if it depends on the seed, in its subfolder `seed-N`. This
+considers all variants, selected or not, so that a run of some variants, or of more seeds, reuses the outputs of another
+run.
 
-`extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
-joined key by key, steps and variants by name; `null` removes a variant or a figure.
+`extends: other.yaml` (or a list) starts from another recipe, by name or by a path relative to this recipe's folder.
+Mappings are merged key by key, steps and variants by name; `null` removes a variant or a figure.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ Cells = Mapping[tuple[str, str], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a variant, and the steps whose figures are its cells.
+    """Row of the table: a variant, and the steps whose figures are its cells.
 
     Attributes:
-        cells: Seed (None = the recipe's only one) -> step of the table -> step that was run.
+        cells: Seed (None = the recipe has no seeds) -> step of the table -> step that was run.
         expected: (step of the table, figure) -> reference.
-        baseline: The row that it is compared with; "" = the recipe's.
-        of: The rows that it averages; () = it is run.
+        baseline: Row that it is compared with; "" = the recipe's baseline.
+        of: Rows that it averages; () = it is run.
     """
 
     name: str
@@ -106,12 +106,12 @@ class Recipe:
     """A recipe with its values filled in.
 
     Attributes:
-        values: Name -> value, overrides applied; those of variants are not among them.
-        steps: In the order they run, those of all variants.
-        table: The steps whose figures are the columns; () = there is no table.
-        baseline: The row that the others are compared with; "" = none.
-        requires: Distributions to have installed -> what they bring.
-        named: The texts that the user gave by `--set`: stores are read only at addresses among them.
+        values: Name -> value, with overrides applied, without the values of variants.
+        steps: Steps of all variants, in the order they run.
+        table: Steps whose figures are the columns; () = no table.
+        baseline: Row that the others are compared with; "" = none.
+        requires: Required distributions -> the components that they provide.
+        named: Texts that the user set by `--set`: stores are read only at these addresses.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Recipe:
     named: tuple[str, ...] = ()
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
-        """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
+        """Return a step's options, with outputs of other steps as paths in a folder; "" leaves the paths relative."""
         outputs = {f"steps.{one.name}": one.output for one in self.steps if one.output}
         filled: dict[str, Any] = fill(dict(step.options), lambda name: joined_path(folder, outputs[name]))
         return filled
@@ -139,18 +139,18 @@ def load_recipe(
 
     Args:
         source: A file, or the name of a recipe that comes with retrievalkit ("quickstart").
-        overrides: The settings of `--set`, as `parse_set` returns them: values, and options of steps.
-        variants: Which of its variants to run, by name or pattern; None = all.
+        overrides: Settings of `--set`, as returned by `parse_set`: values, and options of steps.
+        variants: Variants to run, by name or pattern; None = all.
     """
     return _Reader(read_recipe(find_recipe(source))).recipe(dict(overrides or {}), variants)
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """A variant, a set, both together, or a mean `of` others; nameless where a recipe has none.
+    """A variant, a set, a variant of a set, or a mean `of` others; unnamed if a recipe has none.
 
-    The title may contain `${values}`; `parts` are the names of the variant and the set that it is made of, and
-    `in_sets` has the references of its cells in sets and means.
+    The title may contain `${values}`; `parts` are the names of its variant and its set, and `in_sets` has the
+    references of its cells in sets and means.
     """
 
     name: str
@@ -165,7 +165,7 @@ class _Variant:
 
 
 class _Reader:
-    """Checks a recipe and fills its values in; every error names file and line."""
+    """Checks a recipe and fills in its values; every error names file and line."""
 
     def __init__(self, root: Section) -> None:
         self.root = root
@@ -204,7 +204,7 @@ class _Reader:
         for name, value in overrides.items():
             self.check_override(name, value)
         selected = self.choose(wanted)
-        # A value may have the name of a variant; settings of the variant are a mapping.
+        # A value may have the name of a variant; settings of a variant are a mapping.
         of_rows = {name: overrides.pop(name) for name in self.row_names if isinstance(overrides.get(name), Mapping)}
 
         def given(variant: _Variant) -> list[Mapping[str, Any]]:
@@ -238,7 +238,7 @@ class _Reader:
         )
 
     def filled(self, overrides: Iterable[Mapping[str, Any]]) -> list[Step]:
-        """The steps to be run, in order, with values in place of their names."""
+        """Return the steps to run, in order, with values filled in."""
         values, of_steps = self.overridden(overrides)
         lookup = Values(values)
         steps = [
@@ -250,12 +250,12 @@ class _Reader:
         return [step for step in ordered if step.name in needed]
 
     def overridden(self, overrides: Iterable[Mapping[str, Any]]) -> tuple[Section, dict[str, Any]]:
-        """The recipe's values and the options of steps, with these overrides; later ones win."""
+        """Return the recipe's values and the options of steps with these overrides; later overrides win."""
         values = self.values
         of_steps: dict[str, Any] = {}
         for given in overrides:
             for name, value in given.items():
-                # A mapping may be that of a step's options.
+                # A mapping may contain the options of a step.
                 mapping = isinstance(value, Mapping)
                 if name in values and not (mapping and name in self.steps and not isinstance(values[name], Section)):
                     values = join(values, {name: value})
@@ -264,7 +264,7 @@ class _Reader:
         return values, of_steps
 
     def check_override(self, name: str, value: Any) -> None:
-        """Refuse an override of something that the recipe does not have."""
+        """Refuse an override of an unknown value, step option or variant."""
         nested = isinstance(value, Mapping)
         if nested and name in self.row_names:
             for inner, override in value.items():
@@ -280,7 +280,7 @@ class _Reader:
         raise UnknownNameError("value of the recipe", name, known, hint=hint)
 
     def choose(self, wanted: Sequence[str] | None) -> list[_Variant]:
-        """The variants with these names, or with a part of these names; `*` and `?` match other characters."""
+        """Return the variants whose name, or the name of a part, matches a pattern with `*` and `?`."""
         if wanted is None:
             return list(self.variants.values())
         if list(self.variants) == [""]:
@@ -296,7 +296,7 @@ class _Reader:
         return [variant for name, variant in self.variants.items() if name in selected]
 
     def seeds(self, overrides: dict[str, Any]) -> list[int]:
-        """The seeds; removes those of `--set seeds=...` from the overrides."""
+        """Return the seeds; remove `seeds` from the overrides."""
         is_set = "seeds" in overrides and "seeds" not in self.values
         given = overrides.pop("seeds") if is_set else self.root.get("seeds")
         if isinstance(given, str):
@@ -318,7 +318,7 @@ class _Reader:
         return seeds
 
     def crossed(self) -> Iterator[_Variant]:
-        """Each variant with each set."""
+        """Yield each variant with each set."""
         if not self.sets and not self.declared:
             yield _Variant("", self.name, self.root.place)
         if not self.sets or not self.declared:
@@ -337,7 +337,7 @@ class _Reader:
                 )
 
     def read(self, kind: str) -> Iterator[_Variant]:
-        """The variants, or the sets."""
+        """Read the variants or the sets."""
         for name, section in self.sections(kind, ("title", "values", "expected")):
             overrides = section.section("values")
             for key, value in overrides.items():
@@ -352,7 +352,7 @@ class _Reader:
             yield _Variant(name, title, place, overrides, expected, figures.get("source"), (name,), in_sets)
 
     def read_means(self) -> Iterator[_Variant]:
-        """The means, after those that they average."""
+        """Read the means; a mean may average earlier means."""
         known = [variant.name for variant in self.sets or self.declared]
         for name, section in self.sections("means", ("title", "of", "expected")):
             members: dict[str, None] = {}
@@ -368,7 +368,7 @@ class _Reader:
             known.append(name)
 
     def sections(self, kind: str, keys: Sequence[str]) -> Iterator[tuple[str, Section]]:
-        """The named sections under a key; null removes one of a recipe that is extended."""
+        """Yield the named sections under a key; null removes a section of the extended recipe."""
         sections, singular = self.root.section(kind), kind.removesuffix("s")
         if any(section is not None for section in sections.values()) and not self.table:
             self.root.fail(f"{kind} need 'table': the steps whose figures are its columns.", kind)
@@ -393,9 +393,9 @@ class _Reader:
             yield name, section
 
     def references(self, figures: Section, sets: Sequence[str]) -> dict[str, dict[tuple[str, str], Any]]:
-        """Set -> the references of its cells; "" where there are none. FIGURE is of the first set.
+        """Return set -> references of its cells; the set is "" without sets, and the first set by default.
 
-        FIGURE is of the table's first step, and STEP.FIGURE of another.
+        FIGURE refers to the table's first step, and STEP.FIGURE to another step.
         """
         cells: dict[str, dict[tuple[str, str], Any]] = {}
         for key, value in figures.items():
@@ -417,7 +417,7 @@ class _Reader:
         names: Mapping[str, Mapping[int | None, Mapping[str, str]]],
         label: Callable[[_Variant, str, Place], str],
     ) -> Iterable[Row]:
-        """The rows of the selected variants, and of the means whose rows are all among them."""
+        """Return the rows of the selected variants, and of the means whose rows are all selected."""
         rows: dict[str, Row] = {}
 
         def known(expected: Cells) -> Cells:
@@ -483,13 +483,13 @@ def _arrange(
     seeds: Sequence[int],
     build: Callable[[_Variant, Mapping[str, Any]], Sequence[Step]],
 ) -> tuple[list[Step], dict[str, dict[int | None, dict[str, str]]]]:
-    """The steps of the selected variants, each once; and variant -> seed -> name in the recipe -> name of the step."""
-    # A missing seed differs from every seed given, so it marks the steps to which the seed makes a difference.
+    """Return the distinct steps of the selected variants, and variant -> seed -> name in the recipe -> step name."""
+    # A missing seed differs from every real seed, so it identifies the steps that depend on the seed.
     no_seed: dict[str, Any] = {_SEED: None} if seeds else {}
     probes = {variant.name: _identities(build(variant, no_seed)) for variant in variants}
 
     def owner(step: str, variant: str) -> str:
-        """The variant whose folder a step writes into; "" = the run's own folder."""
+        """Return the variant whose folder a step writes to; "" = the run's own folder."""
         same = {name: probe[step] for name, probe in probes.items() if step in probe}
         if len(same) > 1 and len(set(same.values())) == 1:
             return ""
@@ -512,7 +512,7 @@ def _arrange(
 
 
 def _identities(steps: Sequence[Step]) -> dict[str, str]:
-    """Step -> a fingerprint of its command and options, and of all steps that it uses."""
+    """Return step -> fingerprint of its command and options, and of all steps that it uses."""
     identities: dict[str, str] = {}
     for step in steps:
         uses = {name: identities[name] for name in step.uses}

@@ -1,11 +1,11 @@
-"""The table of a recipe: a row for each variant, our figures beside the reference, and the difference to the baseline.
+"""Result table of a recipe: a row per variant, with our figures, the reference, and the difference to the baseline.
 
-Levels are comparable only where data and settings are those of the reference. The second table, each row less the
-baseline, shows whether a difference is more than noise, and whether it has the sign of the reference's.
+Absolute figures are comparable only if data and settings match the reference. The second table, the difference of each
+row to the baseline, shows whether a difference is significant, and whether it has the sign of the reference's.
 
 A difference is tested over seeds by the paired t-test, and over queries by the paired randomisation test on the values
-of each query, averaged over seeds; both with Holm's correction over the rows. Where both can be made, a difference has
-to pass both: one says that another seed would show it, the other that other queries would.
+of each query, averaged over seeds; both with Holm's correction over the rows. If both tests apply, a difference has to
+pass both: the first generalises to other seeds, the second to other queries.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ PerQuery = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The p-values of a difference, corrected; None where there is nothing to test by."""
+    """Corrected p-values of a difference; None if there is nothing to test on."""
 
     seeds: float | None = None
     queries: float | None = None
 
     @property
     def p(self) -> float | None:
-        """The larger of the two."""
+        """Larger of the two p-values."""
         return max((p for p in (self.seeds, self.queries) if p is not None), default=None)
 
     @property
     def shown(self) -> bool | None:
-        """Whether there is a difference; None where no test could be made."""
+        """True if the difference is significant; None if it was not tested."""
         return None if self.p is None else self.p < LEVEL
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of a row, or the difference of two.
+    """A figure of a row, or the difference of two figures.
 
     Attributes:
         ours: Seed -> value.
-        reference: The published value.
-        seedless: Whether one run stands for all seeds, because they make no difference to it.
-        queries: Query -> value, averaged over the seeds; {} where only the mean is known.
-        verdict: Of a difference: whether it is more than noise.
+        reference: Published value.
+        seedless: True if a single run stands for all seeds, because it does not depend on the seed.
+        queries: Query -> value, averaged over the seeds; {} if only the mean is known.
+        verdict: Significance, for a difference.
     """
 
     ours: Mapping[int | None, float]
@@ -65,16 +65,16 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
+        """Mean over the seeds."""
         return fmean(self.ours.values())
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation of a seed (of the sample); None for a single one."""
+        """Sample standard deviation over the seeds; None for a single seed."""
         return stdev(self.ours.values()) if len(self.ours) > 1 and not self.seedless else None
 
     def less(self, other: Cell) -> Cell:
-        """The difference to another cell, seed by seed and query by query."""
+        """Return the difference to another cell, per seed and per query."""
         ours = {seed: value - other.ours[seed] for seed, value in self.ours.items() if seed in other.ours}
         known = self.reference is not None and other.reference is not None
         reference = self.reference - other.reference if known else None  # type: ignore[operator]
@@ -84,13 +84,13 @@ class Cell:
 
     @property
     def direction(self) -> str:
-        """Of a difference: whether ours has the sign of the reference; "" where one of them has none."""
+        """For a difference: "same" or "opposite" sign as the reference; "" if either is 0 or unknown."""
         if not self.reference or not self.mean:
             return ""
         return "same" if (self.mean > 0) == (self.reference > 0) else "opposite"
 
     def to_json(self) -> dict[str, Any]:
-        """A value that `json.dumps` takes."""
+        """Return a value for `json.dumps`."""
         value: dict[str, Any] = {"ours": self.mean}
         if self.deviation is not None:
             value |= {"deviation": self.deviation, "seeds": {str(seed): one for seed, one in self.ours.items()}}
@@ -99,13 +99,13 @@ class Cell:
         return value
 
     def text(self) -> str:
-        """Ours, and in parentheses the reference and the difference."""
+        """Format our value, with the reference and the difference in parentheses."""
         reference = self.reference
         more = "" if reference is None else f" ({reference:.4f}, {self.mean - reference:+.4f})"
         return f"{self.mean:.4f}{self._spread}{more}"
 
     def difference_text(self) -> str:
-        """A difference; in parentheses the reference's, and whether ours has its sign or is within the noise."""
+        """Format a difference, with the reference's difference, its sign or significance, and p in parentheses."""
         reference = "" if self.reference is None else f"{self.reference:+.4f}"
         direction = "no difference shown" if self.verdict.shown is False else self.direction
         p = "" if self.verdict.p is None else f"p {self.verdict.p:.4f}"
@@ -119,7 +119,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A variant and its cells, by column; `steps` are all that it builds on, and took so many seconds."""
+    """A variant and its cells, by column; `steps` are all steps that it depends on, with their total `seconds`."""
 
     name: str
     title: str
@@ -132,13 +132,13 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Results:
-    """The table of a recipe.
+    """Result table of a recipe.
 
     Attributes:
-        rows: Those that are complete.
-        baseline: The row that the others are compared with, if it is among them.
+        rows: Complete rows.
+        baseline: Row that the others are compared with, if it is complete.
         missing: Reference figures that were not measured.
-        verdicts: (row, column) -> whether the difference to the baseline is more than noise; None = not tested.
+        verdicts: (row, column) -> significance of the difference to the baseline; None = not tested.
     """
 
     recipe: str
@@ -148,7 +148,7 @@ class Results:
     verdicts: Mapping[tuple[str, str], Verdict] | None = None
 
     def differences(self) -> Iterator[tuple[ResultRow, dict[str, Cell]]]:
-        """Each other row less its baseline."""
+        """Yield the difference of each row to its baseline."""
         rows, known = {row.name: row for row in self.rows}, self.verdicts or {}
         for row in self.rows:
             base = rows.get(row.baseline)
@@ -159,7 +159,7 @@ class Results:
                 yield row, {name: replace(cell, verdict=verdicts[name]) for name, cell in cells.items()}
 
     def tested(self) -> Results:
-        """The table with significance tests of the differences to a baseline, column by column."""
+        """Return the table with significance tests of the differences to a baseline, per column."""
         from retrievalkit.evaluation.significance import holm, randomisation_test, t_test
 
         against: dict[tuple[str, str], dict[str, Cell]] = {}
@@ -182,7 +182,7 @@ class Results:
         return replace(self, verdicts=known)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `results.json`."""
+        """Return the content of `results.json`."""
         against = {row.name: cells for row, cells in self.differences()}
         rows = []
         for row in self.rows:
@@ -204,7 +204,7 @@ class Results:
         return {"recipe": self.recipe, "baseline": self.baseline, "rows": rows, "not_measured": list(self.missing)}
 
     def text(self, render: Callable[[list[Sequence[str]]], str] = text_table) -> str:
-        """For a terminal, or as the tables are rendered."""
+        """Format the tables for a terminal, or by another `render` function."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row.cells))
         sources = list(dict.fromkeys(row.source for row in self.rows if row.source))
         several = len(sources) > 1
@@ -247,7 +247,7 @@ class Results:
         return "\n\n".join(parts)
 
     def write(self, folder: Path) -> None:
-        """Leave `results.json` and `results.md` in a folder."""
+        """Write `results.json` and `results.md` to a folder."""
         storage.write_json(folder / "results.json", self.to_json())
         tables = self.text(lambda table: markdown_table(table, right=range(1, len(table[0]))))
         with storage.write_file(folder / "results.md") as staging:
@@ -260,7 +260,7 @@ def tabulate(
     seconds: Mapping[str, float],
     per_query: Mapping[str, PerQuery] | None = None,
 ) -> Results:
-    """The table of a recipe, as far as its steps have been run: step -> figures, seconds, values of each query."""
+    """Build the table of a recipe from the steps run so far: step -> figures, seconds, values of each query."""
 
     def column(step: str, figure: str) -> str:
         return figure if len(recipe.table) == 1 else f"{step} {figure}"
@@ -306,16 +306,16 @@ def _cells(
 
 
 def _mean(cells: Sequence[Cell], reference: float | None) -> Cell:
-    """The mean of the cells of several rows, each of which counts the same however many queries it has.
+    """Return the macro-average of the cells of several rows: each row has equal weight for any number of queries.
 
-    The values of queries are weighted so that their mean is that of the rows: a test over them is one by strata.
+    Query values are weighted so that their mean is the mean of the rows: a test over them is stratified.
     """
     seeds = set.intersection(*(set(cell.ours) for cell in cells))
     ours = {seed: fmean(cell.ours[seed] for cell in cells) for seed in cells[0].ours if seed in seeds}
     queries: dict[str, float] = {}
     if all(cell.queries for cell in cells):
         total = sum(len(cell.queries) for cell in cells)
-        # By the place of a row and not by its name: those of the baseline have other names.
+        # By the position of a row, not by its name: the rows of the baseline have other names.
         for place, cell in enumerate(cells):
             weight = total / (len(cells) * len(cell.queries))
             queries |= {f"{place}/{query}": value * weight for query, value in cell.queries.items()}

@@ -1,9 +1,9 @@
-"""Running recipes: the steps in order, each of them a command as one would type it.
+"""Runs recipes: the steps in order, each an `rkit` command.
 
-A step is skipped while its command line and everything it reads are unchanged and its output is there. So a run that
-was cut off goes on where it was (a training with --resume), and a changed value runs again only what depends on it.
-DIR/run.json records the steps, DIR/logs/ has what each printed, and a recipe with a table leaves it in DIR/results.json
-and results.md.
+A step is skipped if its command line and all of its inputs are unchanged and its output exists. So an interrupted run
+continues where it stopped (a training with --resume), and after a changed value only the steps that depend on it run
+again. DIR/run.json records the steps, DIR/logs/ has the output of each, and a recipe with a table writes
+DIR/results.json and results.md.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from retrievalkit.reporting.terminal import holds_credentials
 def run(
     recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False, together: int | None = None
 ) -> Outcome:
-    """Run a recipe; `together` says how many steps run side by side, in processes of their own.
+    """Run a recipe; `together` is the number of steps that run in parallel, each in a separate process.
 
     Raises:
-        InputError: The recipe or its command lines are wrong, a package is missing, or another run is at work in the
-            folder; nothing was run.
-        StepError: A step failed; the outputs of the earlier ones stay.
+        InputError: The recipe or its command lines are wrong, a package is missing, or another run uses the folder;
+            nothing was run.
+        StepError: A step failed; the outputs of earlier steps are kept.
     """
     folder = Path(output)
     jobs = plan(recipe, folder, cli)
@@ -61,10 +61,10 @@ def run(
             figures=read_figures(job.output),
         )
         if results[job.step.name].figures and recipe.table:
-            # After each row, so that a run that is cut off leaves the rows it finished.
+            # After each row, so that an interrupted run leaves its complete rows.
             _table(recipe, in_order(), folder, tested=False)
 
-    # The lock is within the folder, which may be all that can be written here.
+    # The lock is inside the folder, because its parent may not be writable.
     with storage.held(folder, lock=storage.place_of(folder) / ".run.lock"):
         display = Display(jobs, str(output), together=together is not None)
         run_steps(jobs, state, display, cli=cli, together=together, force=force, done=done)
@@ -72,12 +72,12 @@ def run(
 
 
 def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False) -> Plan:
-    """What `run` would do with the same arguments; nothing is run or written."""
+    """Return the plan of `run` with the same arguments; nothing is run or written."""
     jobs = plan(recipe, Path(output), cli)
     state = State(Path(output), recipe)
     kept: set[str] = set()
     for job in jobs:
-        # What a step would read is known only where the steps before it are done.
+        # The inputs of a step are known only after the steps before it are done.
         if not force and kept.issuperset(job.step.uses) and state.is_done(job, state.key(job)):
             kept.add(job.step.name)
     steps = [(job.step.name, job.step.heading, job.typed, job.output, job.step.name in kept) for job in jobs]
@@ -85,13 +85,13 @@ def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool
 
 
 def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
-    """The command lines of a recipe, checked as far as possible before the first one runs; errors name their lines."""
+    """Build the command lines of a recipe, and check them before the first step runs; errors name file and line."""
     missing = dict(recipe.requires)
     for name in recipe.requires:
         with suppress(metadata.PackageNotFoundError):
             metadata.version(name)
             del missing[name]
-    # What only some settings need is not among the packages that a recipe requires.
+    # Packages that only some settings need are not in the recipe's `requires`.
     for text in (text for step in recipe.steps for text in texts(step.options)):
         prefix, _, name = text.partition(":")
         package = name.partition("/")[0]
@@ -114,7 +114,7 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
 
 
 def _table(recipe: Recipe, steps: Sequence[StepResult], folder: Path, *, tested: bool = True) -> Results:
-    """Write the table of the steps that are done; the significance tests take their time and come last."""
+    """Write the table of the completed steps; significance tests are slow, so they are run only at the end."""
     figures = {step.name: step.figures for step in steps}
     per_query = {step.name: read_per_query(step.output) for step in steps if step.figures} if tested else {}
     table = tabulate(recipe, figures, {step.name: step.seconds for step in steps}, per_query)

@@ -1,11 +1,11 @@
-"""The steps of a recipe: one by one, or side by side, each as soon as those that it needs are done.
+"""Runs the steps of a recipe sequentially, or in parallel, each as soon as the steps that it depends on are done.
 
-The outcome is the same. Side by side, a step that fails takes those with it that need it; the others go on, and the run
-fails at its end. Each has a process of its own.
+The outcome is the same. In parallel, each step has a separate process. If a step fails, the steps that depend on it are
+not run; the others continue, and the run fails at its end.
 
-The process gets the step on its standard input, which stays open as long as the step is wanted: when it is closed,
-because the run is interrupted or killed, the step ends as by SIGTERM. What the step prints is in its log; the last line
-of its standard output is how it ended.
+The process reads the step from its standard input, which stays open as long as the step should run: when it is closed,
+because the run is interrupted or killed, the step ends as on SIGTERM. The output of the step goes to its log; the last
+line of the process's standard output reports the outcome.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from retrievalkit.recipes.state import State
 from retrievalkit.reporting import notices
 
 PROGRAM = "retrievalkit.cli.step"
-"""The module that runs a step that it gets on its standard input."""
+"""Module that runs a step read from standard input."""
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _PATIENCE = 60.0
-"""Seconds that a step may take to end once it is not wanted any more."""
+"""Seconds that a step may take to end after it was cancelled."""
 
 
 class Ended(NamedTuple):
-    """How a step ended: after so many seconds, with the last line that it printed, or with a problem."""
+    """End of a step: its seconds, and the last line that it printed or the problem."""
 
     seconds: float = 0.0
     result: str = ""
@@ -59,12 +59,12 @@ def run_steps(
     force: bool,
     done: Callable[[Job, bool], None],
 ) -> None:
-    """Run the steps of a recipe: in order in this process, or so many together, which share the processors.
+    """Run the steps of a recipe: in order in this process, or `together` in parallel, dividing the CPU threads.
 
     Raises:
-        StepError: Some failed; together, the others that could are done.
+        StepError: Some steps failed; in parallel, all steps that do not depend on them are done.
     """
-    # The steps that come before it: those that it uses, and earlier ones that write into the same folder.
+    # Dependencies of a step: the steps that it uses, and earlier steps that write to the same folder.
     needs: dict[str, set[str]] = {}
     for place, job in enumerate(jobs):
         needs[job.step.name] = set(job.step.uses)
@@ -88,7 +88,7 @@ def run_steps(
         done(job, False)
 
     def start() -> bool:
-        """Start or skip the first step that nothing holds up; whether there was one."""
+        """Start or skip the first step whose dependencies are done; return True if there was one."""
         job = next((job for job in waiting if needs[job.step.name] <= ended), None)
         if job is None or len(running) == together:
             return False
@@ -155,15 +155,15 @@ def run_steps(
 
 
 def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Callable[[], bool]) -> Ended:
-    """Run a step in a process of its own, as long as it is wanted, and wait for its end."""
+    """Run a step in a separate process, as long as `wanted` returns True, and wait for its end."""
     output = None if job.output is None else str(job.output)
     task: dict[str, Any] = {"name": job.step.name, "command": job.step.command, "words": job.words, "output": output}
     task |= {"folder": folder, "resume": resume, "strict": notices.strict()}
-    # -P: a folder of the user's that is called as a module of ours is not run.
+    # -P: do not import a user's folder with the name of one of our modules.
     command = [sys.executable, "-P", "-m", PROGRAM]
     environment = os.environ | dict.fromkeys(_THREADS, str(threads))
     with tempfile.TemporaryFile("w+") as printed:
-        # A session of its own: Ctrl-C reaches the run, which ends its steps once.
+        # A new session: Ctrl-C reaches only the run, which then ends its steps.
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=printed, start_new_session=True
         )

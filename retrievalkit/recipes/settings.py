@@ -1,4 +1,4 @@
-"""The content of recipe files and of `--set`: YAML 1.2 whose keys know their file and line.
+"""Parsing of recipe files and `--set`: YAML 1.2, with file and line of each key.
 
 PyYAML follows YAML 1.1, which reads `no` as false, 1e-5 as text and 1:30 as 90.
 """
@@ -23,7 +23,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "~": None}
 
 
 class Place(NamedTuple):
-    """A file, and a line in it counted from 1."""
+    """Source location: a file and a line, counted from 1."""
 
     file: str
     line: int
@@ -33,7 +33,7 @@ NOWHERE = Place("", 0)
 
 
 class Section(dict[str, Any]):
-    """A mapping of a YAML file, with its place and those of its keys."""
+    """A mapping of a YAML file, with its place and the places of its keys."""
 
     def __init__(self, place: Place = NOWHERE) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Section(dict[str, Any]):
                 self.fail(str(UnknownNameError(f"key of a {kind}", key, known)), key)
 
     def wanted(self, key: str, type_: type, what: str) -> Any:
-        """The value of a required key, of this type."""
+        """Return the value of a required key, of this type."""
         value = self.get(key)
         if value is None:
             self.fail(f"'{key}' is missing.")
@@ -60,7 +60,7 @@ class Section(dict[str, Any]):
         return value
 
     def section(self, key: str) -> Section:
-        """The mapping under a key; empty if the key is missing."""
+        """Return the mapping under a key; empty if the key is missing."""
         if self.get(key) is None:
             return Section(self.places.get(key, self.place))
         section: Section = self.wanted(key, Section, "a mapping")
@@ -68,7 +68,7 @@ class Section(dict[str, Any]):
 
 
 def join(base: Section, own: Mapping[str, Any]) -> Section:
-    """Both mappings in one: nested mappings are joined key by key; of other values, that of `own` wins."""
+    """Merge two mappings: nested mappings are merged key by key; for other values, `own` wins."""
     joined = Section(own.place if isinstance(own, Section) else base.place)
     joined.places = base.places | (own.places if isinstance(own, Section) else {})
     joined |= base
@@ -79,7 +79,7 @@ def join(base: Section, own: Mapping[str, Any]) -> Section:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """The content of a YAML file, with mappings as `Section`."""
+    """Read a YAML file, with mappings as `Section`."""
     import yaml
 
     try:
@@ -102,7 +102,7 @@ def read_yaml(path: str | Path) -> Any:
 
 def _value(node: yaml.Node, file: str, left: Iterator[int]) -> Any:
     if next(left, None) is None:
-        # An alias is expanded wherever it stands.
+        # Aliases are expanded at each occurrence.
         msg = f"the file has more than {_MOST_VALUES:,} values once its aliases (*name) are expanded. Use fewer."
         raise DataError(msg, file=file, line=node.start_mark.line + 1)
     if node.id == "scalar":
@@ -122,19 +122,19 @@ def _value(node: yaml.Node, file: str, left: Iterator[int]) -> Any:
 
 
 def scalar(text: str) -> Any:
-    """The value of a plain scalar: a number, true, false, null or text."""
+    """Parse a plain scalar: a number, true, false, null or text."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     if _INTEGER.fullmatch(text) and len(text) <= _MOST_DIGITS:
         return int(text)
-    # A number that is too large for a float stays text, which the option that it is for refuses.
+    # A number that is too large for a float stays text, and its option refuses it.
     return float(text) if _NUMBER.fullmatch(text) and math.isfinite(float(text)) else text
 
 
 def parse_set(settings: Iterable[str]) -> dict[str, Any]:
-    """The settings of `--set` as nested options: ["pooler.layers=10,12"] -> {"pooler": {"layers": "10,12"}}.
+    """Parse the settings of `--set` to nested options: ["pooler.layers=10,12"] -> {"pooler": {"layers": "10,12"}}.
 
-    Values are read as in a recipe: numbers, true, false, null, [lists], "quoted" text, and text.
+    Values are parsed as in a recipe: numbers, true, false, null, [lists], "quoted" text, and text.
     """
     parsed: list[tuple[str, Any]] = []
     for setting in settings:
@@ -156,7 +156,7 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def nested(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Options by dotted keys, nested: the opposite of `flatten`."""
+    """Nest options with dotted keys; the inverse of `flatten`."""
     options: dict[str, Any] = {}
     for key, value in settings:
         *names, last = key.split(".")
@@ -174,7 +174,7 @@ def nested(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted keys: {"pooler": {"layers": [4, 6]}} -> {"pooler.layers": [4, 6]}."""
+    """Flatten nested options to dotted keys: {"pooler": {"layers": [4, 6]}} -> {"pooler.layers": [4, 6]}."""
     flat: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):

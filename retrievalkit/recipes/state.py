@@ -1,4 +1,4 @@
-"""What a run knows of its steps: DIR/run.json, by which a later run tells what it need not do again."""
+"""State of a run's steps: DIR/run.json, from which a later run determines the steps to skip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE = "run.json"
 
 @dataclass(frozen=True)
 class _Entry:
-    """The form of a step's entry."""
+    """Schema of a step's entry."""
 
     key: str
     done: bool
@@ -32,14 +32,14 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Content:
-    """The form of the state file."""
+    """Schema of the state file."""
 
     recipe: str
     steps: dict[str, _Entry]
 
 
 class State:
-    """The state file of a run, written after each change: step -> key, done, seconds, fingerprint of its output."""
+    """State file of a run, written after each change: step -> key, done, seconds, fingerprint of its output."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         """Read the state of an earlier run of the same recipe, or start one in a new folder."""
@@ -63,21 +63,21 @@ class State:
         raise ArtifactError(msg)
 
     def key(self, job: Job) -> str:
-        """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""
+        """Return a fingerprint of a step and all of its inputs; moving the run's folder does not change it."""
         inputs = {name: self.steps[name].get("fingerprint") for name in job.step.uses}
         inputs |= {text: self._input(text) for text in texts(job.step.options)}
         step = job.step
         return storage.fingerprint_value([__version__, step.command, step.options, step.output, inputs])
 
     def is_done(self, job: Job, key: str) -> bool:
-        """Whether an earlier run did the same, and its output is still there."""
+        """True if an earlier run did the same step, and its output still exists."""
         entry = self.steps.get(job.step.name, {})
         if entry.get("key") != key or not entry.get("done"):
             return False
         return job.output is None or (job.output.exists() and _sizes(job.output) == entry.get("sizes"))
 
     def begin(self, job: Job, key: str) -> tuple[bool, float]:
-        """Note that a step runs; returns whether it was cut off before, and how many seconds it had run."""
+        """Record that a step starts; return True if it was interrupted before, and the seconds it had run."""
         entry = self.steps.get(job.step.name, {})
         resumed = entry.get("key") == key and not entry.get("done")
         seconds: float = entry["seconds"] if resumed else 0.0
@@ -85,12 +85,12 @@ class State:
         return resumed, seconds
 
     def interrupt(self, job: Job, seconds: float) -> None:
-        """Note how long a step ran that was cut off."""
-        with contextlib.suppress(OSError):  # a full disk must not hide why the step ended
+        """Record the seconds of an interrupted step."""
+        with contextlib.suppress(OSError):  # a full disk must not hide the error of the step
             self._write(job, self.steps[job.step.name] | {"seconds": seconds})
 
     def finish(self, job: Job, seconds: float) -> None:
-        """Note that a step is done."""
+        """Record that a step is done."""
         entry = {"key": self.steps[job.step.name]["key"], "done": True, "seconds": seconds, "command": job.typed}
         if job.output is not None:
             entry |= {"fingerprint": _content(job.output), "sizes": _sizes(job.output)}
@@ -98,7 +98,7 @@ class State:
 
     def _write(self, job: Job, entry: dict[str, Any]) -> None:
         self.steps[job.step.name] = entry
-        # Those of other runs first, then in the order of the recipe, in whatever order they ended.
+        # Steps of other runs first, then the order of the recipe, whatever the order in which steps ended.
         order = {step.name: place for place, step in enumerate(self.recipe.steps)}
         self.steps = dict(sorted(self.steps.items(), key=lambda one: order.get(one[0], -1)))
         content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
@@ -106,26 +106,26 @@ class State:
 
 
 def _input_fingerprint(value: str) -> str | None:
-    """The fingerprint of a file, a folder or a source; None for any other text."""
+    """Return the fingerprint of a file, a folder or a source; None for any other text."""
     if sources.split_prefix(value)[0]:
         return sources.fingerprint(value)
     path = Path(locate_model(value) if value.startswith("package:") else value)
     try:
         return _content(path) if path.is_file() or path.is_dir() else None
-    except OSError:  # a text too long for a path
+    except OSError:  # the text is too long for a path
         return None
 
 
 def _content(path: Path) -> str:
-    """A fingerprint of the content of a file or folder."""
+    """Return a fingerprint of the content of a file or folder."""
     if not path.is_dir():
         return storage.fingerprint_file(path)
-    # Of a checkpoint that of the weights alone: the log of a training contains times.
+    # For a checkpoint, only the weights count: the training log contains times.
     return storage.recorded_fingerprint(path, "checkpoint") or storage.fingerprint_folder(path)
 
 
 def _sizes(path: Path) -> str:
-    """A quick check that a file or folder is still what a step left."""
+    """Return a cheap fingerprint of file sizes, to check that a step's output is unchanged."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return storage.fingerprint_value(
         [(file.relative_to(path).as_posix(), file.stat().st_size) for file in files if file.is_file()]

@@ -1,7 +1,7 @@
 """A step of a recipe: a command and its options, with values filled in.
 
-`${name}` is a value of the recipe, `${name?}` one that may be missing (then null), `${steps.NAME}` the output of a
-step. References to steps, and to values that were not given, stay in the options until it is clear which steps are run.
+`${name}` is a value of the recipe, `${name?}` an optional value (null if missing), `${steps.NAME}` the output of a
+step. References to steps and to unset values stay in the options until the steps to run are known.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Step:
     """One command of a recipe.
 
     Attributes:
-        name: Its name for other steps; starts with the variant's name and the seed if it belongs to them alone.
-        options: Its options and arguments, which may still contain `${steps.NAME}`.
-        output: The file or folder that it writes, relative to the run's folder; None = it only prints.
-        title: What it does and why, in words; "" = only the command is known.
+        name: Name of the step; starts with the variant and the seed if the step is specific to them.
+        options: Options and arguments, which may still contain `${steps.NAME}`.
+        output: Output file or folder, relative to the run's folder; None = the step only prints.
+        title: Purpose and reason of the step, in words; "" = none.
     """
 
     name: str
@@ -42,33 +42,33 @@ class Step:
 
     @property
     def heading(self) -> str:
-        """The title, after the variant and seed that the step belongs to; a step without one shows its command."""
+        """Title, after the variant and seed of the step; without a title, its command."""
         folder, _, _ = self.name.rpartition("/")
         text = self.title or " → ".join(filter(None, (self.command, self.output)))
         return f"{folder} · {text}" if folder and self.title else text
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The steps whose outputs it reads."""
+        """Steps whose outputs it reads."""
         return tuple(dict.fromkeys(name for _, name in self.mentioned()))
 
     def mentioned(self) -> Iterator[tuple[str, str]]:
-        """The steps that its options refer to: (option, step)."""
+        """Yield the steps that its options refer to: (option, step)."""
         names = ((option, name) for option, value in self.options.items() for name in variables(value))
         return ((option, name.removeprefix(_STEP)) for option, name in names if name.startswith(_STEP))
 
     def lacks(self) -> list[tuple[str, str]]:
-        """The values that were not given: (option, name)."""
+        """Return the unset values: (option, name)."""
         names = ((option, name) for option, value in self.options.items() for name in variables(value))
         return [(option, name) for option, name in names if not name.startswith(_STEP)]
 
     def fail(self, problem: str, option: str = "") -> NoReturn:
-        """Raise an error about this step, or one of its options."""
+        """Raise an error about this step or one of its options."""
         msg = f"step '{self.name}': {problem}"
         raise DataError(msg, **self.places.get(option, self.place)._asdict()) from None
 
     def filled(self, values: Values) -> Step:
-        """The step with values in place of their names."""
+        """Return the step with values filled in."""
         options = {
             name: fill(value, partial(values.look_up, place=self.places.get(name, self.place)))
             for name, value in self.options.items()
@@ -76,7 +76,7 @@ class Step:
         return replace(self, options=options, title=values.label(self.title, self.place))
 
     def renamed(self, names: Mapping[str, str], folder: str) -> Step:
-        """The step under its new name, using other steps by their new names, and writing into a folder."""
+        """Return the step with new names for itself and the steps it uses, and with its output in a folder."""
 
         def rename(inner: str) -> str:
             return f"${{{_STEP}{names[inner.removeprefix(_STEP)]}}}" if inner.startswith(_STEP) else f"${{{inner}}}"
@@ -87,7 +87,7 @@ class Step:
 
 
 class Values:
-    """The values of a recipe, which may refer to each other and to steps."""
+    """Values of a recipe, which may refer to each other and to steps."""
 
     def __init__(self, values: Section) -> None:
         self.values = values
@@ -95,7 +95,7 @@ class Values:
         self._filled: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
-        """All values, filled in; None for those that were not given, or that refer to such a value."""
+        """Return all values, filled in; None for values that are unset or refer to an unset value."""
         filled = {name: self.look_up(name, self.values.place) for name in self.values}
         return {
             name: None if any(not inner.startswith(_STEP) for inner in variables(value)) else value
@@ -103,11 +103,11 @@ class Values:
         }
 
     def look_up(self, name: str, place: Place) -> Any:
-        """A value; a step, and a value that was not given, stay `${name}`.
+        """Return a value; references to steps and to unset values stay `${name}`.
 
         Args:
-            name: Ends with a question mark if the value may be missing; it is null then.
-            place: Where it is used.
+            name: Name of the value; with a trailing question mark, an unset value is null.
+            place: Location of the reference.
         """
         if name.startswith(_STEP):
             return f"${{{name}}}"
@@ -128,19 +128,19 @@ class Values:
                 self._filled[name] = fill(value, partial(self.look_up, place=place))
             finally:
                 self._open.pop()
-            # Values that name each other twice would double at each step.
+            # Values that each refer twice to the next would double in length at each level.
             if len(str(self._filled[name])) > _MOST_CHARACTERS:
                 self.values.fail(f"the value '{name}' has more than {_MOST_CHARACTERS:,} characters.", name)
         return self._filled[name]
 
     def label(self, template: str, place: Place) -> str:
-        """A title with values in place of `${name}`; an output of a step is shown by the step's name."""
+        """Return a title with values filled in; an output of a step is shown as the step's name."""
         text = _as_text(fill(template, partial(self.look_up, place=place)))
         return _as_text(fill(text, lambda name: name.removeprefix(_STEP)))
 
 
 def fill(value: Any, variable: Callable[[str], Any]) -> Any:
-    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value."""
+    """Replace `${name}` in all texts; a text that consists of a variable becomes the variable's value."""
     if isinstance(value, str):
         if whole := _VARIABLE.fullmatch(value):
             return variable(whole[1].strip())
@@ -159,13 +159,13 @@ def _as_text(value: Any) -> str:
 
 
 def variables(value: Any) -> Iterator[str]:
-    """The names of all variables in a value."""
+    """Yield the names of all variables in a value."""
     for text in texts(value):
         yield from (match[1].strip() for match in _VARIABLE.finditer(text))
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text among the values of options."""
+    """Yield every text among the values of options."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -174,7 +174,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
-    """The steps, each after those that it uses and otherwise in their order."""
+    """Sort the steps topologically: each after the steps that it uses, otherwise in their order."""
     known = {step.name: step for step in steps}
     ordered: dict[str, Step] = {}
     opened: list[str] = []
@@ -200,7 +200,7 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
 
 
 def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]:
-    """The goals and all that they build on, directly or not."""
+    """Return the goals and all of their direct and indirect dependencies."""
     reached: set[str] = set()
     waiting = list(goals)
     while waiting:
@@ -212,9 +212,9 @@ def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both as one, with dashes turned to underscores; settings under `set` are joined key by key, and the second wins.
+    """Merge options, with dashes replaced by underscores; `set` is merged key by key, and the second wins.
 
-    Where the second names another component (loss, pooler ...), the settings of the first's are dropped.
+    If the second names another component (loss, pooler ...), the settings of the first's component are dropped.
     """
     options: dict[str, Any] = {}
     for given in (first, second):
@@ -230,5 +230,5 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def joined_path(folder: str, output: str) -> str:
-    """A path in a folder; "" is the run's own folder."""
+    """Join a folder and a path; "" is the run's own folder."""
     return str(Path(folder) / output) if folder else output

@@ -1,1 +1,1 @@
-"""What people look at, for every command: pages, progress bars and tables."""
+"""Output for people, shared by all commands: HTML pages, charts, progress bars, tables and warnings."""

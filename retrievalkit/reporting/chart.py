@@ -1,8 +1,8 @@
-"""Line charts as SVG: text that a page holds as it is, sharp at any size, with the colours of a light or dark screen.
+"""Line charts as inline SVG, sharp at any size, with colours for light and dark screens.
 
     chart = line_chart({"train": [(0, 2.3), (100, 1.1)], "dev": [(0, 2.4), (100, 1.6)]}, x="step", y="loss")
 
-The colours are Okabe and Ito's, which people with any kind of colour vision tell apart; beyond them, dashes do.
+The colours are the Okabe-Ito palette, distinguishable with any colour vision; further series are dashed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 44
 _COLOURS = 6
 _TICKS = 6
 _MOST_POINTS = 2 * WIDTH
-"""More than two points per unit of width cannot be seen, and would make the page heavy."""
+"""More than two points per unit of width are invisible, and would make the page large."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Maps the values from low to high to places from start to end."""
+    """Maps values from low ... high to positions from start ... end."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class _Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Values within the axis, 1, 2 or 5 times a power of ten apart: place and label."""
+        """Return the ticks as (position, label), 1, 2 or 5 times a power of ten apart."""
         least = (self.high - self.low) / _TICKS
         power = 10.0 ** math.floor(math.log10(least))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
@@ -46,12 +46,12 @@ class _Axis:
 
 
 def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
-    """An SVG with one line per series.
+    """Draw an SVG with one line per series.
 
     Args:
-        series: Name -> (x, y) pairs in the order of x. Values that are not finite are left out.
-        x: What the horizontal axis shows, with its unit.
-        y: What the vertical axis shows, with its unit.
+        series: Name -> (x, y) pairs in the order of x. Values that are not finite are skipped.
+        x: Label of the horizontal axis, with its unit.
+        y: Label of the vertical axis, with its unit.
     """
     finite = {
         name: [(a, b) for a, b in points if math.isfinite(a) and math.isfinite(b)] for name, points in series.items()
@@ -80,12 +80,12 @@ def _axis(values: Sequence[float], start: float, end: float) -> _Axis:
 
 
 def _label(value: float, decimals: int) -> str:
-    if decimals > 4:  # a learning rate: more digits have no room
+    if decimals > 4:  # a learning rate: no room for more digits
         return f"{value:.1e}" if value else "0"
     return f"{value + 0.0:,.{decimals}f}"
 
 
 def _thinned(points: Points) -> Points:
-    """Every n-th point and the last one, few enough to draw."""
+    """Return every n-th point and the last point, few enough to draw."""
     stride = -(-len(points) // _MOST_POINTS) or 1
     return [*points[:-1:stride], *points[-1:]]

@@ -1,4 +1,4 @@
-"""How objects look in notebooks: a piece of HTML that fetches nothing, runs nothing and escapes what it shows."""
+"""HTML representations of objects in notebooks: without scripts or external resources, and with escaped texts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _PAGE = "notebook.html.j2"
 
 
 def lines(title: str, texts: Sequence[str]) -> str:
-    """A title, and a line for each text."""
+    """Render a title, and a line per text."""
     return render(_PAGE, title=title, texts=texts)
 
 
 def hits(title: str, found: Sequence[Any]) -> str:
-    """Hits (`rk.Hit`) with the matching words marked, and the reasons for their scores."""
+    """Render hits (`rk.Hit`) with matching words highlighted, and explanations of their scores."""
     return render(_PAGE, title=title, hits=found, texts=[])
 
 
@@ -29,6 +29,6 @@ def table(
     texts: Sequence[str] = (),
     pictures: Sequence[Any] = (),
 ) -> str:
-    """A table, with lines and plots below it; numbers have four decimals, and numeric columns stand to the right."""
+    """Render a table with lines and plots below it; floats have four decimals, numeric columns are right-aligned."""
     values = {"columns": columns, "rows": rows, "numeric": numeric, "texts": texts, "pictures": pictures}
     return render(_PAGE, title=title, **values)

@@ -1,7 +1,7 @@
-"""Notices: what looks wrong but does not stop a command. They are told once, at its end; `--strict` makes them errors.
+"""Non-fatal warnings, printed once when a command ends; `--strict` turns them into errors.
 
-Any part of a program calls `note`, or `cut` and `empty` for texts that were too long or are empty; a command collects
-them by `collected`. Outside of a command, notes are shown at once.
+Any part of a program calls `note`, or `cut` and `empty` for texts that were truncated or are empty; a command collects
+the warnings with `collected`. Outside of a command, they are printed immediately.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _SHOWN = 3
 
 @dataclass(eq=False)
 class Notices:
-    """What a command, or a worker of it on another machine, has met."""
+    """Warnings of a command, or of its worker on another machine."""
 
     strict: bool = False
     sentences: dict[str, None] = field(default_factory=dict)
-    # (kind of text, limit) -> how many, and the most tokens that one lost
+    # (kind of text, limit) -> number of truncated texts, and maximum number of lost tokens
     cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    # Hashes of the first texts that were cut: epochs, indexes and explanations tokenise the same text again.
+    # Hashes of the first truncated texts: epochs, indexes and explanations tokenise the same text again.
     texts: set[int] = field(default_factory=set)
 
     def told(self) -> list[str]:
-        """What to say of them."""
+        """Return the warnings as sentences."""
         lengths = [
             f"{counted(count, kind)} had more than {counted(limit, 'tokens')} and {'was' if count == 1 else 'were'} "
             f"cut, by {'up to ' * (count > 1)}{counted(most, 'tokens')}. Raise the maximum length if the model takes "
@@ -41,21 +41,21 @@ class Notices:
         return [*self.sentences, *lengths]
 
 
-# Commands, of which a recipe's step is an inner one.
+# Stack of running commands: a recipe's step runs inside `rkit run`.
 _commands: list[Notices] = []
 
 
 def strict() -> bool:
-    """Whether a command under way takes notices for errors."""
+    """True if a running command treats warnings as errors."""
     return any(command.strict for command in _commands)
 
 
 @contextmanager
 def collected(*, strict: bool = False) -> Iterator[None]:
-    """Collect the notices of a command, and show them on standard error when it ends without an error.
+    """Collect the warnings of a command, and print them to standard error when it ends without an error.
 
     Args:
-        strict: Raise the first as an error instead; the steps of a strict recipe are strict too.
+        strict: Raise the first warning as an error instead; the steps of a strict recipe are strict too.
     """
     notices = Notices(strict or any(outer.strict for outer in _commands))
     _commands.append(notices)
@@ -63,7 +63,7 @@ def collected(*, strict: bool = False) -> Iterator[None]:
         yield
     finally:
         _commands.remove(notices)
-    # Of several processes that train together, one tells.
+    # In distributed training, only the main process prints them.
     if os.environ.get("RANK", "0") == "0":
         for sentence in notices.told():
             show(sentence)
@@ -71,7 +71,7 @@ def collected(*, strict: bool = False) -> Iterator[None]:
 
 @contextmanager
 def gathered() -> Iterator[Notices]:
-    """Gather notices without a word, for a command in another process to `join`."""
+    """Gather warnings silently, to be passed to `join` in another process."""
     notices = Notices()
     _commands.append(notices)
     try:
@@ -81,10 +81,10 @@ def gathered() -> Iterator[Notices]:
 
 
 def join(met: Notices) -> None:
-    """Take over what another process has met.
+    """Add the warnings of another process.
 
     Raises:
-        InputError: The command is strict, and there is something.
+        InputError: The command is strict, and there are warnings.
     """
     check(*met.told())
     if met.sentences:
@@ -98,7 +98,7 @@ def join(met: Notices) -> None:
 
 
 def note(*sentences: str) -> None:
-    """Tell of notices, each a whole sentence; the same sentence is shown once.
+    """Issue warnings, each a complete sentence; equal sentences are shown once.
 
     Raises:
         InputError: The command is strict.
@@ -112,10 +112,10 @@ def note(*sentences: str) -> None:
 
 
 def check(*sentences: str) -> None:
-    """Refuse notices if the command is strict; for programs that show them by themselves.
+    """Raise warnings as an error if the command is strict; for programs that print them themselves.
 
     Raises:
-        InputError: There are some.
+        InputError: The command is strict, and there are warnings.
     """
     if sentences and _commands and _commands[-1].strict:
         msg = f"{' '.join(sentences)} (An error because of --strict.)"
@@ -123,13 +123,13 @@ def check(*sentences: str) -> None:
 
 
 def cut(parts: Sequence[str], kind: str, limit: int, lost: int) -> None:
-    """Count a text that was cut because it has too many tokens, once however often it is tokenised.
+    """Count a truncated text, once even if it is tokenised repeatedly.
 
     Args:
-        parts: The text, or the first and the second of a pair.
-        kind: What it is, in the plural.
-        limit: How many tokens are allowed.
-        lost: How many tokens it lost.
+        parts: The text, or the two texts of a pair.
+        kind: Kind of text, in the plural.
+        limit: Maximum number of tokens.
+        lost: Number of tokens lost.
 
     Raises:
         InputError: The command is strict.
@@ -147,7 +147,7 @@ def cut(parts: Sequence[str], kind: str, limit: int, lost: int) -> None:
 
 
 def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) -> None:
-    """Note that texts are empty.
+    """Warn about empty texts.
 
     Raises:
         InputError: The command is strict.
@@ -163,7 +163,7 @@ def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) 
 
 
 class Blanks:
-    """Counts the empty texts of a kind, in the plural, of a source."""
+    """Counts the empty texts of a source; `kind` is in the plural."""
 
     def __init__(self, kind: str, source: str) -> None:
         self.kind = kind
@@ -181,16 +181,16 @@ class Blanks:
             self._first.append(identifier)
 
     def report(self) -> None:
-        """Note how many of the texts were empty.
+        """Warn about the number of empty texts.
 
         Raises:
-            InputError: There are some, and the command is strict.
+            InputError: Some texts are empty, and the command is strict.
         """
         empty(self.kind, self.source, self._seen, self._empty, self._first)
 
 
 def at_once(sentence: str) -> None:
-    """Show an oddity now: for commands that go on for long.
+    """Print a warning immediately, for long-running commands.
 
     Raises:
         InputError: The command is strict.
@@ -200,5 +200,5 @@ def at_once(sentence: str) -> None:
 
 
 def show(sentence: str) -> None:
-    """Show the user a note, with values as in an error."""
+    """Print a warning, with values formatted as in an error."""
     say(f"Note: {printable(str(InputError(sentence)))}", err=True)

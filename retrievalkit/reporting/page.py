@@ -1,9 +1,9 @@
-"""Pages to read in a browser: one HTML file each, which holds all that it shows and fetches nothing.
+"""Self-contained HTML pages: a single file each, which loads nothing from elsewhere.
 
-Each kind of page has a template in templates/, which extends base.html.j2, takes its elements from parts.html.j2 and is
-filled by `render`. Whatever is given is text and is shown as such; only an SVG figure is put in as it is. Pages follow
-the reader's choice of a light or dark screen, and print. A click on a column's head sorts a table, and a field above a
-table with `data-find` filters its rows; without scripts both stay away.
+Each kind of page has a template in templates/, which extends base.html.j2, uses the elements of parts.html.j2 and is
+filled by `render`. All values are escaped as text, except SVG figures. Pages follow the reader's preference for a light
+or dark screen, and can be printed. A click on a column header sorts a table, and a field above a table with `data-find`
+filters its rows; without scripts, both are hidden.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGES = (".html", ".htm")
-"""How the names of pages end."""
+"""File name extensions of pages."""
 
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
 def write_page(path: str | Path, html: str) -> None:
-    """Write a rendered page; the file appears when it is complete."""
+    """Write a rendered page atomically."""
     with write_file(path) as staging:
         staging.write_text(html, encoding="utf-8", errors="replace")
 
 
 def render(template: str | Path, **values: Any) -> str:
-    """Fill one of the templates, or a file that extends one; values are escaped."""
+    """Fill a template, or a file that extends a template; values are escaped."""
     if isinstance(template, Path):
         return _environment().from_string(template.read_text("utf-8")).render(values)
     return _environment().get_template(template).render(values)
@@ -52,7 +52,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     style, script = ((_TEMPLATES / name).read_text("utf-8") for name in ("page.css", "page.js"))
-    # A page may run this script alone, whatever the texts hold.
+    # The page's security policy allows only this script, whatever the texts contain.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals |= {"style": Markup(style), "script": Markup(script), "script_digest": digest}
     environment.filters |= {"number": _number, "share": share, "p_value": p_value, "png": _png, "svg": Markup}
@@ -60,12 +60,12 @@ def _environment() -> Environment:
 
 
 def share(part: int, whole: int) -> str:
-    """A part in per cent."""
+    """Format a part of a whole in per cent."""
     return f"{part / whole:.1%}" if whole else "none"
 
 
 def p_value(value: float) -> str:
-    """A p-value with four decimals."""
+    """Format a p-value with four decimals."""
     return f"{value:.4f}" if value >= 0.0001 else "<0.0001"
 
 

@@ -1,15 +1,15 @@
-"""The progress of a long step, on standard error: a bar on a terminal, a line now and then anywhere else.
+"""Progress of a long step on standard error: a bar on a terminal, occasional lines elsewhere.
 
-In a notebook it is one line, which is written over and goes away at the end.
+In a notebook, it is a single line that is overwritten, and removed at the end.
 
     with ProgressBar("encode documents", total=50_000, unit="texts") as progress:
         for batch in batches:
             ...
             progress.advance(len(batch))
 
-In a log file this reads `encode documents 12,000/50,000 texts (24 %), 3 min left`. The lines come at growing intervals,
-so that a log of a day is no longer than one of an hour. `start` and `stop` are there for callbacks, which cannot hold a
-`with` block open.
+A line in a log file is `encode documents 12,000/50,000 texts (24 %), 3 min left`. Lines are written at growing
+intervals, so the log of a day is no longer than the log of an hour. `start` and `stop` are for callbacks, which cannot
+use a `with` block.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _FIRST_LINE = 10.0
-"""Seconds before the first line of a log: a shorter step needs none."""
+"""Seconds before the first line in a log; shorter steps print none."""
 
 _SHARE_BETWEEN = 0.05
-"""The least time between two lines, as a share of the time since the start."""
+"""Minimum time between two lines, as a share of the time since the start."""
 
 _BETWEEN_IN_NOTEBOOK = 0.5
 
 
 class ProgressBar:
-    """How far a step has come.
+    """Progress display of a step.
 
     Args:
-        label: What is done, such as "encode documents".
-        total: How many units there are; None if that is unknown.
-        unit: What is counted, such as "texts"; "" leaves it out.
-        done: How many units an earlier, interrupted command has done.
+        label: Description of the step, such as "encode documents".
+        total: Number of units; None if unknown.
+        unit: Noun of the units, such as "texts"; "" = none.
+        done: Number of units done by an earlier, interrupted command.
     """
 
     def __init__(self, label: str, total: int | None = None, *, unit: str = "", done: int = 0) -> None:
@@ -52,7 +52,7 @@ class ProgressBar:
         self._width = 0
 
     def start(self) -> ProgressBar:
-        """Show it."""
+        """Show the bar."""
         self._started = self._last_line = time.monotonic()
         if sys.stderr.isatty():
             self._bar = _bar(self)
@@ -60,7 +60,7 @@ class ProgressBar:
         return self
 
     def stop(self) -> None:
-        """Take the bar away; a log that has had lines gets a last one."""
+        """Remove the bar; in a log with lines, write a last line."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -70,18 +70,18 @@ class ProgressBar:
             self._write(f"{self._counted()}, took {duration(time.monotonic() - self._started)}")
 
     def advance(self, units: int = 1) -> None:
-        """Count units that were done since the last call."""
+        """Add units done since the last call."""
         self.update(self.done + units)
 
     def update(self, done: int | None = None, *, label: str | None = None) -> None:
-        """Set how many units are done, or what is being done now."""
+        """Set the number of units done, or the label."""
         self.done = self.done if done is None else done
         self.label = self.label if label is None else printable(label)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self.done, description=self.label, detail=self._counts())
             return
         now = time.monotonic()
-        if type(sys.stderr).__module__.startswith("ipykernel."):  # of a notebook
+        if type(sys.stderr).__module__.startswith("ipykernel."):  # in a notebook
             if now - self._last_line >= _BETWEEN_IN_NOTEBOOK:
                 self._rewrite(self._with_time_left(now))
                 self._last_line = now
@@ -90,7 +90,7 @@ class ProgressBar:
             self._last_line = now
 
     def _with_time_left(self, now: float) -> str:
-        """The counts, and the time to go at the speed of this command alone."""
+        """Return the counts, and the remaining time at the speed of this command, without earlier runs."""
         fresh = self.done - self._before
         if not self.total or fresh <= 0:
             return self._counted()
@@ -108,7 +108,7 @@ class ProgressBar:
         return f"{self.done:,}/{self.total:,}{unit}{share}"
 
     def _rewrite(self, line: str) -> None:
-        """Write over the last line."""
+        """Overwrite the last line."""
         sys.stderr.write(f"\r{line:<{self._width}}" + ("" if line else "\r"))
         sys.stderr.flush()
         self._width = len(line)
@@ -144,7 +144,7 @@ def _bar(progress: ProgressBar) -> Progress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: "40 s", "3 min", "2 h 5 min"."""
+    """Format seconds for people: "40 s", "3 min", "2 h 5 min"."""
     if seconds < 60:
         return f"{math.ceil(seconds)} s"
     minutes = round(seconds / 60)

@@ -1,6 +1,6 @@
-"""Tables as text, in the four forms that people paste: a terminal, Markdown, LaTeX and CSV.
+"""Tables as text in four formats: terminal, Markdown, LaTeX and CSV.
 
-All functions take rows of cells, which are texts already, so that every form of a table shows the same digits.
+All functions take rows of formatted cells, so that every format shows the same digits.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LATEX = {
 
 
 def text_table(rows: Rows, *, right: Collection[int] = ()) -> str:
-    """Columns padded with spaces, for a terminal.
+    """Format a table for a terminal, with columns padded by spaces.
 
     Args:
-        rows: Equally many cells in each.
-        right: The columns (from 0) that are aligned to the right.
+        rows: Rows with the same number of cells.
+        right: Right-aligned columns (from 0).
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -45,7 +45,7 @@ def text_table(rows: Rows, *, right: Collection[int] = ()) -> str:
 
 
 def markdown_table(rows: Rows, *, right: Collection[int] = ()) -> str:
-    """A table of GitHub's Markdown; see `text_table`. The first row holds the names of the columns."""
+    """Format a table in GitHub's Markdown; see `text_table`. The first row has the column names."""
     cells = [[_one_line(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in row] for row in rows]
     if not cells:
         return ""
@@ -54,7 +54,7 @@ def markdown_table(rows: Rows, *, right: Collection[int] = ()) -> str:
 
 
 def latex_table(rows: Rows, *, right: Collection[int] = ()) -> str:
-    """A `tabular` with the rules of the package booktabs; see `text_table`. The first row names the columns."""
+    """Format a LaTeX `tabular` with rules of booktabs; see `text_table`. The first row has the column names."""
     columns = "".join("r" if place in right else "l" for place in range(len(rows[0]) if rows else 0))
     lines = [f"{' & '.join(map(_latex, row))} \\\\" for row in rows]
     ruled = ["\\toprule", *lines[:1], *(["\\midrule"] if lines else []), *lines[1:], "\\bottomrule"]
@@ -62,7 +62,7 @@ def latex_table(rows: Rows, *, right: Collection[int] = ()) -> str:
 
 
 def csv_table(rows: Rows, *, right: Collection[int] = ()) -> str:
-    """Comma-separated values; see `text_table`, whose `right` changes nothing here."""
+    """Format comma-separated values; see `text_table`; `right` is ignored."""
     del right
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(rows)
@@ -78,21 +78,21 @@ def _one_line(text: str) -> str:
 
 
 class Tabular:
-    """Something that becomes a table of pandas, and so of other libraries."""
+    """Mixin for conversion to pandas, and from there to other libraries."""
 
     def to_pandas(self) -> DataFrame:
-        """As a table of pandas."""
+        """Convert to a pandas DataFrame."""
         raise NotImplementedError
 
     def to_arrow(self) -> Any:
-        """As an Arrow table, which is also for polars and `datasets`: `polars.from_arrow`, `datasets.Dataset`."""
+        """Convert to an Arrow table, also for polars and `datasets`: `polars.from_arrow`, `datasets.Dataset`."""
         import pyarrow
 
         return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
 
 
 class Table(list[dict[str, Any]], Tabular):
-    """Rows as dicts, which notebooks show as a table."""
+    """List of rows as dicts, shown as a table in notebooks."""
 
     def __init__(self, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
         super().__init__(map(dict, rows))
@@ -100,11 +100,11 @@ class Table(list[dict[str, Any]], Tabular):
 
     @property
     def columns(self) -> list[str]:
-        """The fields of the rows."""
+        """Fields of the rows."""
         return list(dict.fromkeys(name for row in self for name in row))
 
     def to_pandas(self) -> DataFrame:
-        """A table with a row for each."""
+        """Convert to a pandas DataFrame with these rows."""
         import pandas
 
         return pandas.DataFrame(list(self), columns=self.columns)

@@ -1,1 +1,1 @@
-"""Training: of retrievers, of language models on text, and of re-rankers; three preparations, one loop."""
+"""Training of retrievers and re-rankers, and pre-training of language models: three setups, one training loop."""

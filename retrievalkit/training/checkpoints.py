@@ -1,17 +1,17 @@
-"""What a training that was cut off goes on from: states, written whole or not at all, and checked before they are used.
+"""Training states for resuming an interrupted training: written atomically, and verified before they are used.
 
-A training lies in a hidden folder beside its output until it is complete:
+Until a training is complete, it lives in a hidden folder next to its output:
 
-    options.json                      which training it is, so that another one does not resume it
+    options.json                      identity of the training, so that a different training does not resume it
     states/step-40/state.json         the number of processes, and size and checksum of every file below
     states/step-40/model.safetensors  the weights
     states/step-40/optimizer.pt       optimizer, schedule and gradient scaler
     states/step-40/random-0.pt        random states of the process of rank 0
-    states/step-40/progress.json      the step, and the terms of the loss since the last line of the log
-    states/step-40/beside/...         copies of what the training had written next to its states: log, best state, ...
+    states/step-40/progress.json      the step, and the loss terms since the last log line
+    states/step-40/beside/...         copies of the files next to the states: log, best state, ...
 
-A state is written in `states/writing` and renamed, so each that has its name is whole. Without one of its files a
-training would continue silently and end with other weights; so a state that was changed is not used.
+A state is written to `states/writing` and then renamed, so a state with its final name is complete. If one of its files
+were missing, training would continue silently and end with different weights; so a modified state is refused.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 LOG, LOGS, STATES, OPTIONS = "training.jsonl", "logs", "states", "options.json"
 RUN = "torchrun.txt"
-"""Which torchrun started the training, so that the processes it starts after a loss go on with it."""
+"""Run id of the torchrun that started the training, so that the processes it restarts after a loss continue it."""
 PACE = f"{LOGS}/pace.jsonl"
-"""What was measured beside the log: equal trainings write equal files, and times are never equal."""
+"""Throughput and memory, kept out of the log: equal trainings write equal logs, but times always differ."""
 
 WRITING, STATE, WEIGHTS = "writing", "state.json", "model.safetensors"
 _PROGRESS, _OPTIMIZER = "progress.json", "optimizer.pt"
@@ -60,7 +60,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class _State:
-    """The form of state.json."""
+    """Schema of state.json."""
 
     processes: int
     files: dict[InnerName, File]
@@ -68,28 +68,28 @@ class _State:
 
 @dataclass(frozen=True)
 class _Progress:
-    """The form of progress.json."""
+    """Schema of progress.json."""
 
     step: int
     terms: dict[str, list[float]]
 
 
 def step_of(state: Path) -> int:
-    """The step after which a state was saved."""
+    """Return the step after which a state was saved."""
     return int(state.name.rpartition("-")[2])
 
 
 def saved(folder: Path) -> list[Path]:
-    """The states in a folder, the newest first."""
+    """Return the states in a folder, newest first."""
     states = [path for path in folder.glob("step-*") if path.name.rpartition("-")[2].isdecimal()]
     return sorted(states, key=step_of, reverse=True)
 
 
 def save(loop: Loop, staging: Path) -> None:
-    """Write the state of a training that lies in a folder, and remove older states; all processes call it together."""
+    """Write the current state to the training's folder, and remove older states. All processes must call it."""
     states = staging / STATES
     written = states / WRITING / f"step-{loop.done}"
-    # What is written last completes the state, so the files of all processes must exist by then.
+    # The rename at the end completes the state, so the files of all processes must exist by then.
     with processes.together():
         written.mkdir(parents=True, exist_ok=True)
         kind, keys, *rest = np.random.get_state()
@@ -102,7 +102,7 @@ def save(loop: Loop, staging: Path) -> None:
         torch.save(drawn, written / f"random-{processes.rank()}.pt")
     optimizer = loop.optimizer.optimizer
     if loop.training.sharded:
-        # Whole in the main process.
+        # Gathered in the main process.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         divided = get_optimizer_state_dict(loop.module, optimizer, options=options)
         with processes.whole(loop.module):
@@ -141,9 +141,9 @@ def load_module(state: Path, module: torch.nn.Module) -> None:
 
 
 def load(state: Path, loop: Loop) -> None:
-    """Load the rest of a state: optimizer, schedule, random states, and the terms that were not logged yet."""
+    """Load the rest of a state: optimizer, schedule, random states, and the loss terms not logged yet."""
     with _fitting(state):
-        # Nothing but tensors and numbers is ever unpickled.
+        # Only tensors and numbers are ever unpickled.
         parts = torch.load(state / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
         if loop.training.sharded:
             options = StateDictOptions(full_state_dict=True)
@@ -160,7 +160,7 @@ def load(state: Path, loop: Loop) -> None:
         device = loop.accelerator.device
         loop.terms = {name: list(torch.tensor(values, device=device)) for name, values in progress.terms.items()}
         path = state / f"random-{processes.rank()}.pt"
-        if path.exists():  # a machine that joined has none
+        if path.exists():  # missing on a machine that joined later
             drawn = torch.load(path, weights_only=True)
             random.setstate(drawn["python"])
             kind, keys, *rest = drawn["numpy"]
@@ -172,7 +172,7 @@ def load(state: Path, loop: Loop) -> None:
 
 @contextmanager
 def _fitting(state: Path) -> Iterator[None]:
-    """Name the state whose files are as they were written, and do not fit."""
+    """Turn errors in the block into a message that names the state: its files are intact, but do not fit."""
     try:
         yield
     except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
@@ -184,7 +184,7 @@ def _fitting(state: Path) -> Iterator[None]:
 
 
 def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of the very same training, if that is complete."""
+    """Return the manifest of the output if it is the same training and complete, else None."""
     if storage.kind_of(output) != kind:
         return None
     manifest = storage.read_manifest(output)
@@ -193,10 +193,10 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
 
 
 def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
-    """Keep what a cut-off training left only if it is the same training and is to be resumed; returns the state.
+    """Keep the files of an interrupted training if it is the same training and to be resumed, else remove them.
 
-    What processes of the same torchrun left is resumed anyway if it has started them `again`, by another number of them
-    too: a user who gives it a range of machines does not choose it. None = from the beginning.
+    If torchrun started the processes `again`, the training resumes without --resume, even with another number of
+    processes: torchrun chooses it from a range of machines. Returns the state to resume from; None = from the start.
     """
     partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
@@ -205,7 +205,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
         return (partial / name).is_file() and (partial / name).read_bytes() == text.encode()
 
     same = holds(OPTIONS, text)
-    # A machine that joins has the others start again uncounted, so the name counts too; "none" is every torchrun's.
+    # A joining machine restarts the others without counting it, so the run id decides too; "none" is the default id.
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
     restarted = same and (again or run not in ("", "none")) and holds(RUN, run)
     goes_on = (resume or restarted) and (partial / OPTIONS).exists()
@@ -233,7 +233,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
 
 
 def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | None:
-    """The newest state, which is as it was written; None if there is no state."""
+    """Return the newest state, after verifying its files; None if there is no state."""
     state = next(iter(saved(folder)), None)
     if state is None:
         return None
@@ -254,12 +254,12 @@ def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | 
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file or a folder; files that are never written to again are linked, and take no space."""
+    """Copy a file or a folder. Files that are never written to again are hard-linked, and take no space."""
 
     def link(path: str | Path, to: str | Path) -> object:
         try:
             os.link(path, to)
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             shutil.copy(path, to)
         return to
 
@@ -271,7 +271,7 @@ def _copy(path: Path, to: Path) -> None:
 
 @contextmanager
 def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
-    """If the block fails, keep the last state and the folder `work` alone; without either, nothing."""
+    """If the block fails, keep only the last state and the folder `work`; without either, remove everything."""
     try:
         with storage.full_disk_named(staging):
             yield
@@ -280,7 +280,7 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
             shutil.rmtree(staging / STATES / WRITING, ignore_errors=True)
             last = saved(staging / STATES)
             worked = work is not None and (staging / work).exists()
-            # The prepared work may be what filled the disk.
+            # The prepared work may have filled the disk.
             if not last and (isinstance(error, OSError) or not worked):
                 shutil.rmtree(staging, ignore_errors=True)
             elif isinstance(error, OSError) and last:

@@ -1,6 +1,6 @@
-"""The curves of a training as pages: `training.html`, drawn from `training.jsonl`, and `logs/pace.html` beside it.
+"""Training curves as pages: `training.html` (from `training.jsonl`), and `logs/pace.html` with throughput and memory.
 
-Texts per second and memory have a page of their own, since equal trainings write equal files but for `logs`.
+Throughput and memory have a separate page, since equal trainings write equal files except in `logs`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from retrievalkit.training.checkpoints import LOG, PACE
 from retrievalkit.training.selection import NDCG, RR
 
 Points = list[tuple[float, float]]
-# Logged beside the loss, and no terms of it.
+# Logged along with the loss, but not terms of it.
 _OTHER = ("step", "epoch", "loss", "grad_norm", "learning_rate", "negatives_changed")
 _MEASURED = {"texts_per_second": "Texts per second", "memory_gib": "Memory in GiB"}
 _PAGE = Path(PACE).with_suffix(".html")
 
 
 def write_curves(folder: Path) -> None:
-    """Write the pages of a training beside its logs; nothing if nothing was logged."""
+    """Write the pages of a training next to its logs; write nothing if nothing was logged."""
     series, pace = read_series(folder / LOG), read_series(folder / PACE)
     if pace:
         _write(
@@ -71,7 +71,7 @@ def _write(path: Path, charts: Sequence[tuple[str, dict[str, Points], str]], **p
 
 
 def read_series(log: Path) -> dict[str, Points]:
-    """Name -> (step, value) of everything that a log holds."""
+    """Read all values of a log: name -> (step, value) pairs."""
     series: dict[str, Points] = {}
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ()
     for number, line in enumerate(lines, 1):
@@ -87,7 +87,7 @@ def read_series(log: Path) -> dict[str, Points]:
             if name in ("step", "epoch"):
                 continue
             points = series.setdefault(name, [])
-            # A resumed training repeats the steps after its state; the log itself goes back with the state.
+            # A resumed training repeats the steps after its state; the log itself is restored with the state.
             while points and points[-1][0] >= values["step"]:
                 points.pop()
             points.append((values["step"], value))

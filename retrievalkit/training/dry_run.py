@@ -1,7 +1,7 @@
-"""A trial run before anything is written: two examples through encoder, pooler and loss.
+"""Dry run before anything is written: two examples through encoder, pooler and loss.
 
-Parts that do not fit together fail in seconds, with a message that names the part. Vectors that tell no document from
-another, or equal each other, are noted: a training with them is an hour spent on nothing.
+Components that do not fit together fail within seconds, with a message that names the component. Vectors that are the
+same for all documents, or equal to each other, cause a warning: training with them would be wasted time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.training.selection import DevSet
 
 _EXAMPLES = 2
-_ALIKE = 0.999  # cosines from which vectors count as the same
+_ALIKE = 0.999  # cosine from which vectors count as equal
 
 
 def dry_run(
@@ -38,7 +38,7 @@ def dry_run(
     precision: Precision,
     dev: DevSet | None = None,
 ) -> None:
-    """Compute the loss of a small step once, without a gradient; weights and random state stay as they are."""
+    """Compute the loss of a small step once, without gradients; weights and random state are left unchanged."""
     retriever, loss = objective.retriever, objective.loss
     device, pooler = retriever.device, retriever.pooler
 
@@ -77,16 +77,16 @@ def dry_run(
 
 
 def _note_alike(documents: Representation, pooler: str) -> None:
-    """Note vectors that are the same for all documents, while others are not, and documents of equal vectors.
+    """Warn if some vectors are the same for all documents, or if all vectors of each document are equal.
 
-    In some encoders, such as MiniLM, the state of [CLS] depends on the text in the last layer alone.
+    In some encoders, such as MiniLM, the [CLS] state depends on the text only in the last layer.
     """
     if documents.vectors is None or documents.vector_mask is not None or documents.vectors.shape[1] == 1:
         return
     vectors = nn.functional.normalize(documents.vectors.float(), dim=-1)  # (D, m, width)
     across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
     if across.all():
-        return  # as of random weights, or of a text with itself
+        return  # as with random weights, or with a single text
     made = f"vectors that pooler '{pooler}' makes of a text"
     if across.any():
         numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
@@ -104,7 +104,7 @@ def _note_alike(documents: Representation, pooler: str) -> None:
 
 @contextmanager
 def _unchanged(objective: Objective) -> Iterator[None]:
-    """Restore buffers, modes and random state afterwards."""
+    """Restore buffers, training modes and random state after the block."""
     device = objective.retriever.device
     buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
     modes = [(module, module.training) for module in objective.modules()]
@@ -119,7 +119,7 @@ def _unchanged(objective: Objective) -> Iterator[None]:
 
 @contextmanager
 def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
-    """Turn an error of a component into a message that names it; of several, the one in whose file it was raised."""
+    """Turn a component's error into a message that names the component, found by the file that raised the error."""
     try:
         yield
     except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
@@ -143,14 +143,14 @@ def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples"
 
 
 def first_draws(sampler: ExampleSampler) -> list[Draw]:
-    """Examples to try: the first that have negatives."""
+    """Return the examples for the dry run: the first with negatives, else the first."""
     order: list[int] = []
     for wanted in (True, False):
         rows = (row for row, example in enumerate(sampler.examples) if bool(example.negatives) == wanted)
         order += islice(rows, _EXAMPLES - len(order))
     draws = []
     for example in (sampler.examples[row] for row in sorted(order)):
-        # Negatives that the teacher scored come first, since a full step would draw some of them.
+        # Negatives with a teacher score come first, since a full step would draw some of them.
         pool, scored = example.negatives[: sampler.pool], example.teacher or {}
         ordered = [one for one in pool if one in scored] + [one for one in pool if one not in scored]
         draws.append(Draw(example, example.positives[0], tuple(ordered[: sampler.negatives])))

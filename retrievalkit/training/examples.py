@@ -1,10 +1,10 @@
-"""Training examples that stay in their files, so that memory hardly grows with them: 16 bytes an example.
+"""Training examples that stay on disk, so that memory hardly grows with their number: 16 bytes per example.
 
-A training draws its examples in any order, so what is kept of each is where it lies, and a hash of its query, to find
-the queries that occur more than once. Each passage whose text a file contains takes 12 bytes more.
+Training draws its examples in any order, so memory holds only the file position of each and a hash of its query, which
+finds queries that occur more than once. Each passage with its text in a file takes 12 more bytes.
 
-Plain JSON lines and tables are read so. Compressed files, JSON arrays and DPR's form (whose ids of queries depend on
-the rows before) are held in memory, as are examples made from queries and judgements.
+Plain JSON lines and tables are read this way. Compressed files, JSON arrays and DPR's format (whose query ids depend on
+the preceding rows) are held in memory, as are examples built from queries and judgements.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class ExampleData:
-    """Examples that were read and checked."""
+    """Training and dev examples with their corpus, after validation."""
 
     train: Examples
     dev: Examples | None
@@ -60,7 +60,7 @@ class ExampleData:
 
     @classmethod
     def read(cls, examples: str, corpus: str | None, dev: str | None) -> ExampleData:
-        """Read and check the sources."""
+        """Read and validate the sources."""
         opened = open_corpus(corpus) if corpus else None
 
         def read(source: str, split: str) -> Examples:
@@ -90,8 +90,8 @@ class ExampleData:
         return cls(train, held_out, opened, inputs)
 
     def passage(self, identifier: str) -> Passage:
-        """The passage with that id."""
-        # The corpus comes first: it is what will be searched.
+        """Return the passage with this id."""
+        # The corpus takes precedence: it is what will be searched.
         if self.corpus is not None and identifier in self.corpus:
             return self.corpus.get(identifier)
         own = self.train.passages
@@ -101,7 +101,7 @@ class ExampleData:
 
 
 def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:
-    """Training examples, left in their files where possible; every document is in the corpus or among theirs."""
+    """Open training examples, left on disk where possible; each of their documents is in the corpus or the files."""
     opened = open_source(source)
     files = opened.example_files(split)
     first = next(iter(opened.records("examples", split)), None) if files else None
@@ -117,34 +117,34 @@ def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Exam
 
 
 def hash_of(query: str) -> int:
-    """A hash of 32 bits, the same in every process."""
+    """Return a 32-bit hash of a query, equal in every process."""
     return zlib.crc32(query.encode(errors="surrogatepass"))
 
 
 def hashes_of(rows: Sequence[Example]) -> Numbers:
-    """The hash of the query of each example."""
+    """Return the query hash of each example."""
     if isinstance(rows, Rows):
         return rows.queries
     return np.fromiter((hash_of(row.query) for row in rows), np.uint32, len(rows))
 
 
 def chosen(rows: Sequence[Example], positions: Sequence[int] | Numbers) -> Sequence[Example]:
-    """Some of the examples."""
+    """Return the examples at these positions."""
     if isinstance(rows, Rows):
         return rows.at(np.asarray(positions, np.int64))
     return [rows[position] for position in positions]
 
 
 class Rows(Sequence[Example]):
-    """Examples in plain files."""
+    """Training examples in plain files, read on access."""
 
     def __init__(self, places: Places, starts: Numbers, sizes: Numbers, queries: Numbers) -> None:
         self._places, self._starts, self._sizes, self.queries = places, starts, sizes, queries
-        # A step draws its examples, and then looks up the passages that they hold.
+        # A step draws its examples, and then looks up the passages in them.
         self.parsed = lru_cache(_REREAD)(self._parsed)
 
     def at(self, positions: Any) -> Rows:
-        """The examples at some positions."""
+        """Return the examples at these positions."""
         return Rows(self._places, self._starts[positions], self._sizes[positions], self.queries[positions])
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class Rows(Sequence[Example]):
 
 
 class Passages(Mapping[str, Passage]):
-    """The passages in the files of examples, by id."""
+    """Passages in the example files, by id."""
 
     def __init__(self, rows: Rows, hashes: Numbers, first: Numbers) -> None:
         self._rows, self._hashes, self._first = rows, hashes, first
@@ -191,9 +191,9 @@ class Passages(Mapping[str, Passage]):
 def _left_in_files(
     files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]], corpus: Corpus | None
 ) -> Examples | None:
-    """Read files of examples once, and keep where the examples are.
+    """Read example files once, and keep only the positions of the examples.
 
-    None if an id seems to have two meanings, or names a document that the corpus has in passages.
+    Returns None if an id seems to have two meanings, or names a document that the corpus splits into passages.
     """
     starts, sizes, queries, ids = array("q"), array("I"), array("I"), array("q")
     passage_ids, passage_texts, first = array("q"), array("q"), array("I")
@@ -202,7 +202,7 @@ def _left_in_files(
     dropped = 0
 
     def read() -> Iterator[tuple[Record, Example, list[Passage]]]:
-        """The examples with a positive."""
+        """Yield the examples that have a positive."""
         nonlocal dropped
         namer, chooser, dropped = QuestionNamer(), Chooser(HardNegatives()), 0
         for record in records():
@@ -269,13 +269,13 @@ def _left_in_files(
 
 
 def _count(numbers: Numbers) -> int:
-    """How many different numbers there are."""
+    """Return the number of distinct values."""
     ordered = np.sort(numbers)
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(len(ordered))
 
 
 def _two_meanings(names: array[int], values: array[int]) -> bool:
-    """Some name seems to occur with several values."""
+    """True if some name seems to occur with several values."""
     pairs = _numbers(values).astype(np.int64)
     pairs *= -0x61C8864680B583EB  # odd, so that no value is lost
     pairs ^= _numbers(names)

@@ -1,11 +1,11 @@
-"""Large batches in bounded memory, with the gradient of the whole batch.
+"""Gradient caching (GradCache): large contrastive batches in bounded memory, with the gradient of the whole batch.
 
-A contrastive loss needs the representations of the whole batch at once. They are small; the graph behind them is not.
-So: encode chunk by chunk without a graph, compute the loss and its gradient at the representations, then encode each
-chunk again with a graph (and the same dropout masks) and back-propagate that gradient (Gao et al. 2021, "Scaling Deep
-Contrastive Learning Batch Size under Memory Limited Setup").
+A contrastive loss needs the representations of the whole batch together. They are small; the graph behind them is not.
+So encode chunk by chunk without a graph, compute the loss and its gradient with respect to the representations, then
+encode each chunk again with a graph (and the same dropout masks) and back-propagate that gradient (Gao et al. 2021,
+"Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
 
-Weights over a vocabulary are mostly zero: only the non-zero ones are kept between the two encodings.
+Vocabulary weights are mostly zero: only the non-zero weights are kept between the two encodings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Backward = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Texts that are encoded together, and their rows in the step."""
+    """A batch of texts that are encoded together, and their rows in the step."""
 
     side: Side
     rows: Sequence[int]
@@ -33,7 +33,7 @@ class Chunk:
 
 
 def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
-    """One step with the whole graph in memory. See `cached_step`."""
+    """Compute a step with the whole graph in memory. See `cached_step`."""
     parts = [encode(chunk.batch, chunk.side) for chunk in chunks]
     loss = compare(*(_gathered(chunks, parts, side) for side in SIDES))
     backward(loss.total)
@@ -43,15 +43,15 @@ def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backwa
 def cached_step(
     encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward, idle: int | None = None
 ) -> LossValue:
-    """One step with the graph of one chunk in memory; adds the same gradients as `plain_step`, returns the loss.
+    """Compute a step with the graph of one chunk in memory, with the same gradients as `plain_step`; return the loss.
 
     Args:
         encode: The model, with its autocast context.
         chunks: The queries and documents of the step.
-        compare: Representations of all queries and of all documents, in the order of their rows -> the loss.
+        compare: Computes the loss from the representations of all queries and all documents, in row order.
         backward: Back-propagates the loss, scaled if the precision requires it.
-        idle: Where processes have to encode equally often, as they hold parts of each other's weights: how many times
-            more than its chunks this one does, for nothing. None = they need not.
+        idle: Number of extra encodings of this process, with zero gradient, where sharded weights require all processes
+            to encode equally often. None = not required.
     """
     device = chunks[0].batch.input_ids.device
     states, leaves = [], []
@@ -77,7 +77,7 @@ def cached_step(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """The values of a chunk's representation, as leaves of a new graph in which the loss is computed."""
+    """Values of a chunk's representation, as leaves of the graph in which the loss is computed."""
 
     dense: Representation | None
     terms: _Terms | None
@@ -86,7 +86,7 @@ class _Leaf:
     def of(cls, encoded: Representation) -> _Leaf:
         dense, terms = None, None
         if encoded.vectors is not None:
-            # Copied, since a slice of the hidden states would keep all of them.
+            # Copied, since a slice would keep all hidden states in memory.
             vectors = encoded.vectors.detach().clone().requires_grad_()
             dense = replace(encoded, vectors=vectors, weights=None)
         if encoded.weights is not None:
@@ -94,9 +94,9 @@ class _Leaf:
         return cls(dense, terms)
 
     def pass_gradient_to(self, encoded: Representation, *, always: bool = False) -> None:
-        """Back-propagate the gradient that the loss left here, through the same representation encoded again.
+        """Back-propagate the loss gradient of these leaves through the same representation, encoded again.
 
-        With `always`, zeros where it left none.
+        With `always`, a missing gradient counts as zeros.
         """
         tensors, gradients = [], []
         for tensor, leaf in self._beside(encoded):
@@ -107,7 +107,7 @@ class _Leaf:
             torch.autograd.backward(tensors, gradients)
 
     def _beside(self, encoded: Representation) -> Iterator[tuple[Tensor, Tensor]]:
-        """The tensors of a representation encoded again, each with its leaf."""
+        """Yield the tensors of a representation encoded again, each with its leaf."""
         if self.dense is not None and self.dense.vectors is not None and encoded.vectors is not None:
             yield encoded.vectors, self.dense.vectors
         if self.terms is not None and encoded.weights is not None:
@@ -116,12 +116,12 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Terms:
-    """The non-zero weights of (texts, vocabulary), row by row.
+    """Non-zero entries of a weight matrix (texts, vocabulary), row by row.
 
     Attributes:
         counts: (texts,) number of non-zero weights per text.
-        columns: (n,) int32, their columns.
-        values: (n,) a leaf.
+        columns: (n,) int32, columns of the non-zero weights.
+        values: (n,) the non-zero weights; a leaf.
         vocabulary: Number of columns.
     """
 
@@ -137,13 +137,13 @@ class _Terms:
         return cls(present.sum(dim=1), columns, weights.detach()[present].requires_grad_(), weights.shape[1])
 
     def positions(self) -> tuple[Tensor, Tensor]:
-        """Their rows and columns."""
+        """Return the rows and columns of the entries."""
         texts = torch.arange(len(self.counts), device=self.counts.device)
         return texts.repeat_interleave(self.counts), self.columns.long()
 
 
 def _gathered(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Side) -> Representation:
-    """The representations of one side in the order of their rows."""
+    """Return the representations of one side in row order."""
     own = [(chunk.rows, part) for chunk, part in zip(chunks, parts, strict=True) if chunk.side == side]
     return _in_order([rows for rows, _ in own], [part for _, part in own])
 
@@ -155,7 +155,7 @@ def _in_order(rows: Sequence[Sequence[int]], parts: Sequence[Representation]) ->
 
 
 def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Side) -> Representation:
-    """The representations of one side in the order of their rows, with a graph down to the leaves."""
+    """Return the representations of one side in row order, with a graph down to the leaves."""
     own = [(chunk.rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
     rows = [places for places, _ in own]
     dense = [leaf.dense for _, leaf in own if leaf.dense is not None]
@@ -167,7 +167,7 @@ def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Sid
 
 
 def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
-    """The weights (texts, vocabulary) of a side, written directly in their rows, so that there is no other copy."""
+    """Return the weights (texts, vocabulary) of a side, written directly to their rows to avoid a second copy."""
     positions = [one.positions() for one in terms]
     places = [torch.tensor(own, device=at.device)[at] for own, (at, _) in zip(rows, positions, strict=True)]
     columns = [column for _, column in positions]
@@ -177,12 +177,12 @@ def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """The state of torch's random generators on the CPU and on the device."""
+    """Return the states of torch's random generators on the CPU and the device."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def _repeat_from(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
-    """Make the generators repeat what they drew from that state on."""
+    """Set the random generators back to a state, so that they repeat their draws."""
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1], device)

@@ -1,13 +1,13 @@
-"""Where a training starts: a pretrained model with new parts, or a checkpoint of ours with all that it has learnt.
+"""Initialisation of a training: from a pretrained model with new parts, or from a retrievalkit checkpoint.
 
-From a checkpoint go on the weights of both towers, the vocabulary head, extra tokens, adapters, the tokenizer, the
-pooler's weights, and every option. What the user gives in addition:
+A checkpoint contributes the weights of both towers, the vocabulary head, extra tokens, adapters, the tokenizer, the
+pooler's weights, and every option. Options that the user sets in addition:
 
-    another encoder, another pooler          refused: the weights belong to theirs
+    another encoder or pooler                refused: the weights belong to the checkpoint's
     an option of the pooler                  refused if it differs from the checkpoint's
-    an option of the encoder                 wins if it is `adjustable` (lengths, dropout ...), else refused likewise
-    --separate-towers                        both start from the checkpoint's; two are not made one (--shared-tower)
-    loss and options of the training         free: a checkpoint has none of its own
+    an option of the encoder                 applied if it is `adjustable` (lengths, dropout ...), else as above
+    --separate-towers                        both towers start from the checkpoint's; --shared-tower cannot merge two
+    loss and training options                free: they do not come from the checkpoint
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retrievalkit.training.train import TrainOptions
 
 
 def initialize(options: TrainOptions) -> Retriever:
-    """The retriever to train, on the CPU and in training mode."""
+    """Return the retriever to train, on the CPU and in training mode."""
     model = str(options.model)
     lengths = {"query_length": options.query_length, "document_length": options.document_length}
     encoder_options = {**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}}
@@ -56,7 +56,7 @@ def initialize(options: TrainOptions) -> Retriever:
         adjustable: frozenset[str] = getattr(component, "adjustable", frozenset())
         for option, value in registry.check_options(f"{kind} '{own['name']}'", component, values).items():
             stored = own["options"].get(option, registry.options(component)[option].default)
-            # As the checkpoint stores them: a tuple is a list there.
+            # Compared as JSON, as the checkpoint stores them: a tuple becomes a list.
             same = json.dumps(value, sort_keys=True, default=str) == json.dumps(stored, sort_keys=True, default=str)
             if option not in adjustable and not same:
                 free = f" Options that may change: {', '.join(sorted(adjustable))}." if adjustable else ""

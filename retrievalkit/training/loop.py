@@ -1,8 +1,8 @@
-"""The training loop, the only one: for retrievers, pre-training and re-rankers, whose differences are a `Training`.
+"""The training loop shared by retrievers, pre-training and re-rankers; a `Training` defines what differs.
 
-A step computes forward and backward on its own terms: whole, in parts, or with cached gradients. The rest is here:
-AdamW, linear warm-up and decay, clipping by the global norm, logging, and saving states from which a training that was
-cut off ends with the same bytes. Several processes share each step (`retrievalkit.training.processes`).
+A `Training` computes forward and backward of a step: whole, in parts, or with gradient caching. The loop does the rest:
+AdamW, linear warm-up and decay, gradient clipping by global norm, logging, and saving states from which an interrupted
+training resumes to byte-identical results. Several processes share each step (`retrievalkit.training.processes`).
 """
 
 from __future__ import annotations
@@ -41,50 +41,50 @@ Key = tuple[int, int]
 Backward = Callable[[Tensor], None]
 Log = Callable[[dict[str, float]], None]
 
-# Measurements of the dev questions in a training by nDCG@10, which take as long as many steps.
+# Dev evaluations by nDCG@10 per training; each takes as long as many steps.
 _JUDGED = 5
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
 class Inputs(Protocol):
-    """What a step computes on, made on the CPU."""
+    """Inputs of a step, built on the CPU."""
 
     @property
     def texts(self) -> int:
-        """How many texts the whole step has, of all processes."""
+        """Number of texts in the whole step, over all processes."""
 
     def to(self, device: torch.device, /) -> Self:
-        """The same inputs on another device."""
+        """Return the same inputs on another device."""
 
 
 class Samples(Protocol):
-    """The samples of an epoch and their order, which depends on the seed and the epoch alone."""
+    """Samples of an epoch; their order depends only on the seed and the epoch."""
 
     def __len__(self) -> int: ...
 
     def order(self, epoch: int) -> Sequence[int]:
-        """The positions of all samples in the order of an epoch."""
+        """Return the positions of all samples in the order of an epoch."""
 
 
 class Training:
-    """One kind of training, made from its options: what is trained on what, its steps, and what comes out.
+    """Base class of a kind of training: its data and model, its steps, and its output.
 
     Attributes:
-        kind: Kind of the folder that it writes, such as "checkpoint".
-        command: The command that writes it, such as "train".
-        title: Shown in front of the progress bar.
+        kind: Kind of the output folder, such as "checkpoint".
+        command: Command that writes the folder, such as "train".
+        title: Label of the progress bar.
         work: Name of a folder that `open` writes and a resumed training reuses; removed at the end.
         sharded: The processes divide the weights of the module among them.
-        module: Everything that is trained, on the device that trains it.
-        samples: What an epoch consists of; available once `open` was called.
-        options: Its options, complete.
-        dev: The dev questions by which the best state is selected, or None to keep the last.
-        measured_before: The dev questions are measured before training too, and within epochs if these are long.
-        held_out: The dev questions are examples that were held out.
+        module: All trained parts, on the training device.
+        samples: Samples of an epoch; available after `open`.
+        options: All options of the training.
+        dev: Dev set for selecting the best state, or None to keep the last.
+        measured_before: The dev set is also evaluated before training, and within epochs if these are long.
+        held_out: The dev set consists of held-out training examples.
         described: Everything the user chose, for the manifest.
         inputs: Fingerprints of model and data, for the manifest.
-        entries: More entries of the manifest.
-        counts: Counts for the manifest, such as {"examples": 1000}; available once `open` was called.
+        entries: Additional entries of the manifest.
+        counts: Counts for the manifest, such as {"examples": 1000}; available after `open`.
     """
 
     kind: ClassVar[str]
@@ -104,59 +104,59 @@ class Training:
     counts: Mapping[str, int]
 
     def dry_run(self) -> None:
-        """Refuse, before anything is written, what would fail in the first step."""
+        """Check the first step before anything is written, and refuse a training that would fail."""
         raise NotImplementedError
 
     def open(self, folder: Path) -> None:
-        """Prepare what the first step needs in the folder that is trained in."""
+        """Prepare the data of the first step in the training's folder."""
 
     def shard(self) -> None:
-        """Divide the weights among the processes. Called if `sharded`, before the first step."""
+        """Divide the weights among the processes. Called before the first step if `sharded`."""
         raise NotImplementedError
 
     def collate(self, keys: Sequence[Key]) -> Any:
-        """The `Inputs` of a step, on the CPU; of several processes, each gets its share."""
+        """Return this process's share of the `Inputs` of a step, on the CPU."""
         raise NotImplementedError
 
     def run(self, inputs: Any, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Forward and backward of one step.
+        """Compute forward and backward of one step.
 
         Args:
             inputs: From `collate`, on the device of the module.
-            progress: Where training is.
+            progress: Current step and epoch.
             backward: Back-propagates a loss, scaled if the precision requires it.
 
         Returns:
-            What is logged, "loss" last: the values of the whole step, equal in all processes. The gradients of the
-            processes add up to that of the whole step.
+            The values to log, "loss" last: those of the whole step, equal in all processes. The gradients of the
+            processes add up to the gradient of the whole step.
         """
         raise NotImplementedError
 
     def measure(self, epoch: int) -> selection.Values:
-        """The values of the dev questions in an epoch. Called only if `dev` is given."""
+        """Evaluate the model on the dev set in an epoch. Called only if `dev` is set."""
         raise NotImplementedError
 
     def measured(self, share: float, value: float) -> None:
-        """Called in the main process when the state after a share of the steps was measured and may be resumed."""
+        """Hook of the main process, after the state at `share` of the steps was evaluated and, if due, saved."""
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
-        """Called in all processes when an epoch is done and another step follows, before the state is saved."""
+        """Hook of all processes after an epoch that is not the last, before the state is saved."""
 
     def restore(self, epochs: int, folder: Path) -> None:
-        """Bring back what `end_epoch` changed in a training that is resumed after so many whole epochs."""
+        """Restore what `end_epoch` changed, when a training resumes after this number of whole epochs."""
 
     def save(self, folder: Path) -> None:
-        """Write what was trained."""
+        """Write the trained model."""
         self.module.save(folder)
 
     def card(self, manifest: dict[str, Any]) -> str:
-        """The model card of the folder with that manifest."""
+        """Return the model card of the output folder."""
         raise NotImplementedError
 
 
 @dataclass
 class Loop:
-    """A training under way, from its beginning or from a saved state; `trackers` are accelerate's."""
+    """A running training, from the start or from a saved state; `trackers` are names of accelerate's trackers."""
 
     training: Training
     options: LoopOptions
@@ -172,7 +172,7 @@ class Loop:
         self.epoch_steps = steps_per_epoch(len(self.training.samples), self.options.batch_size)
         self.total = self.options.total_steps(self.epoch_steps)
         self.module: nn.Module = self.training.module
-        # Equal already, unless a component draws its initial weights in a way of its own.
+        # Equal already, unless a component draws its initial weights without the seed.
         processes.share_weights(self.module)
         # Each process draws its own dropout.
         transformers.set_seed(self.options.seed + processes.rank())
@@ -181,7 +181,7 @@ class Loop:
             checkpoints.load_module(self.state, self.module)
         if self.training.sharded:
             self.training.shard()
-        AcceleratorState._reset_state()  # of an earlier training of this process, perhaps in another precision
+        AcceleratorState._reset_state()  # of an earlier training in this process, possibly in another precision
         self.accelerator = Accelerator(
             mixed_precision="fp16" if self.options.precision == "fp16" else "no",
             cpu=not torch.cuda.is_available(),
@@ -198,7 +198,7 @@ class Loop:
         adamw = torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
         self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         warmup = int(self.options.warmup_ratio * self.total)
-        # The schedule of the optimizer itself: accelerate's wrapper would skip a step for each process.
+        # A schedule of the plain optimizer: accelerate's wrapper would advance it once per process.
         self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
         self.surplus = Surplus()
@@ -206,7 +206,7 @@ class Loop:
         self.shown: dict[str, float] = {}
 
     def run(self) -> int:
-        """Train to the end, and return the number of steps."""
+        """Train to the end; return the number of steps."""
         training, main, save_steps = self.training, processes.is_main(), self.options.save_steps
         logging_steps = self.options.logging_steps or min(10, max(1, self.total // 20))
         self.accelerator.init_trackers(self.name)
@@ -221,7 +221,7 @@ class Loop:
                 selection.judge(training, self.folder, 0, self.log)
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
-                # A loader draws a random number, which a state in the middle of its epoch has behind it.
+                # A loader draws a random number when created; a state from mid-epoch was saved after that draw.
                 if not skipped:
                     self._restore()
                 keys = batches(training.samples, self.options.batch_size, epoch, skipped)
@@ -259,13 +259,13 @@ class Loop:
         return self.total
 
     def judges(self) -> bool:
-        """Whether the dev questions are measured after this step: at equal parts of the training, or after an epoch."""
+        """True if the dev set is evaluated after this step: at equal parts of the training, or after an epoch."""
         if not self.training.measured_before:
             return self.done % self.epoch_steps == 0
         return self.done * _JUDGED // self.total > (self.done - 1) * _JUDGED // self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
-        """Forward, backward and update of one step; returns the norm before clipping and the learning rate."""
+        """Compute and apply one step; return the gradient norm before clipping and the learning rate."""
         self.module.train()
         self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
@@ -273,11 +273,11 @@ class Loop:
         weights = [one for one in self.module.parameters() if one.requires_grad]
         if processes.count() > 1 and not self.training.sharded:
             processes.add_gradients(weights)
-        # A tensor: to read it here would make a GPU wait for each step.
+        # A tensor: reading it here would synchronise the GPU at each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
-        if not self.accelerator.optimizer_step_was_skipped:  # by the scaler of fp16, after an overflow
+        if not self.accelerator.optimizer_step_was_skipped:  # by the fp16 gradient scaler, after an overflow
             self.schedule.step()
         self.module.zero_grad()
         self.done += 1
@@ -288,7 +288,7 @@ class Loop:
         return norm, rate
 
     def log_terms(self, norm: Tensor, rate: float) -> None:
-        """Log the means of the loss and of its terms since the last time, and the pace."""
+        """Log the means of the loss and its terms since the last log line, and throughput and memory."""
         means = {name: float(torch.stack(values).mean()) for name, values in self.terms.items()}
         self.terms.clear()
         self.log({"loss": means.pop("loss"), "grad_norm": float(norm), "learning_rate": rate, **means})
@@ -298,11 +298,11 @@ class Loop:
         memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
         if memory is not None:
             pace["memory_gib"] = memory / (1 << 30)
-        # Times differ between equal trainings, which write equal files but for `logs`.
+        # Times differ between equal trainings, which write equal files except in `logs`.
         self._append(self.folder / PACE, pace)
 
     def log(self, values: dict[str, float]) -> None:
-        """Log values, and show the loss and the dev measures."""
+        """Log values, and show the loss and the dev metrics in the progress bar."""
         values = {**values, "epoch": self.done / self.epoch_steps}
         self._append(self.folder / LOG, values)
         self.shown |= {name: one for name, one in values.items() if name == "loss" or name.startswith("dev_")}
@@ -323,32 +323,32 @@ class Loop:
             self.state = None
 
     def save(self) -> None:
-        """Save a state to continue from; older ones are removed."""
+        """Save a state to resume from, and remove older states."""
         checkpoints.save(self, self.folder)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """Whole steps, and a last one of two samples or more: a single one has nothing to be contrasted with."""
+    """Return the steps per epoch. A last step of a single sample is dropped: it has nothing to contrast with."""
     whole, rest = divmod(samples, batch_size)
     return max(1, whole + (rest > 1))
 
 
 def batches(samples: Samples, batch_size: int, epoch: int, skipped: int = 0) -> Iterator[list[Key]]:
-    """The samples of each step of an epoch, over all processes, without the first `skipped` steps."""
+    """Yield the samples of each step of an epoch, over all processes, without the first `skipped` steps."""
     order = samples.order(epoch)
     for step in range(skipped, steps_per_epoch(len(samples), batch_size)):
         yield [(epoch, int(position)) for position in order[step * batch_size : (step + 1) * batch_size]]
 
 
 class _Keys(torch.utils.data.Dataset[Key]):
-    """Passes keys through to the collation, which does the work for a whole step at once."""
+    """Passes keys through to `collate`, which works on a whole step at a time."""
 
     def __getitem__(self, key: Key) -> Key:
         return key
 
 
 def trackers(names: str) -> tuple[str, ...]:
-    """The trackers to log to: TensorBoard, if it is installed, and those that are named, such as "wandb,mlflow"."""
+    """Return the trackers to log to: the named trackers, such as "wandb,mlflow", and TensorBoard if installed."""
     available = [str(one) for one in get_available_trackers()]
     wanted = [name for name in map(str.strip, names.split(",")) if name]
     for name in wanted:

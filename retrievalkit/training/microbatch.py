@@ -1,8 +1,8 @@
-"""A step computed in parts, one after the other, whose loss and gradient are those of the whole step.
+"""Gradient accumulation: a step computed in parts, with the loss and gradient of the whole step.
 
-Every loss here is a mean: over masked tokens, over queries, over pairs. So a part counts by how many of these it has,
-not by its number of samples, and each term of a loss by its own count. That makes a step independent of the micro batch
-size and of the number of processes.
+Every loss here is a mean over masked tokens, queries or pairs. So a part is weighted by its number of these units, not
+by its number of samples, and each term of a loss by its own count. The result of a step therefore does not depend on
+the micro batch size or the number of processes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from retrievalkit.training.loop import Backward
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples of a step, whose graph is in memory at once.
+    """A micro batch: samples of a step whose graph is in memory at a time.
 
     Attributes:
-        batch: What the loss is computed on.
-        size: Number of units (samples, queries or pairs) that the loss is a mean of.
-        counts: Term -> number of units that this term is a mean of, for terms that differ.
+        batch: Inputs of the loss.
+        size: Number of units (samples, queries or pairs) that the loss averages over.
+        counts: Term -> number of units that this term averages over, where it differs.
     """
 
     batch: Mapping[str, Any]
@@ -35,11 +35,11 @@ class Part:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Self:
-        """The same part on another device."""
+        """Return the same part on another device."""
         return replace(self, batch={name: value.to(device) for name, value in self.batch.items()})
 
     def without_weight(self) -> Self:
-        """A part that only lends its shapes, to a process that has no sample of a step."""
+        """Return the part with weight 0, for a process without samples that only needs the shapes."""
         return replace(self, size=0, counts=dict.fromkeys(self.counts, 0))
 
 
@@ -51,16 +51,16 @@ class Parts:
     texts: int
 
     def to(self, device: torch.device) -> Self:
-        """The same parts on another device."""
+        """Return the same parts on another device."""
         return replace(self, parts=[part.to(device) for part in self.parts])
 
 
 def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward) -> dict[str, Tensor]:
-    """Forward and backward of this process's parts, each weighed by its share of the whole step.
+    """Compute forward and backward of this process's parts, each weighted by its share of the whole step.
 
-    Returns the terms and, last, the loss of the whole step over all processes.
+    Returns the terms of the whole step over all processes, and last its loss.
     """
-    # Units of the whole step: of the loss under "", and of each term that counts its own.
+    # Units of the whole step: for the loss under "", and for each term with its own count.
     counts = {"": sum(part.size for part in parts)}
     counts |= {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
     totals = processes.add_up({name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()})
@@ -80,7 +80,7 @@ def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backw
 
 
 def slices(count: int, size: int | None) -> Iterator[list[slice]]:
-    """The parts of each process: slices of a step of `count` samples, in order over all; `size` is the most of one."""
+    """Yield the parts of each process: slices of a step of `count` samples, each of at most `size`."""
     several = processes.count()
     bounds = [count * rank // several for rank in range(several + 1)]
     for start, stop in pairwise(bounds):

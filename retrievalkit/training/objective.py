@@ -1,9 +1,9 @@
-"""The training objective: a retriever and a loss, which may be a sum of several, or made of another.
+"""The training objective: a retriever and a loss, which may be a sum of losses or a wrapper around another loss.
 
     rkit train --loss contrastive+flops --set loss.contrastive.temperature=0.05 --set loss.flops.flops_query=0.01
     rkit train --loss "matryoshka(contrastive)" --set loss.matryoshka.dimensions=128,64
 
-So a regulariser can be added to any loss. Each loss has its own options, including its weight.
+A sum adds a regulariser to any loss. Each loss has its own options, including its weight.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from retrievalkit.models.retriever import Retriever
 Terms = list[tuple[str, "Terms"]]
 
 COSINE_TEMPERATURE = 0.05
-"""Cosines differ by at most 2, too little for a softmax of the differences themselves."""
+"""Default temperature for cosine scores: they differ by at most 2, too little for a softmax without scaling."""
 
 
 class Objective(nn.Module):
-    """A retriever, and a loss that may have parameters of its own."""
+    """A retriever, and a loss that may have its own parameters."""
 
     def __init__(self, retriever: Retriever, loss: Loss) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Objective(nn.Module):
 
 
 class LossSum(Loss):
-    """The sum of several losses of one batch."""
+    """Sum of several losses of the same batch."""
 
     def __init__(self, losses: Mapping[str, Loss]) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LossSum(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The sum, and all terms; a term name shared by two losses becomes LOSS.TERM."""
+        """Return the sum and all terms; a term name shared by two losses becomes LOSS.TERM."""
         values = [loss(queries, documents, positives, progress, ignore, teacher) for loss in self.losses]
         seen = Counter(term for value in values for term in value.terms)
         terms = {
@@ -65,7 +65,7 @@ class LossSum(Loss):
 
 
 def create_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> Loss:
-    """The loss of that name, made of the one in parentheses, or the sum of the losses joined by plus signs."""
+    """Create the loss with this name: a loss, a wrapper with another loss in parentheses, or a sum with plus signs."""
     own = options_by_loss(name, options, cosine=cosine)
 
     def create(terms: Terms) -> Loss:
@@ -78,7 +78,7 @@ def create_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) 
 
 
 def describe_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> dict[str, Any]:
-    """The registry's description of the loss; of a sum, of each loss by name."""
+    """Return the registry's description of the loss; for a sum, of each loss by name."""
     own = options_by_loss(name, options, cosine=cosine)
     described = {part: registry.describe("loss", part, own) for part, own in own.items()}
     if len(described) == 1:
@@ -89,12 +89,12 @@ def describe_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False
 
 
 def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = False) -> dict[str, dict[str, Any]]:
-    """Each loss of a sum, and each that is made of another, with its own options; a single loss gets all of them.
+    """Return the options of each loss in an expression; a single loss gets all options.
 
     Args:
         name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
-        options: Of one loss {"temperature": 1}, of several {"contrastive": {"temperature": 1}}.
-        cosine: Whether scores are cosines, which decides temperatures that are not set.
+        options: For one loss {"temperature": 1}, for several {"contrastive": {"temperature": 1}}.
+        cosine: True if scores are cosines; this sets the default temperature.
     """
 
     def complete(part: str, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = Fal
 
 
 def _parse(text: str) -> Terms:
-    """The losses of the sum that a text names, an expression of Python; each with the sum that it is made of, or []."""
+    """Parse a loss expression (Python syntax) into the losses of its sum, each with the sum that it wraps, or []."""
     form = "Write NAME, NAME+NAME, or 'matryoshka(NAME)' in quotes."
 
     def terms(node: ast.expr) -> Terms:

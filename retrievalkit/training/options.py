@@ -1,6 +1,6 @@
-"""Options of every training: those of the loop, of trainings on examples, and of each kind of training.
+"""Training options: of the loop, of trainings on examples, and of each kind of training.
 
-Nothing heavy is imported here, so that recipes can check options before anything runs.
+This module imports nothing heavy, so that recipes can check options before anything runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Count = Annotated[int, Ge(1)]
 Amount = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 
-# Examples below which a batch is small, and the steps that a training has at least, if 10 epochs have as many.
+# Number of examples below which batches are small, and minimum number of steps, as far as 10 epochs have as many.
 _FEW, _STEPS = 1_000, 100
 
 LARGEST_SEED = 2**32 - 1
-"""NumPy takes no larger one."""
+"""The largest seed that NumPy accepts."""
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -33,17 +33,17 @@ class LoopOptions:
     Args:
         epochs: Passes over the data.
         batch_size: Samples per step, over all processes.
-        micro_batch_size: Samples computed at once, which bounds memory; the loss and the gradient of a step do not
+        micro_batch_size: Samples computed at a time, to bound memory; the loss and the gradient of a step do not
             depend on it. None = the whole step.
         learning_rate: Peak learning rate, with linear warm-up and linear decay.
         warmup_ratio: Fraction of the steps spent warming up.
-        weight_decay: Weight decay, for all weights but biases and layer norms.
+        weight_decay: Weight decay of all weights except biases and layer norms.
         adam_epsilon: Epsilon of AdamW.
         max_gradient_norm: Global norm to which gradients are clipped.
         precision: Number format of matrix products; "auto" is bf16 where the hardware supports it.
-        logging_steps: Steps between two lines of the log; None = 10, or fewer where the log would have less than 20.
-        save_steps: Steps between two states to resume from; None = once per epoch.
-        seed: Seed of initialisation, dropout, order and sampling.
+        logging_steps: Steps between log lines; None = 10, or fewer if the log would have less than 20 lines.
+        save_steps: Steps between saved states to resume from; None = once per epoch.
+        seed: Seed of initialisation, dropout, sample order and sampling.
     """
 
     heading: ClassVar = "Training loop"
@@ -62,31 +62,31 @@ class LoopOptions:
     seed: Annotated[int, Ge(0), Le(LARGEST_SEED)] = 42
 
     def training(self) -> dict[str, Any]:
-        """The options that determine the trained weights, for manifests."""
+        """Return the options that determine the trained weights, for manifests."""
         declaring = next(one for one in type(self).__mro__ if not issubclass(one, RunOptions))
         assert issubclass(declaring, LoopOptions)
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(declaring)}
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """The number of optimiser steps of the whole training."""
+        """Return the number of optimiser steps of the whole training."""
         return math.ceil(steps_per_epoch * self.epochs)
 
 
 @dataclass(kw_only=True, frozen=True)
 class ExampleOptions(LoopOptions):
-    """Options of every training on examples (a query, its positives and negatives).
+    """Options of every training on examples (a query with its positives and hard negatives).
 
     Args:
         batch_size: Queries per step, over all processes.
-        limit: Train on this many of the examples, drawn with the seed; None = all.
-        negatives: Hard negatives per query in a step, drawn anew in each epoch.
-        negative_pool: Draw only from the first so many negatives of an example; None = from all.
-        positive: Use the "first" of an example's positives, or a "random" one in each epoch.
+        limit: Number of examples to train on, drawn with the seed; None = all.
+        negatives: Hard negatives per query in a step, drawn again in each epoch.
+        negative_pool: Number of an example's first negatives to draw from; None = all.
+        positive: Use an example's "first" positive, or draw a "random" positive in each epoch.
         false_negatives: "mask" other known positives and passages with the text of a known positive, or "keep" them
             as negatives, as the papers' own code does.
-        batch_tokens: Maximum number of tokens computed at once, padding included; None = chosen by device.
-        held_out: Share of the examples that are held out to measure what training changes and to select the best
-            state, 50 to 500 questions, unless dev examples are given or there are fewer than 100; 0 = none.
+        batch_tokens: Maximum number of tokens computed at a time, padding included; None = chosen by device.
+        held_out: Share of the examples held out as a dev set, to measure the effect of training and select the best
+            state: 50 to 500 questions, unless --dev is set or there are fewer than 100 examples; 0 = none.
     """
 
     heading: ClassVar = "Examples"
@@ -102,21 +102,21 @@ class ExampleOptions(LoopOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class TrainingOptions(ExampleOptions):
-    """How a retriever is trained.
+    """Options of training a retriever.
 
     Args:
-        epochs: Passes over the data; None = as many as have 100 steps, from 2 to 10.
+        epochs: Passes over the data; None = enough for 100 steps, from 2 to 10.
         batch_size: Queries per step, over all processes; None = 32, or 16 with fewer than 1,000 examples.
         learning_rate: Peak learning rate, with linear warm-up and linear decay; None = 4e-5.
         warmup_ratio: Fraction of the steps spent warming up; None = 0.05.
-        micro_batch_size: Texts encoded at once, with gradient caching: memory stays bounded, the gradient stays that of
-            the whole batch. None = no caching.
-        max_gradient_norm: Global norm to which gradients are clipped. The gradient is that of the whole batch: papers
-            that average over R processes clip, in effect, at R times their figure.
-        sampling: How negatives are drawn: "random", or by Tevatron's sliding "window".
-        rank_from: Select the best state by DPR's rule: by the loss on the dev questions, and from this epoch on,
-            counted from 0, by the average rank of the gold passage. None = by nDCG@10.
-        batch_tokens: Maximum number of tokens encoded at once without a micro batch size; None = chosen by device.
+        micro_batch_size: Texts encoded at a time, with gradient caching (GradCache): bounded memory, with the gradient
+            of the whole batch. None = no caching.
+        max_gradient_norm: Global norm to which gradients of the whole batch are clipped. Papers that average over R
+            processes clip, in effect, at R times their figure.
+        sampling: Sampling of negatives: "random", or Tevatron's sliding "window".
+        rank_from: Select the best state by DPR's rule: by the loss on the dev set, and from this epoch on, counted from
+            0, by the average rank of the gold passage. None = by nDCG@10.
+        batch_tokens: Maximum number of tokens encoded at a time without a micro batch size; None = chosen by device.
     """
 
     epochs: Annotated[float, Ge(0), Le(1_000_000)] | None = None  # type: ignore[assignment]
@@ -135,7 +135,7 @@ class TrainingOptions(ExampleOptions):
             raise InputError(msg)
 
     def suited(self, examples: int) -> Self:
-        """These options, with a schedule for so many examples in place of what is None."""
+        """Return these options with a schedule for this number of examples, where options are None."""
         batch_size = self.batch_size or (16 if examples < _FEW else 32)
         epochs = min(10, max(2, math.ceil(_STEPS / max(1, examples // batch_size))))
         chosen: dict[str, Any] = {
@@ -149,16 +149,16 @@ class TrainingOptions(ExampleOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class PretrainingOptions(LoopOptions):
-    """How a model is pre-trained on text.
+    """Options of pre-training a model on text.
 
     Args:
-        steps: Optimiser steps; None = as many as the epochs have.
-        epochs: Passes over the samples, unless `steps` is given.
+        steps: Optimiser steps; None = those of the epochs.
+        epochs: Passes over the samples, unless `steps` is set.
         max_length: Maximum number of tokens per text, special tokens included, and the target length of a span.
         short_spans: Fraction of the spans whose target length is drawn from 2 ... max_length.
-        titles: Whether a title counts as the first sentence of its document.
-        language: Language of the texts, for splitting them into sentences.
-        seed: Seed of initialisation, dropout, spans, order and masks.
+        titles: Treat a title as the first sentence of its document.
+        language: Language of the texts, for sentence splitting.
+        seed: Seed of initialisation, dropout, spans, sample order and masks.
     """
 
     epochs: Annotated[float, Ge(0), Le(1_000_000)] = 1
@@ -175,19 +175,19 @@ class PretrainingOptions(LoopOptions):
     language: str = "en"
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """The number of optimiser steps of the whole training."""
+        """Return the number of optimiser steps of the whole training."""
         return self.steps or super().total_steps(steps_per_epoch)
 
 
 @dataclass(kw_only=True, frozen=True)
 class RerankerOptions(ExampleOptions):
-    """How a cross-encoder is trained.
+    """Options of training a cross-encoder.
 
     Args:
         loss: "listwise" is the softmax cross entropy of the positive within its list, "pointwise" the binary cross
             entropy of each pair.
-        micro_batch_size: Queries whose pairs are in memory at once; the gradient is the same. None = the whole step.
-        false_negatives: "mask" drops known positives and passages with the text of a known positive from the
+        micro_batch_size: Queries whose pairs are in memory at a time; the gradient is the same. None = the whole step.
+        false_negatives: "mask" removes known positives and passages with the text of a known positive from the
             negatives, "keep" keeps them.
         max_length: Maximum number of tokens per pair, special tokens included; None = 256, or the model's limit if
             that is smaller.
@@ -203,12 +203,12 @@ class RerankerOptions(ExampleOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class RunOptions(LoopOptions, WritingOptions):
-    """A training of any kind: where it writes, and how it continues.
+    """Options of running any training: output, resuming and trackers.
 
     Args:
-        resume: Continue a training to the same output that was cut off; a finished one is left as it is.
-        report_to: Trackers that get what is logged, as TensorBoard always does: wandb, mlflow and others of
-            transformers' report_to, with commas.
+        resume: Continue an interrupted training to the same output; a finished training is left unchanged.
+        report_to: Trackers to log to in addition to TensorBoard: wandb, mlflow and others of transformers' report_to,
+            separated by commas.
     """
 
     resume: bool = False

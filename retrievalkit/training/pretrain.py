@@ -1,9 +1,9 @@
-"""`rkit pretrain`: documents and a model in, the model pre-trained on them out.
+"""`rkit pretrain`: pre-trains a model on documents.
 
     rkit pretrain --pretrainer retromae --model bert-base-uncased --corpus DOCUMENTS --output DIR [--steps 50000]
 
-`--resume` continues a pre-training that was cut off; torchrun starts several processes. The output is an ordinary
-Hugging Face folder with its vocabulary head, which `rkit train --model` takes.
+`--resume` continues an interrupted pre-training; torchrun starts several processes. The output is an ordinary Hugging
+Face folder with its vocabulary head, which `rkit train --model` accepts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class PretrainOptions(PretrainingOptions, RunOptions):
     """Options of `pretrain`.
 
     Args:
-        model: Model to start from: a hub name, a folder, package:NAME/FOLDER; a vocabulary head that its weights lack
-            starts at random.
+        model: Model to start from: a hub name, a folder, package:NAME/FOLDER; a missing vocabulary head is initialised
+            at random.
         corpus: The documents: a file, a folder, pydoc:PACKAGES; in Python also texts, dicts, a table.
         pretrainer: Objective (rkit plugins list).
-        dev: Documents to hold out: their loss is measured after each epoch, and the best state kept.
+        dev: Held-out documents: their loss is measured after each epoch, and the best state is kept.
         encoder: Encoder (rkit plugins list).
     """
 

@@ -1,7 +1,7 @@
-"""How a model is pre-trained: its objective, encoder and documents, and the steps of `rkit pretrain`.
+"""Pre-training: objective, encoder and documents, and the steps of `rkit pretrain`.
 
-The corpus is read, cut and tokenised once, to a hidden folder next to the output, from which samples are taken in any
-order: so memory does not grow with it.
+The corpus is read, cut and tokenised once, to a hidden folder next to the output, from which samples are read in any
+order. So memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TRIED = 64
 
 @dataclass(frozen=True)
 class CorpusSamples:
-    """All samples of a corpus, which the pretrainer draws of its documents, in another order in each epoch."""
+    """Samples that the pretrainer draws from the documents of a corpus, in a different order in each epoch."""
 
     store: TokenStore
     pretrainer: Pretrainer
@@ -52,26 +52,26 @@ class CorpusSamples:
         return self.store.counts["samples"]
 
     def order(self, epoch: int) -> Any:
-        """The positions of all samples in the order of an epoch, as an array: four bytes each."""
+        """Return the positions of all samples in the order of an epoch, as an array: four bytes each."""
         positions = np.arange(len(self), dtype=np.uint32 if len(self) < 1 << 32 else np.uint64)
         np.random.default_rng([self.seed, epoch]).shuffle(positions)
         return positions
 
     def draw(self, position: int, epoch: int) -> Any:
-        """A sample, as drawn in that epoch."""
+        """Return a sample, as drawn in this epoch."""
         document, number = self.store.find(position)
         source = random.Random(f"sample {self.seed} {epoch} {position}")
         return self.pretrainer.sample(self.store.document(document), number, source)
 
 
 def part_of(pretrainer: Pretrainer, samples: Sequence[Any], source: random.Random) -> Part:
-    """A part of some samples."""
+    """Collate samples to a part of a step."""
     batch = pretrainer.collate(samples, source)
     return Part(batch, len(samples), pretrainer.counts(batch))
 
 
 class HeldOut:
-    """Documents that are not trained on: a sample of each, the same with the same masks at every look."""
+    """Held-out documents: one sample of each, with the same masks in every evaluation."""
 
     def __init__(self, pretrainer: Pretrainer, documents: Sequence[Any], size: int, seed: int) -> None:
         self._pretrainer, self._size, self._seed = pretrainer, size, seed
@@ -82,7 +82,7 @@ class HeldOut:
         return len(self._samples)
 
     def loss(self, loss_at: Callable[[Part], LossValue], device: torch.device) -> float:
-        """The loss of all samples without dropout, each term the mean over all of its units."""
+        """Return the loss of all samples without dropout, each term averaged over all of its units."""
         source, made = random.Random(f"held out masks {self._seed}"), self._pretrainer
         sums: defaultdict[str, float] = defaultdict(float)
         units: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class HeldOut:
 
 
 class Pretraining(Training):
-    """Trains a `Pretrainer` on a corpus."""
+    """Pre-trains a model on a corpus by the objective of a `Pretrainer`."""
 
     kind, command, title = "model", "pretrain", "pre-training"
     work = TOKENS
@@ -117,7 +117,7 @@ class Pretraining(Training):
         for some in (self.corpus, dev):
             if some is not None:
                 next(iter(some))  # An empty or missing corpus fails before a model is loaded.
-        # Those that follow from the pre-training, as far as the encoder has them, and those that are given.
+        # Options implied by the pre-training, as far as the encoder has them, and options that the user set.
         known = registry.options(registry.get("encoder", options.encoder))
         follow = {"document_length": options.max_length, "new_vocabulary_head": True}
         encoder_options = {name: value for name, value in follow.items() if name in known} | dict(
@@ -130,7 +130,7 @@ class Pretraining(Training):
         try:
             encoder: Encoder = registry.create("encoder", options.encoder, options.model, **encoder_options)
         except LengthError as error:
-            # The encoder's limit on documents is an option of the pre-training here.
+            # The encoder's document length is set by `max_length` here.
             raise error.of_option("max_length") from error
         encoder.prepare(component.needs)
         if not all(parameter.requires_grad for parameter in encoder.parameters()):
@@ -167,7 +167,7 @@ class Pretraining(Training):
                 raise InputError(msg)
 
     def dry_run(self) -> None:
-        """Take the loss of a few samples once, so that parts that do not fit fail before anything is written."""
+        """Compute the loss of a few samples once, so that a wrong setup fails before anything is written."""
         source, made = random.Random(0), self.module
         documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
         samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
@@ -176,7 +176,7 @@ class Pretraining(Training):
                 self.loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
 
     def open(self, folder: Path) -> None:
-        """Read, cut and tokenise the corpus, unless an earlier, killed run has done so."""
+        """Read, cut and tokenise the corpus, unless an earlier, interrupted run has done so."""
         with processes.together():
             if processes.is_main():
                 with ProgressBar("reading", unit="documents") as bar:
@@ -194,16 +194,16 @@ class Pretraining(Training):
             )
             raise InputError(msg)
         if dropped := store.counts["dropped"]:
-            # The command's last line counts them.
+            # The command's last line reports their number.
             notices.check(f"{dropped:,} of the {len(store):,} documents have no {self.module.wants}.")
         self.samples = CorpusSamples(store, self.module, self.options.seed)
         self.counts = store.counts
 
     def collate(self, keys: Sequence[Key]) -> Parts:
-        """This process's parts of a step, of at most `micro_batch_size` samples each.
+        """Return this process's parts of a step, of at most `micro_batch_size` samples each.
 
-        Every process collates all parts, in the same order with the same generator: so the tokens that are masked do
-        not depend on the number of parts and processes.
+        Every process collates all parts, in the same order with the same generator, so the masked tokens do not depend
+        on the number of parts and processes.
         """
         drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
         epoch, first = keys[0]
@@ -216,11 +216,11 @@ class Pretraining(Training):
         return Parts(own or [part_of(self.module, drawn[:1], source).without_weight()], len(drawn))
 
     def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """The loss of the step, part by part: each term is the mean over its labelled tokens."""
+        """Compute the loss of the step, part by part: each term is the mean over its labelled tokens."""
         return run_parts(inputs.parts, self.loss_at(progress), backward)
 
     def loss_at(self, progress: Progress) -> Callable[[Part], LossValue]:
-        """The loss of a part, at some point of the training."""
+        """Return the loss function of a part, at a point of the training."""
 
         def loss(part: Part) -> LossValue:
             with autocast(self.precision, self.device):
@@ -230,12 +230,12 @@ class Pretraining(Training):
         return loss
 
     def measure(self, epoch: int) -> Values:  # noqa: ARG002 - the same in every epoch
-        """The loss of the held-out documents."""
+        """Return the loss of the held-out documents."""
         assert self.dev is not None
         return {"loss": [self.dev.loss(self.loss_at(Progress(0, 0.0, 1)), self.device)]}
 
     def card(self, manifest: Manifest) -> str:
-        """The card of a pre-trained model."""
+        """Return the model card of a pre-trained model."""
         made, options, counts = self.module, self.described, manifest["counts"]
         name, training = options["pretrainer"]["name"], options["pretraining"]
         schedule = counts["steps"], training["batch_size"], training["learning_rate"]

@@ -1,13 +1,13 @@
-"""Several processes that train one model together, as torchrun starts them: their ranks, and what they exchange.
+"""Distributed training of one model by processes that torchrun starts: ranks, collectives and sharding.
 
-A step has the same samples however many processes share it, and the gradients of all processes are added up: the sum is
-the gradient of the whole batch, as a single process has it, not a mean over processes. Training a retriever, each
-process encodes some texts, receives the representations of all others and takes the loss of the whole step; its
-gradient flows back to its own texts. Pre-training and re-ranking, each process takes the loss of its own samples.
+A step has the same samples for any number of processes, and gradients are summed over the processes: the sum is the
+gradient of the whole batch, as in a single process, not a mean over processes. When training a retriever, each process
+encodes some of the texts, gathers the representations of all others and computes the loss of the whole step; its
+gradient flows back to its own texts. In pre-training and re-ranking, each process computes the loss of its own samples.
 
-With `rkit train --sharding full` they also divide weights, gradients and optimizer states (FSDP2): each keeps its part
-of every weight, and receives the others' for the layer that it computes (Zhao et al. 2023, "PyTorch FSDP"). States and
-checkpoints hold the whole weights.
+With `rkit train --sharding full`, processes also divide weights, gradients and optimizer states (FSDP2): each keeps its
+shard of every weight, and receives the other shards for the layer being computed (Zhao et al. 2023, "PyTorch FSDP").
+States and checkpoints contain the full weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from retrievalkit.errors import InputError, RetrievalkitError
 
 Value = TypeVar("Value")
 
-# The main process judges dev questions and writes while the others wait; if a process dies, torchrun ends the others.
+# The main process evaluates and writes while the others wait; if a process dies, torchrun ends the others.
 _PATIENCE = timedelta(days=1)
 _TO_ANSWER, _TO_CONNECT = timedelta(seconds=2), timedelta(minutes=10)
 _OWN_STORE = "retrievalkit/store"
@@ -45,7 +45,7 @@ def join() -> None:
     """Connect to the other processes if torchrun started several.
 
     Raises:
-        InputError: There are more processes than GPUs, or they were not started by torchrun.
+        InputError: There are more processes than GPUs, or torchrun did not start them.
         RetrievalkitError: The others cannot be reached.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -78,11 +78,11 @@ def join() -> None:
 
 
 def _own_store(started: int) -> Store:
-    """Where the processes of this start exchange their addresses.
+    """Open the store through which the processes of this start exchange their addresses.
 
-    torchrun has one store for all of its starts, so the addresses of lost processes are read by those that take their
-    place, which cannot connect to them, and each failure costs a restart. So the first process opens a store of its
-    own, and torchrun's says only where; nobody answers where an earlier start had its store.
+    torchrun keeps one store for all of its starts, so restarted processes would read the addresses of lost processes,
+    fail to connect, and each failure would cost a restart. So rank 0 opens a new store for each start, and publishes
+    its address in torchrun's store; the address of an earlier start's store does not answer.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     shared = TCPStore(host, port, started, is_master=False, timeout=_TO_CONNECT)
@@ -108,11 +108,11 @@ def _own_store(started: int) -> Store:
 
 
 def restarted() -> bool:
-    """Whether torchrun has started the processes again after some were lost; the same in all of them."""
+    """True if torchrun restarted the processes after some were lost; the same in all processes."""
     own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if count() == 1:
         return own
-    # Each machine counts its own losses.
+    # Each machine counts its own restarts.
     found = [own] * count()
     distributed.all_gather_object(found, own)
     return any(found)
@@ -120,13 +120,13 @@ def restarted() -> bool:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Connected to the other processes, if torchrun or Ray Train started several; Ray Train has connected them.
+    """Run the block connected to the other processes, if torchrun started several (Ray Train connects its own).
 
-    Where another process failed, which says why, those that waited for it end: the main one with a message.
+    If another process fails, it reports the reason; processes that wait for it end, the main process with a message.
 
     Raises:
-        RetrievalkitError: Another process ended, and this is the main one.
-        SystemExit: It is not.
+        RetrievalkitError: Another process ended, and this is the main process.
+        SystemExit: Another process ended, and this is not the main process.
     """
     theirs = distributed.is_initialized()
     join()
@@ -147,22 +147,22 @@ def joined() -> Iterator[None]:
 
 
 def count() -> int:
-    """The number of processes."""
+    """Return the number of processes."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the rank of this process, from 0."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes files and shows progress."""
+    """True in the process that writes files and shows progress."""
     return rank() == 0
 
 
 def from_main(value: Value) -> Value:
-    """The main process's value, in every process; the others wait for it."""
+    """Broadcast the main process's value to all processes."""
     if count() == 1:
         return value
     box = [value]
@@ -172,10 +172,10 @@ def from_main(value: Value) -> Value:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """All processes leave this block, or none does: of those that fail the first reports, the others end silently.
+    """Leave the block in all processes or in none: the first process that fails reports, the others end silently.
 
     Raises:
-        SystemExit: Another process failed; with the exit code of its error.
+        SystemExit: Another process failed; the exit code is that of its error.
     """
     if count() == 1:
         yield
@@ -183,7 +183,7 @@ def together() -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except Exception as caught:  # noqa: BLE001 - whatever it is, the others would wait for this process
+    except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
         error = caught
     codes: list[int | None] = [None] * count()
     distributed.all_gather_object(codes, None if error is None else getattr(error, "exit_code", 1))
@@ -196,7 +196,7 @@ def together() -> Iterator[None]:
 
 @contextmanager
 def same_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers drawn in this block are equal in all processes, whose own sequences then continue as before."""
+    """Draw equal random numbers in all processes within the block; afterwards each continues its own sequence."""
     if count() == 1:
         yield
         return
@@ -206,22 +206,22 @@ def same_draws(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
-    """The texts each process encodes, of about the same total size; with few texts, some processes get none."""
+    """Divide texts among processes by about equal total size; with few texts, some processes get none."""
     order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
     shares: list[list[int]] = [[] for _ in range(processes)]
     for number, position in enumerate(order):
-        # Back and forth, so that the first process does not get the longest text of each round.
+        # In alternating order, so that the first process does not get the longest text of each round.
         rounds, place = divmod(number, processes)
         shares[place if rounds % 2 == 0 else processes - 1 - place].append(position)
     return [sorted(share) for share in shares]
 
 
 def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representation:
-    """The representations of all texts, in their order; the graph leads to those of this process only.
+    """All-gather the representations of all texts, in their order; gradients flow only to this process's texts.
 
     Args:
-        own: Of this process's texts, in their order. A process without texts passes that of any text.
-        shares: The texts of each process, from `divide`.
+        own: Representations of this process's texts, in their order; of any text if it has none.
+        shares: Texts of each process, from `divide`.
     """
     own = _padded(own.rows(slice(len(shares[rank()]))))
     sizes = [len(share) for share in shares]
@@ -235,14 +235,14 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
 
 
 def lacking(own: int) -> int:
-    """How much smaller a number is than the largest of all processes."""
+    """Return the difference between the maximum over all processes and this process's number."""
     found = [own] * count()
     distributed.all_gather_object(found, own)
     return max(found) - own
 
 
 def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The sum over all processes of each scalar; the names are the same everywhere."""
+    """Sum each scalar over all processes; the names are the same in all of them."""
     if count() == 1:
         return dict(values)
     total = torch.stack(list(values.values()))
@@ -251,7 +251,7 @@ def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _padded(own: Representation) -> Representation:
-    """Padded to the largest number of vectors per text in any process; with a mask if any text needs one."""
+    """Pad to the largest number of vectors per text in any process, with a mask if any text needs it."""
     if own.vectors is None:
         return own
     vectors, mask = own.vectors, own.vector_mask
@@ -263,14 +263,14 @@ def _padded(own: Representation) -> Representation:
         return replace(own, vectors=vectors[:, :most], vector_mask=None)
     if mask is None:
         mask = torch.ones(texts, here, dtype=torch.bool, device=own.device)
-    # Negative for a process without texts of its own, if the text it borrowed has more vectors.
+    # Negative in a process without texts, if its placeholder text has more vectors.
     missing = most - here
     padded = nn.functional.pad(vectors, (0, 0, 0, missing))
     return replace(own, vectors=padded, vector_mask=nn.functional.pad(mask, (0, missing)))
 
 
 def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
-    """Exchange tensors that differ only in their first dimension, which all processes know."""
+    """All-gather tensors that differ only in their first dimension, known to all processes."""
     if own is None:
         return [None] * len(texts)
     sent = own.new_zeros((max(texts), *own.shape[1:]))
@@ -284,7 +284,7 @@ def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | Non
 
 
 def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Add up the gradients of all processes; a gradient that a process lacks counts as 0."""
+    """Sum the gradients over all processes; a missing gradient counts as 0."""
     device = parameters[0].device
     present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
     distributed.all_reduce(present, distributed.ReduceOp.MAX)
@@ -299,7 +299,7 @@ def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def share_weights(module: nn.Module) -> None:
-    """Give all processes the weights of the main one."""
+    """Broadcast the main process's weights to all processes."""
     if count() == 1:
         return
     with torch.no_grad():
@@ -309,11 +309,11 @@ def share_weights(module: nn.Module) -> None:
             tensor.copy_(received.view_as(tensor))
 
 
-# --- divided weights -----------------------------------------------------------------------------------------------
+# --- sharded weights -----------------------------------------------------------------------------------------------
 
 
 def shard(retriever: nn.Module, loss: nn.Module) -> None:
-    """Divide the weights among the processes: layer by layer, then the rest, and those of the loss."""
+    """Shard the weights among the processes (FSDP2): layer by layer, then the other weights, then the loss."""
     # Representations may be views of hidden states; nothing changes them in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(next(retriever.parameters()).device.type, (count(),))
@@ -336,7 +336,7 @@ def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
 
 @contextmanager
 def whole(module: nn.Module) -> Iterator[None]:
-    """In this block, the main process has whole weights, in its own memory; all processes enter it together."""
+    """Gather the full weights in the main process's CPU memory for the block; all processes must enter it."""
     divided = _weights(module)
     make_whole(module)
     try:
@@ -347,11 +347,11 @@ def whole(module: nn.Module) -> Iterator[None]:
 
 
 def make_whole(module: nn.Module) -> None:
-    """Give the main process whole weights; the module computes no more. All processes call it together."""
+    """Gather the full weights in the main process; the module cannot compute afterwards. All processes must call it."""
     made: dict[int, nn.Parameter] = {}
     for owner, name, weight in _weights(module):
         if id(weight) not in made and isinstance(weight, DTensor):
-            # A copy, since this may be part of a larger tensor, which would not be saved.
+            # A copy, since a view of a larger tensor would not be saved.
             full: Tensor = weight.full_tensor().detach()
             kept = full.to("cpu", copy=True) if is_main() else full.new_empty(0)
             made[id(weight)] = nn.Parameter(kept, requires_grad=False)

@@ -1,10 +1,10 @@
-"""Negatives mined anew during training with the current model: `rkit train --refresh-negatives every=2`.
+"""Hard negatives mined again during training with the current model: `rkit train --refresh-negatives every=2`.
 
-Every so many epochs the corpus is encoded with the current weights, the training questions are searched in it, and the
-hits that pass the filters of `rkit mine-negatives` replace the examples' negatives (Xiong et al., "Approximate nearest
+Every N epochs, the corpus is encoded with the current weights, the training questions are searched in it, and the hits
+that pass the filters of `rkit mine-negatives` replace the examples' negatives (ANCE: Xiong et al., "Approximate nearest
 neighbor negative contrastive learning for dense text retrieval", 2021, but synchronous with the training). This happens
-before the state of that step is saved, and the number of steps determines which negatives are in use: so a resumed
-training goes on with the same ones. Of several processes the main one mines, and the others wait for it.
+before the state of that step is saved, and the step determines the negatives in use, so a resumed training continues
+with the same negatives. With several processes, the main process mines while the others wait.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _WORK = "refresh"
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshOptions(MiningOptions):
-    """When negatives are mined anew, and how: `every`, and the options of `rkit mine-negatives`.
+    """Options of mining negatives during training: `every`, and the options of `rkit mine-negatives`.
 
     Args:
-        every: Number of epochs between two minings; there is none after the last epoch.
+        every: Number of epochs between minings; nothing is mined after the last epoch.
     """
 
     every: int
 
 
 def refresh_options(options: TrainOptions) -> RefreshOptions | None:
-    """The options of `--refresh-negatives every=2` and `--set refresh.OPTION=VALUE`; None if neither was given."""
+    """Return the options of `--refresh-negatives every=2` and `--set refresh.OPTION=VALUE`; None if neither is set."""
     flag, given = options.refresh_negatives, dict(options.refresh_options)
     if flag is None and not given:
         return None
@@ -83,7 +83,7 @@ def refresh_options(options: TrainOptions) -> RefreshOptions | None:
 
 @dataclass
 class NegativeRefresh:
-    """Mines anew after the epochs where that is due, and gives the new negatives to the sampler."""
+    """Mines negatives after the epochs where it is due, and passes them to the sampler."""
 
     sampler: ExampleSampler
     known: Sequence[Example]
@@ -96,18 +96,18 @@ class NegativeRefresh:
         self.rows = self.sampler.examples
 
     def check(self) -> None:
-        """Refuse what the first mining would refuse; the re-ranker is loaded for that, and released."""
+        """Run the checks of the first mining; the re-ranker is loaded for them, and released."""
         Mining(group_questions(self.known), self.corpus, self.options, "").applicable()
         self._scores()
 
     def restore(self, epochs: int, folder: Path) -> None:
-        """Give the sampler the negatives in use after so many whole epochs, if some were mined by then."""
+        """Pass the sampler the negatives in use after this number of whole epochs, if any were mined by then."""
         every = self.options.every
         if epoch := epochs // every * every:
             self._use(partial(self._read, epoch, folder))
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
-        """Mine anew if that is due after this many epochs."""
+        """Mine new negatives if that is due after this number of epochs."""
         if epoch % self.options.every == 0:
             self._use(partial(self.mine, epoch, folder, log))
 
@@ -117,7 +117,7 @@ class NegativeRefresh:
         self.sampler.examples = processes.from_main(rows)
 
     def mine(self, epoch: int, folder: Path, log: Log) -> list[Example]:
-        """The examples with new negatives, which are written to the folder with their audit."""
+        """Mine new negatives, write them to the folder with their audit, and return the examples with them."""
         started, work, title = time.monotonic(), folder / _WORK, f"the model after epoch {epoch}"
         work.mkdir(exist_ok=True)
         drawn = random.getstate(), np.random.get_state()
@@ -164,14 +164,14 @@ def _file(folder: Path, epoch: int) -> Path:
 
 
 def share_changed(before: Sequence[Example], after: Sequence[Example]) -> float:
-    """The fraction of the negatives that the same examples did not have before."""
+    """Return the fraction of negatives that the same examples did not have before."""
     pairs = zip(before, after, strict=True)
     new = sum(len(set(row.negatives) - set(old.negatives)) for old, row in pairs)
     return new / max(1, sum(len(row.negatives) for row in after))
 
 
 def _save(retriever: Retriever, folder: Path) -> Path:
-    """The retriever as a checkpoint folder."""
+    """Write the retriever as a checkpoint folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     retriever.save(folder)

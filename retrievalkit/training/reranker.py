@@ -1,7 +1,7 @@
-"""How a re-ranker is trained: its data and model, and the steps of `rkit rerank train`, on lists of passages.
+"""Training of a cross-encoder re-ranker: data, model, and the steps of `rkit rerank train`, on lists of passages.
 
-Each query's passages are compared among themselves only, so a step can be computed a few queries at a time, and the sum
-of the gradients is that of the whole step: memory is bounded without encoding anything twice.
+Passages are compared only within a query's list, so a step can be computed a few queries at a time, and the gradients
+add up to the gradient of the whole step: memory is bounded without encoding anything twice.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from retrievalkit.training.train_reranker import TrainRerankerOptions
 
 
 def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
-    """Minus the logarithm of the positive's share of the softmax over its list, summed over queries.
+    """Softmax cross entropy of the positive within its list, summed over queries.
 
-    With negatives from a retriever this is the localised contrastive estimation of Gao et al. (2021).
+    With negatives from a retriever, this is localised contrastive estimation (LCE; Gao et al. 2021).
 
     Args:
-        scores: (pairs,) of all pairs.
+        scores: (pairs,) scores of all pairs.
         candidates: (Q, c) long: for each query the rows of its pairs, the positive first; -1 is padding.
     """
     lists = scores[candidates.clamp(min=0)].masked_fill(candidates < 0, float("-inf"))  # (Q, c)
@@ -53,10 +53,10 @@ def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
 
 
 def pointwise(scores: Tensor, candidates: Tensor) -> Tensor:
-    """Binary cross entropy of each pair, with label 1 for the positive and 0 for the others, summed over pairs.
+    """Binary cross entropy of each pair, with label 1 for the positive and 0 for the negatives, summed over pairs.
 
     Args:
-        scores: (pairs,) of all pairs.
+        scores: (pairs,) scores of all pairs.
         candidates: As for `listwise`.
     """
     present = candidates >= 0
@@ -70,26 +70,26 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"listwise": listwise, "
 
 @dataclass(frozen=True)
 class Lists:
-    """Some queries of a step, whose pairs are in memory at once."""
+    """A micro batch: queries of a step whose pairs are in memory at a time."""
 
     chunks: list[tuple[list[int], dict[str, Tensor]]]
     candidates: Tensor
 
     def to(self, device: torch.device) -> Self:
-        """The same lists on another device."""
+        """Return the same lists on another device."""
         chunks = [(rows, to_device(batch, device)) for rows, batch in self.chunks]
         return replace(self, chunks=chunks, candidates=self.candidates.to(device))
 
 
 @dataclass
 class DevLists:
-    """Dev questions, each with its first known positives and hard negatives, which are ranked."""
+    """Dev set for re-ranking: each question with its first known positives and hard negatives."""
 
     examples: Sequence[Example]
     passage: Callable[[str], Passage]
 
     def measure(self, model: CrossEncoder, precision: Precision, at_once: int = 64) -> Values:
-        """nDCG@10 and RR@10 of each question; a negative with the score of a positive ranks before it."""
+        """Return nDCG@10 and RR@10 of each question; of equal scores, negatives rank before positives."""
         values: dict[str, list[float]] = {}
         for start in range(0, len(self.examples), at_once):
             rows = self.examples[start : start + at_once]
@@ -112,7 +112,7 @@ class DevLists:
 
 
 class RerankerTraining(Training):
-    """Trains a cross-encoder on lists."""
+    """Trains a cross-encoder on lists of a positive and its hard negatives."""
 
     kind, command = KIND, "rerank train"
     module: CrossEncoder
@@ -150,7 +150,7 @@ class RerankerTraining(Training):
         self.inputs = {"model": storage.describe_input(options.model, fingerprint), **data.inputs}
 
     def dry_run(self) -> None:
-        """Take the loss of an example once, so that what cannot be trained fails before anything is written."""
+        """Compute the loss of an example once, so that a wrong setup fails before anything is written."""
         note_few(self)
         part = self._part([self.samples.draw(0, 0)]).to(self.module.device)
         self.module.eval()
@@ -158,12 +158,12 @@ class RerankerTraining(Training):
             self.loss(part)
 
     def open(self, folder: Path) -> None:
-        """Print what is held out."""
+        """Print the number of held-out examples."""
         del folder
         report_held_out(self)
 
     def collate(self, keys: Sequence[Key]) -> Parts:
-        """The lists of this process."""
+        """Return the lists of this process."""
         draws = [self.samples.draw(position, epoch) for epoch, position in keys]
         own = list(slices(len(draws), self.options.micro_batch_size))[processes.rank()]
         pairs = sum(1 + len(draw.negatives) for draw in draws)
@@ -172,12 +172,12 @@ class RerankerTraining(Training):
         return Parts([self._part(draws[part]) for part in own], pairs)
 
     def _part(self, draws: Sequence[Draw]) -> Part:
-        """The lists of some draws, in batches of at most `batch_tokens` tokens, padding included."""
+        """Return the lists of these draws, in batches of at most `batch_tokens` tokens, padding included."""
         queries: list[str] = []
         passages: list[tuple[str, str]] = []
         rows: list[list[int]] = []
         for draw in draws:
-            # One query at a time, since its passages are not compared with another's.
+            # One query at a time, since passages are compared only within a query's list.
             texts = self.assembler.assemble([draw])
             ignored = {document for _, document in texts.ignore}
             kept = [text for row, text in enumerate(texts.documents) if row not in ignored]
@@ -192,11 +192,11 @@ class RerankerTraining(Training):
         return Part({"lists": lists}, len(rows) if self.options.loss == "listwise" else len(passages))
 
     def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:  # noqa: ARG002
-        """The mean loss over the queries (listwise) or pairs (pointwise) of the step."""
+        """Compute the mean loss over the queries (listwise) or pairs (pointwise) of the step."""
         return run_parts(inputs.parts, self.loss, backward)
 
     def loss(self, part: Part) -> LossValue:
-        """The mean loss of a part."""
+        """Return the mean loss of a part."""
         lists: Lists = part.batch["lists"]
         device = lists.candidates.device
         with autocast(self.precision, device):
@@ -206,12 +206,12 @@ class RerankerTraining(Training):
         return LossValue(LOSSES[self.options.loss](scores, lists.candidates) / max(1, part.size))
 
     def measure(self, epoch: int) -> Values:  # noqa: ARG002 - the same in every epoch
-        """nDCG@10 and RR@10 of the dev questions, whose lists are re-ranked."""
+        """Return nDCG@10 and RR@10 of the dev questions after re-ranking their lists."""
         assert self.dev is not None
         return self.dev.measure(self.module, "fp32")
 
     def card(self, manifest: Manifest) -> str:
-        """The card of a re-ranker."""
+        """Return the model card of a re-ranker."""
         training = self.described["training"]
         return model_card(
             manifest,
@@ -234,7 +234,7 @@ class RerankerTraining(Training):
 
 
 def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
-    """The examples that have negatives to rank a positive against, and the number of those that lack them."""
+    """Return the examples with negatives to rank a positive against, and the number of examples without."""
     kept = array("I", (position for position, row in enumerate(examples.rows) if row.negatives))
     if not kept:
         msg = (
@@ -244,6 +244,6 @@ def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
         raise InputError(msg)
     dropped = len(examples) - len(kept)
     if dropped:
-        # The command's last line counts them.
+        # The command's last line reports their number.
         notices.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
     return chosen(examples.rows, kept), dropped

@@ -1,6 +1,6 @@
-"""How a retriever is trained: its data, parts and loss, and the steps of `rkit train`.
+"""Training of a retriever: data, model and loss, and the steps of `rkit train`.
 
-A step draws examples, encodes their texts in chunks, of several processes each its share, and takes the loss over the
+A step draws examples, encodes their texts in chunks (each process its share), and computes the loss over the
 representations of the whole step.
 """
 
@@ -43,13 +43,13 @@ _SMALL_BATCH = 8
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of a step: tokenised, padded, in chunks.
+    """Inputs of a step: tokenised, padded, in chunks.
 
     Attributes:
-        chunks: The queries and documents that this process encodes, in batches of similar length. Their rows are
+        chunks: Queries and documents that this process encodes, in batches of similar length. Their rows are
             positions within this process's share.
         shares: Rows of the step's queries and documents that each process encodes.
-        positives: (Q,) long: the document row that answers each query.
+        positives: (Q,) long: row of the document that answers each query.
         ignore: (Q, D) bool, or None.
         teacher: (Q, D) float, NaN for a missing score, or None.
     """
@@ -62,11 +62,11 @@ class StepInputs:
 
     @property
     def texts(self) -> int:
-        """How many queries and documents the whole step has."""
+        """Number of queries and documents in the whole step."""
         return sum(len(share) for side in SIDES for share in self.shares[side])
 
     def to(self, device: torch.device) -> StepInputs:
-        """The same step on another device."""
+        """Return the same step on another device."""
         chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
         ignore = None if self.ignore is None else self.ignore.to(device)
         teacher = None if self.teacher is None else self.teacher.to(device)
@@ -74,7 +74,7 @@ class StepInputs:
 
 
 class RetrieverTraining(Training):
-    """Trains a retriever with a loss over the representations of the whole step."""
+    """Trains a retriever with a loss over the representations of the whole step (in-batch negatives)."""
 
     kind, command = "checkpoint", "train"
     module: Objective
@@ -133,7 +133,7 @@ class RetrieverTraining(Training):
             self.refresh = NegativeRefresh(self.samples, known, data.corpus, refresh, options.precision, self.retriever)
 
     def dry_run(self) -> None:
-        """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
+        """Check the first step, dev evaluation and mining of negatives before training, and refuse conflicts."""
         loss = self.module.loss
         if self.sharded:
             conflicts = {
@@ -165,7 +165,7 @@ class RetrieverTraining(Training):
         dry_run(self.module, texts, self.described, precision=self.precision, dev=self.dev)
 
     def open(self, folder: Path) -> None:
-        """Print what is trained on, and for how long."""
+        """Print the number of examples and the schedule."""
         del folder
         options = self.options
         selection.report_held_out(self)
@@ -175,7 +175,7 @@ class RetrieverTraining(Training):
             say(f"{examples}: epochs {options.epochs:g}, batch size {options.batch_size}, {rate}", err=True)
 
     def _note_settings(self) -> None:
-        """Note settings that are known to fail."""
+        """Warn about settings that are known to fail."""
         options, pooler = self.options, self.retriever.pooler
         selection.note_few(self)
         size = options.batch_size
@@ -194,20 +194,20 @@ class RetrieverTraining(Training):
             )
 
     def shard(self) -> None:
-        """Divide the weights of retriever and loss."""
+        """Shard the weights of retriever and loss."""
         processes.shard(self.retriever, self.module.loss)
 
     def collate(self, keys: Sequence[Key]) -> StepInputs:
-        """The texts that this process encodes."""
+        """Return the step with the texts that this process encodes."""
         step = self.assembler.assemble([self.samples.draw(position, epoch) for epoch, position in keys])
         most, budget = self.options.micro_batch_size, self.batch_tokens
         chunks: list[Chunk] = []
         shares: dict[Side, list[list[int]]] = {}
         sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
         for side, texts in sides:
-            # By characters: a process tokenises its own texts only.
+            # By characters: each process tokenises only its own texts.
             shares[side] = processes.divide([len(title) + len(body) for title, body in texts], processes.count())
-            # A process without a text encodes one of the others', for the shape of its representation.
+            # A process without texts encodes another's text, for the shape of its representation.
             own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
             tower = self.retriever.tower(side)
             token_ids = tower.tokenize(own, side)
@@ -218,7 +218,7 @@ class RetrieverTraining(Training):
         return StepInputs(chunks, shares, *step.tensors())
 
     def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Encode, exchange representations with the other processes, and take the loss of the whole step."""
+        """Encode, gather the representations of all processes, and compute the loss of the whole step."""
         loss = self.module.loss
 
         def encode(batch: Batch, side: Side) -> Representation:
@@ -241,14 +241,14 @@ class RetrieverTraining(Training):
         else:
             step = plain_step if self.options.micro_batch_size is None else cached_step
             value = step(encode, inputs.chunks, compare, backward)
-        # The loss's own weights get the gradient of the whole step in every process, and gradients are added up.
+        # The loss's own weights have the gradient of the whole step in every process, and gradients are summed.
         for parameter in loss.parameters():
             if parameter.grad is not None and processes.count() > 1:
                 parameter.grad /= processes.count()
         return {**value.terms, "loss": value.total}
 
     def measure(self, epoch: int) -> Values:
-        """nDCG@10 and RR@10 of the dev questions, or the measure of DPR's rule."""
+        """Return nDCG@10 and RR@10 of the dev questions, or the measure of DPR's rule."""
         assert self.dev is not None
         return self.dev.measure(self.retriever, self.module.loss, epoch, self.precision)
 
@@ -258,7 +258,7 @@ class RetrieverTraining(Training):
             self.refresh.end_epoch(epoch, folder, log)
 
     def restore(self, epochs: int, folder: Path) -> None:
-        """Use the negatives that were mined last."""
+        """Use the negatives of the last mining."""
         if self.refresh is not None:
             self.refresh.restore(epochs, folder)
 
@@ -267,7 +267,7 @@ class RetrieverTraining(Training):
         self.retriever.save(folder)
 
     def card(self, manifest: Manifest) -> str:
-        """The card of a retriever."""
+        """Return the model card of a retriever."""
         options = manifest["options"]
         pooler = options["pooler"]["name"]
         parts = {kind: f"{options[kind]['name']} {options[kind]['options']}" for kind in ("encoder", "pooler", "loss")}

@@ -1,7 +1,7 @@
-"""From training examples to the texts of a step: which positive, which negatives, and which documents are ignored.
+"""Sampling of a step's texts from training examples: positives, hard negatives and masked false negatives.
 
-A draw depends on the seed, the epoch and the example alone, so that a resumed training sees what the uninterrupted one
-would have seen.
+A draw depends only on the seed, the epoch and the example, so a resumed training sees the same texts as an
+uninterrupted training.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 Text = tuple[str, str]
 
 FEWEST_TO_HOLD_OUT = 100
-"""Examples below which none are held out."""
+"""Number of examples below which none are held out."""
 HELD_OUT = (50, 500)
-"""The fewest and the most questions that are held out."""
+"""Minimum and maximum number of held-out questions."""
 _REMEMBERED = 1 << 16
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What an example contributes to a step: its query, one positive and some negatives, by id."""
+    """Contribution of an example to a step: its query, one positive and some negatives, by id."""
 
     example: Example
     positive: str
@@ -50,10 +50,10 @@ class StepTexts:
     Attributes:
         queries: Q texts.
         documents: D texts; each query's positive is followed by its own negatives.
-        positives: For each query, the row of `documents` that answers it.
-        ignore: (query row, document row) pairs that do not count as negatives: another known positive of the query,
-            or the same title and text as one of its known positives, in the step or not.
-        teacher: (query row, document row) -> a teacher's score.
+        positives: For each query, the row of its positive in `documents`.
+        ignore: (query row, document row) pairs that do not count as negatives: the document is another known positive
+            of the query, or has the title and text of a known positive, in the step or not.
+        teacher: (query row, document row) -> teacher score.
     """
 
     queries: list[Text]
@@ -63,7 +63,7 @@ class StepTexts:
     teacher: dict[tuple[int, int], float]
 
     def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The targets of a loss: positives (Q,); ignore (Q, D) or None; teacher (Q, D), NaN = no score, or None."""
+        """Return the targets of a loss: positives (Q,); ignore (Q, D) or None; teacher (Q, D), NaN = none, or None."""
         import torch
 
         ignore = teacher = None
@@ -79,9 +79,9 @@ class StepTexts:
 
 @dataclass
 class ExampleSampler:
-    """Draws a positive and negatives for an example, anew in each epoch, by the options of these names.
+    """Draws a positive and hard negatives for an example in each epoch, by the training options of the same names.
 
-    "window" is Tevatron's rule, where a window slides over a pool that is shuffled once.
+    "window" is Tevatron's rule: a window slides over a pool that is shuffled once.
     """
 
     examples: Sequence[Example]
@@ -96,7 +96,7 @@ class ExampleSampler:
     def of(
         cls, rows: Sequence[Example], options: ExampleOptions, sampling: Literal["random", "window"] = "random"
     ) -> Self:
-        """The sampler of a training with these options."""
+        """Create the sampler of a training with these options."""
         kept = limited(rows, options.limit, options.seed)
         pool, positive = options.negative_pool, options.positive
         return cls(
@@ -107,13 +107,13 @@ class ExampleSampler:
         return len(self.examples)
 
     def order(self, epoch: int) -> Sequence[int]:
-        """The positions of all examples in the order of an epoch, four bytes each."""
+        """Return the positions of all examples in the order of an epoch, four bytes each."""
         positions = array("I", range(len(self.examples)))
         random.Random(f"order {self.seed} {epoch}").shuffle(positions)
         return positions
 
     def draw(self, position: int, epoch: int) -> Draw:
-        """The positive and negatives of one example in one epoch."""
+        """Draw the positive and negatives of an example in an epoch."""
         example = self.examples[position]
         pool = example.negatives[: self.pool]
         if self.sampling == "window":
@@ -129,11 +129,11 @@ class ExampleSampler:
 def window_sample(
     item: int, epoch: int, *, seed: int, positives: int, pool: Sequence[str], count: int
 ) -> tuple[int, list[str]]:
-    """Tevatron's sampling: the positive's index and the negatives of an item in an epoch.
+    """Tevatron's sampling: index of the positive, and the negatives, of an item in an epoch.
 
     With h = item + seed, the positive is (h + epoch) mod n; the pool is shuffled by Random(h), and a window of `count`
-    moves on by `count` each epoch over the pool repeated twice. A pool smaller than the window is drawn from with
-    replacement.
+    moves by `count` per epoch over the pool repeated twice. From a pool smaller than the window, negatives are drawn
+    with replacement.
     """
     mixed = item + seed
     index = (mixed + epoch) % positives
@@ -149,7 +149,7 @@ def window_sample(
 
 
 class StepAssembler:
-    """Looks up the texts of a step's draws, and which documents do not count as negatives."""
+    """Looks up the texts of a step's draws, and masks false negatives."""
 
     def __init__(
         self, passage: Callable[[str], Passage], examples: Sequence[Example], *, mask_false_negatives: bool = True
@@ -157,11 +157,11 @@ class StepAssembler:
         self.passage = passage
         self.mask_false_negatives = mask_false_negatives
         self._known = Known(examples)
-        # Of known positives that were not in their query's step: what was looked up lately is not again.
+        # A cache for known positives outside of their query's step, to avoid repeated look-ups.
         self._digest_of = lru_cache(_REMEMBERED)(lambda identifier: _digest(passage(identifier)))
 
     def assemble(self, draws: Sequence[Draw]) -> StepTexts:
-        """The texts of a step."""
+        """Return the texts of a step."""
         ids: list[str] = []
         positives: list[int] = []
         teacher: dict[tuple[int, int], float] = {}
@@ -195,7 +195,7 @@ class StepAssembler:
 
 
 class Known:
-    """The known positives of every query; only those of queries that occur more than once take memory."""
+    """Known positives of every query; only queries that occur more than once take memory."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
@@ -207,7 +207,7 @@ class Known:
         self._hashes, self._rows = hashes[order], order
 
     def positives(self, example: Example) -> set[str]:
-        """Those of the example, and of all others with its query."""
+        """Return the positives of the example, and of all other examples with its query."""
         wanted = np.uint32(hash_of(example.query))
         first, last = (int(self._hashes.searchsorted(wanted, side=side)) for side in ("left", "right"))
         others = (self._examples[row] for row in self._rows[first:last].tolist())
@@ -219,9 +219,9 @@ def _digest(passage: Passage) -> bytes:
 
 
 def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence[Example], Sequence[Example]]:
-    """The rows to train on, and all rows of the questions that are held out; none of these if the rows are few.
+    """Return the rows to train on, and all rows of the held-out questions; none are held out of few rows.
 
-    Seed and text decide about a question, so that it is held out again when its negatives were mined anew.
+    Seed and text decide about a question, so that it is held out again after its negatives were mined again.
     """
     total = min(len(rows), options.limit or len(rows))
     if not options.held_out or total < FEWEST_TO_HOLD_OUT:
@@ -238,7 +238,7 @@ def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence
 
 
 def _mixed(hashes: np.ndarray, seed: int) -> np.ndarray:
-    """Other hashes for each seed, by the finaliser of MurmurHash3."""
+    """Mix the seed into the hashes, by the finaliser of MurmurHash3."""
     mixed = hashes.astype(np.uint32) ^ np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed = (mixed ^ (mixed >> np.uint32(shift))) * np.uint32(factor)
@@ -246,7 +246,7 @@ def _mixed(hashes: np.ndarray, seed: int) -> np.ndarray:
 
 
 def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:
-    """`limit` of the examples, drawn with the seed, in their order; None = all."""
+    """Return `limit` of the examples, drawn with the seed, in their original order; None = all."""
     if limit is None or limit >= len(rows):
         return rows
     kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)

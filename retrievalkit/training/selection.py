@@ -1,11 +1,11 @@
-"""Selection of the best state of a training on dev questions, and how much better it is than the untrained one.
+"""Selection of a training's best state on the dev set, and its improvement over the untrained model.
 
-By default states are compared by nDCG@10 over a pool of passages: before training, after each epoch, and several times
-within long ones. The untrained state competes, so a training that only harms returns it.
+By default, states are compared by nDCG@10 over a pool of passages: before training, after each epoch, and several times
+within long epochs. The untrained model takes part, so a training that only harms returns it.
 
-DPR's rule is another: in early epochs the loss on the dev questions is compared; from a given epoch on, the average
-rank of the gold passage among all dev passages. The best value is reset at the switch, since the two are not comparable
-(Karpukhin et al. 2020; the released code of MLR omits the reset).
+DPR's rule compares the dev loss in early epochs, and from a given epoch on the average rank of the gold passage among
+all dev passages. The best value is reset at the switch, since the two measures are not comparable (Karpukhin et al.
+2020; the released code of MLR omits the reset).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from retrievalkit.training.loop import Log, Training
 
 Values = Mapping[str, Sequence[float]]
-"""Measure -> its value for each dev question, or the one for all; states are compared by the first measure."""
+"""Measure -> a value per dev question, or a single value for all; states are compared by the first measure."""
 
 BEST, SELECTION = "best.safetensors", "selection.json"
 NDCG, RR = "nDCG@10", "RR@10"
@@ -52,12 +52,12 @@ _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
 _CUTOFF = 10
 LISTED = 10
-"""Positives, and hard negatives, of a dev question that are ranked."""
+"""Maximum number of positives, and of hard negatives, ranked per dev question."""
 MOST_MEASURED = 1_000
-"""Dev questions that are ranked; of more, as many are drawn."""
+"""Maximum number of ranked dev questions; a larger set is sampled."""
 _POOL, _DRAWN_FROM = 500, 20_000
 _FEW = 50
-# Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
+# Questions scored and passages encoded at a time: weights over a vocabulary are large.
 _BLOCK, _POOL_BLOCK = 256, 2_048
 
 
@@ -66,11 +66,11 @@ class Best:
     """The best state so far.
 
     Attributes:
-        epoch: The number of epochs after which it was reached; 0 = before training.
-        measure: The measure by which states are compared.
-        value: Its mean; of nDCG@10 the higher is better, of a loss or a rank the lower.
-        before: The values before training; {} if the untrained state was not measured.
-        after: Those of the best state.
+        epoch: Number of epochs after which it was reached; 0 = before training.
+        measure: Measure by which states are compared.
+        value: Mean of the measure; higher is better for nDCG@10, lower for a loss or a rank.
+        before: Values before training; {} if the untrained model was not evaluated.
+        after: Values of the best state.
     """
 
     epoch: float = -1
@@ -80,7 +80,7 @@ class Best:
     after: dict[str, list[float]] = field(default_factory=dict)
 
     def improve(self, epoch: float, values: Values) -> bool:
-        """Record new values if they are better, or the first of their measure; returns whether they were recorded."""
+        """Record new values if they are better, or the first of their measure; return True if recorded."""
         measure, found = next(iter(values.items()))
         value = fmean(found)
         better = value > self.value if measure == NDCG else value < self.value
@@ -94,7 +94,7 @@ class Best:
         return True
 
     def entries(self, *, held_out: bool) -> dict[str, Any]:
-        """The entries of a manifest."""
+        """Return the entries of the manifest."""
         entries: dict[str, Any] = {"selection": {"epoch": self.epoch, "measure": self.measure, "value": self.value}}
         if self.before:
             pairs = zip(self.after[NDCG], self.before[NDCG], strict=True)
@@ -110,7 +110,7 @@ class Best:
 
 
 def dev_summary(manifest: Mapping[str, Any]) -> str:
-    """A clause on what training changed on the dev questions; "" if they were not measured before it."""
+    """Describe the improvement on the dev set in a clause; "" if it was not evaluated before training."""
     dev = manifest.get("dev")
     if dev is None:
         return ""
@@ -131,11 +131,11 @@ def _short(value: float) -> str:
 
 
 def rank_metrics(scores: Tensor, relevant: Tensor) -> dict[str, list[float]]:
-    """nDCG@10 and RR@10 of each query, as trec_eval computes them; of equal scores, the first column ranks first.
+    """Return nDCG@10 and RR@10 of each query, as in trec_eval; of equal scores, the first column ranks first.
 
     Args:
         scores: (Q, D); -inf for a document that is not ranked.
-        relevant: (Q, D) bool: the known positives, of which each query has one or more.
+        relevant: (Q, D) bool: known positives, at least one per query.
     """
     top = scores.argsort(dim=1, descending=True, stable=True)[:, :_CUTOFF]
     found = relevant.gather(1, top).double()  # (Q, 10 or fewer)
@@ -146,21 +146,21 @@ def rank_metrics(scores: Tensor, relevant: Tensor) -> dict[str, list[float]]:
 
 
 def best_of(folder: Path) -> Best | None:
-    """The best state of a training in this folder; None if it judged none."""
+    """Return the best state of the training in this folder; None if no state was evaluated."""
     path = folder / SELECTION
     return storage.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
 
 
 @dataclass(kw_only=True)
 class DevSet:
-    """Dev questions with their known positives, and hard negatives if the examples have any.
+    """Dev set for a retriever: questions with their known positives, and hard negatives if the examples have any.
 
     Attributes:
-        examples: The questions; the first positive is the gold passage.
-        batch_size: Queries of a step of which the loss is taken.
-        rank_from: First epoch, counted from 0, that DPR's rule judges by the average rank; None = nDCG@10 in all.
-        corpus: The passages to draw from where the pool of positives and hard negatives is small.
-        pool_size: How many texts the pool has at least, if there are as many.
+        examples: Dev questions; the first positive is the gold passage.
+        batch_size: Queries per batch of the dev loss.
+        rank_from: First epoch, counted from 0, where DPR's rule uses the average rank; None = nDCG@10 in all epochs.
+        corpus: Passages to draw from if the pool of positives and hard negatives is small.
+        pool_size: Minimum number of texts in the pool, if there are as many.
     """
 
     examples: Sequence[Example]
@@ -173,7 +173,7 @@ class DevSet:
     seed: int = 42
 
     def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> Values:
-        """The values of this epoch, counted from 0.
+        """Evaluate the model in this epoch, counted from 0.
 
         If DPR's rule needs a teacher's scores for the loss and the dev questions lack them, the average rank is used
         from the start.
@@ -185,7 +185,7 @@ class DevSet:
         return {"loss": [self.loss(retriever, loss, precision)]}
 
     def ranking(self, retriever: Retriever, precision: Precision) -> Values:
-        """nDCG@10 and RR@10 of each question over the pool."""
+        """Return nDCG@10 and RR@10 of each question over the pool."""
         texts, answers = self.pool
         queries = retriever.encode([("", query) for query in answers], "query", precision=precision)
         columns = []
@@ -201,10 +201,10 @@ class DevSet:
 
     @cached_property
     def pool(self) -> tuple[list[Text], dict[str, list[int]]]:
-        """The texts to rank, each once, and for each question the places of its known positives among them.
+        """Texts to rank, without duplicates, and for each question the positions of its known positives.
 
-        They are the positives, the first hard negatives of all questions, then the second ones, and random passages.
-        Positives come last, so that a model that scores all texts alike is the worst.
+        The pool has the positives, the first hard negatives of all questions, then the second, and random passages.
+        Positives come last, so that a model that scores all texts equally is the worst.
         """
         known: dict[str, dict[Text, None]] = {}
         for row in self.examples:
@@ -225,10 +225,10 @@ class DevSet:
         return texts, {query: [places[text] for text in own] for query, own in known.items()}
 
     def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
-        """The training loss on the dev questions, each with its gold passage and first hard negative.
+        """Return the training loss on the dev questions, each with its gold passage and first hard negative.
 
-        If the loss needs a teacher, the first negative that the teacher scored is used. The loss is computed as at the
-        start of training, so that values stay comparable if its temperature falls over time.
+        If the loss needs a teacher, the first negative with a teacher score is used. The loss is computed as at the
+        start of training, so values stay comparable if its temperature falls over time.
         """
         assembler = StepAssembler(self.passage, self.examples, mask_false_negatives=self.mask_false_negatives)
         was_training = loss.training
@@ -252,9 +252,9 @@ class DevSet:
         return total / len(self.examples)
 
     def average_rank(self, retriever: Retriever, precision: Precision) -> float:
-        """The mean rank (from 0) of the gold passage among the gold passages and hard negatives of all questions.
+        """Return the mean rank (from 0) of the gold passage among gold passages and hard negatives of all questions.
 
-        A passage with an equal score ranks before it, so that a model which maps all texts to one vector is the worst.
+        A passage with an equal score ranks before it, so a model that maps all texts to the same vector is the worst.
         """
         rows = self.examples[:_RANKED_QUESTIONS]
         golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
@@ -266,13 +266,13 @@ class DevSet:
         places = torch.split(place, _BLOCK)
         own = [
             block.gather(1, some[:, None]) for block, some in zip(_blocks(queries, documents), places, strict=True)
-        ]  # blocks of (queries, 1): the score of the gold passage
+        ]  # blocks of (queries, 1): scores of the gold passages
 
         def at_least(others: Representation) -> Tensor:
             blocks = zip(_blocks(queries, others.to(queries.device)), own, strict=True)
             return torch.cat([(block >= some).sum(dim=1) for block, some in blocks])
 
-        # The gold passage counted itself.
+        # Without the gold passage itself.
         before = at_least(documents) - 1
         for start in range(0, len(others), _POOL_BLOCK):
             texts = self._texts(others[start : start + _POOL_BLOCK])
@@ -280,7 +280,7 @@ class DevSet:
         return float(before.double().mean())
 
     def _drawn(self) -> Iterator[Passage]:
-        """Passages of the corpus in a random order."""
+        """Yield passages of the corpus in random order."""
         first = list(islice(() if self.corpus is None else self.corpus, _DRAWN_FROM))
         yield from random.Random(f"pool {self.seed}").sample(first, len(first))
 
@@ -289,13 +289,13 @@ class DevSet:
 
 
 def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
-    """(queries, documents) scores, some queries at a time."""
+    """Yield (queries, documents) scores, a block of queries at a time."""
     for start in range(0, len(queries), _BLOCK):
         yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
 
 
 def note_few(training: Training) -> None:
-    """Note that the examples are few, or too few to hold some out."""
+    """Warn about few examples, or too few to hold some out."""
     count = training.counts["examples"]
     if count < _FEW:
         notices.note(f"Training on {counted(count, 'examples')} seldom helps. Gather {_FEW} or more.")
@@ -309,7 +309,7 @@ def note_few(training: Training) -> None:
 
 
 def report_held_out(training: Training) -> None:
-    """Print how many examples are held out."""
+    """Print the number of held-out examples."""
     if training.held_out and processes.is_main():
         held = training.counts["held_out"]
         total = f"{held + training.counts['examples']:,} examples"
@@ -317,7 +317,7 @@ def report_held_out(training: Training) -> None:
 
 
 def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
-    """Measure the state after so many epochs, log the values, and store the state if it is the best so far.
+    """Evaluate the state after this number of epochs, log the values, and store the state if it is the best so far.
 
     Returns the value by which states are compared.
     """

@@ -1,8 +1,8 @@
-"""From a training to a finished folder: the one path of `rkit train`, `rkit pretrain` and `rkit rerank train`.
+"""Runs a training and writes its output folder, for `rkit train`, `rkit pretrain` and `rkit rerank train`.
 
-Everything is checked before anything is written; the training runs in a hidden folder beside the output, where a killed
-one is resumed; the finished folder gets weights, manifest, model card and curves, and then its name. Of several
-processes the main one writes.
+Everything is checked before anything is written. The training runs in a hidden folder next to the output, from which an
+interrupted training resumes. Weights, manifest, model card and curves are written there; the folder is renamed last.
+With several processes, only the main process writes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Manifest = dict[str, Any]
 
 @processes.joined()
 def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
-    """Train, write a folder and return its manifest."""
-    # Of a training that has ended just before a process was lost, nothing is left to go on with but its output.
+    """Train, write the output folder and return its manifest."""
+    # If the training ended just before a process was lost, only its output is left to continue from.
     again = processes.restarted()
     resume = options.resume or again
     output, main = Path(options.output), processes.is_main()
@@ -50,13 +50,13 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
             if done is None:
                 storage.check_output(output, overwrite=options.overwrite)
                 training.dry_run()
-        # As the main process saw it: it alone writes, and the others may have looked a moment later.
+        # Decided by the main process: only it writes, and the others may have looked a moment later.
         if done := processes.from_main(done):
             return done
         last = manifest = None
         with processes.together():
             if main:
-                # Killed when only what resuming needs was left to remove, it lacks nothing but its name.
+                # If killed while removing the files for resuming, it is complete except for the final rename.
                 if resume and not (partial / checkpoints.OPTIONS).exists():
                     manifest = checkpoints.finished(partial, training.kind, identity)
                 if manifest is None:
@@ -72,14 +72,14 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
                         load_weights(training.module, staging / BEST)
                 manifest = _finish(training, options, staging, steps) if main else {}
             if main:
-                # The options first, so that what is left without them is complete.
+                # The options first, so that a folder without them is known to be complete.
                 for name in _resumed_from(training):
                     storage.discard(staging / name)
         return processes.from_main(manifest)
 
 
 def _finish(training: Training, options: RunOptions, staging: Path, steps: int) -> Manifest:
-    """Save what was trained and describe it."""
+    """Save the trained model with its manifest, model card and curves."""
     training.save(staging)
     entries: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
     if (best := best_of(staging)) is not None:
@@ -111,7 +111,7 @@ def _resumed_from(training: Training) -> list[str]:
 def model_card(
     manifest: Manifest, *, title: str, about: str, facts: Mapping[str, Any], use: Sequence[str], **metadata: Any
 ) -> str:
-    """The README.md of what was trained, as the Hugging Face hub shows it."""
+    """Return the model card: the README.md that the Hugging Face hub shows."""
     options = manifest["options"]
     facts = {"started from": options["model"], **facts}
     if training := options.get("training"):

@@ -1,13 +1,13 @@
-"""A corpus as tokens on disk: read, cut into sentences and spans, and tokenised once; then any document at once.
+"""A tokenised corpus on disk: read, cut into sentences and spans, and tokenised once, with random access.
 
-    texts.bin      uint32: of each document where its sentences end, in tokens; where its spans end, in sentences; and
-                   its tokens, of which the highest bit marks those that begin a word
-    documents.bin  int64 (documents, 4): up to each document, how many numbers texts.bin has and how many samples there
-                   are; and its number of sentences and of spans
+    texts.bin      uint32: for each document the ends of its sentences, in tokens; the ends of its spans, in sentences;
+                   and its tokens, whose highest bit marks the beginning of a word
+    documents.bin  int64 (documents, 4): the number of integers in texts.bin and of samples up to and including each
+                   document; and its number of sentences and of spans
     counts.json    documents, dropped, samples, tokens: written last
 
-So memory does not grow with the corpus, an epoch may take the samples in any order, and a killed training resumes at
-once. A killed reading resumes after the last document in documents.bin.
+So memory does not grow with the corpus, an epoch may use the samples in any order, and an interrupted training resumes
+immediately. Interrupted reading resumes after the last document in documents.bin.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Cutter:
     """Cuts passages into sentences and spans.
 
     Attributes:
-        vocabulary: The encoder's.
+        vocabulary: Vocabulary of the encoder.
         max_length: Target length of a span, in tokens.
-        short_spans: Fraction of the spans whose target is drawn from 2 ... max_length.
-        titles: Whether a title counts as the first sentence of its document.
-        language: Language of the texts, for splitting them into sentences.
+        short_spans: Fraction of the spans whose target length is drawn from 2 ... max_length.
+        titles: Treat a title as the first sentence of its document.
+        language: Language of the texts, for sentence splitting.
         seed: Seed of the spans.
     """
 
@@ -55,7 +55,7 @@ class Cutter:
     seed: int = 42
 
     def cut(self, first: int, passages: Sequence[Passage]) -> Iterator[Document]:
-        """The documents of some passages, the first of which has number `first`."""
+        """Yield the documents of these passages; the first document has number `first`."""
         texts = [f"{one.title} {one.text}" if one.title and self.titles else one.text for one in passages]
         split = self.vocabulary.split(texts)
         for number, (passage, text, (pieces, piece_ends)) in enumerate(zip(passages, texts, split, strict=True), first):
@@ -69,7 +69,7 @@ class Cutter:
 
 @dataclass(frozen=True)
 class _Counts:
-    """The form of counts.json."""
+    """Schema of counts.json."""
 
     documents: int
     dropped: int
@@ -78,10 +78,10 @@ class _Counts:
 
 
 class TokenStore:
-    """A corpus on disk that was read completely.
+    """A completely tokenised corpus on disk, with random access to documents and samples.
 
     Attributes:
-        counts: Number of "documents", of "dropped" ones among them, of "samples" and of "tokens".
+        counts: Numbers of "documents", of "dropped" documents among them, of "samples" and of "tokens".
     """
 
     def __init__(self, folder: Path, max_length: int) -> None:
@@ -101,12 +101,12 @@ class TokenStore:
         return self.counts["documents"]
 
     def find(self, sample: int) -> tuple[int, int]:
-        """The document of a sample, and the number of the sample within the document."""
+        """Return the document of a sample, and the number of the sample within the document."""
         document = bisect_right(self._documents[:, 1], sample)
         return document, sample - (int(self._documents[document - 1, 1]) if document else 0)
 
     def document(self, number: int) -> Document:
-        """A document, whose tokens are read from disk on access."""
+        """Return a document, whose tokens are read from disk on access."""
         stop, _, sentences, spans = self._documents[number].tolist()
         start = int(self._documents[number - 1, 0]) if number else 0
         ends, stops, tokens = np.split(self._texts[start:stop], [sentences, sentences + spans])
@@ -115,7 +115,7 @@ class TokenStore:
 
 
 class _Packed:
-    """Pieces as stored on disk."""
+    """Word pieces of a document, decoded from disk on access."""
 
     def __init__(self, tokens: np.ndarray) -> None:
         self.tokens = tokens
@@ -135,7 +135,7 @@ def read_corpus(
     samples: Callable[[Document], int],
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Write a corpus to a folder, or the part that is missing there; `advance` gets the number of documents done."""
+    """Tokenise a corpus to a folder, or the part missing there; `advance` receives the number of new documents."""
     folder.mkdir(exist_ok=True)
     if (folder / _COUNTS).exists():
         return
@@ -167,7 +167,7 @@ def read_corpus(
                 )
                 rows.extend((stop, taken, len(document.ends), len(document.spans)))
             texts.flush()
-            os.fsync(texts.fileno())  # before the documents that end in it
+            os.fsync(texts.fileno())  # before the index of its documents
             rows.tofile(documents)
             documents.flush()
             number += len(group)

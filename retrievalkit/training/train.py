@@ -1,9 +1,9 @@
-"""`rkit train`: examples and a pretrained model (or a checkpoint) in, a checkpoint folder out.
+"""`rkit train`: trains a retriever from a pretrained model or a checkpoint, on examples.
 
     rkit train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV] [--pooler NAME]
 
-`--resume` continues a training that was cut off. Several GPUs, or several processes on a CPU, share each step of
-`--batch-size` queries, and train what one process would:
+`--resume` continues an interrupted training. Several GPUs, or several processes on a CPU, share each step of
+`--batch-size` queries, and train the same model as a single process:
 
     torchrun --nproc-per-node 2 --no-python rkit train ...
 """
@@ -30,18 +30,18 @@ class TrainOptions(TrainingOptions, RunOptions):
         model: Pretrained model to start from: a hub name, a folder, package:NAME/FOLDER; or a checkpoint, whose pooler
             and options are kept.
         examples: Training examples: a file, a folder of files, a BEIR folder, pydoc:PACKAGES; in Python also rows.
-        corpus: The passages that the examples name; not needed where the examples hold texts.
+        corpus: Passages that the examples refer to by id; not needed if the examples contain the texts.
         dev: Held-out examples for selecting the best state.
         encoder: Encoder (rkit plugins list); by default the checkpoint's, else transformer.
         pooler: Pooler (rkit plugins list); by default the checkpoint's or the model's own (modules.json), else cls.
-        loss: Loss, a sum (contrastive+flops), or one of another ('matryoshka(contrastive)'); by default the pooler's.
+        loss: Loss, a sum (contrastive+flops), or a wrapper around another loss ('matryoshka(contrastive)'); by default
+            the pooler's.
         query_length: Maximum number of tokens per query.
         document_length: Maximum number of tokens per passage.
-        separate_towers: One encoder for queries and one for passages, or one for both; by default as the checkpoint,
-            else one.
+        separate_towers: Separate or shared encoders for queries and passages; by default the checkpoint's, else shared.
         refresh_negatives: Mine new negatives with the current model every N epochs; `refresh` has the options of
-            mine-negatives for that.
-        sharding: Of several processes: full divides weights, gradients and optimizer states among them (FSDP).
+            mine-negatives.
+        sharding: "full" divides weights, gradients and optimizer states among several processes (FSDP).
     """
 
     model: Annotated[Any, Flag(("--model",)), Reads(inputs.model)]
@@ -64,7 +64,7 @@ class TrainOptions(TrainingOptions, RunOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, with the parts of an `rk.Retriever` that it starts from and the corpus of `rk.Examples`."""
+        """Return the arguments, with the components of an `rk.Retriever` as model, and the corpus of `rk.Examples`."""
         named = getattr(values.get("model"), "named", {})
         return inputs.with_corpus({**named, **values})
 

@@ -1,9 +1,9 @@
-"""`rkit rerank train`: examples and a pretrained encoder in, a re-ranker's folder out.
+"""`rkit rerank train`: trains a cross-encoder re-ranker from a pretrained encoder, on examples.
 
     rkit rerank train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV]
 
-The examples are those of `rkit train`, with hard negatives. `--resume` continues a training that was cut off; torchrun
-starts several processes. The output is an ordinary Hugging Face folder.
+The examples are in the format of `rkit train`, with hard negatives. `--resume` continues an interrupted training;
+torchrun starts several processes. The output is an ordinary Hugging Face folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TrainRerankerOptions(RerankerOptions, RunOptions):
     Args:
         model: Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER; or a cross-encoder.
         examples: Training examples with negatives (rkit mine-negatives); in Python also rows.
-        corpus: The passages that the examples name; not needed where the examples hold texts.
+        corpus: Passages that the examples refer to by id; not needed if the examples contain the texts.
         dev: Held-out examples for selecting the best state.
     """
 

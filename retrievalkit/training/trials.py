@@ -1,9 +1,9 @@
-"""The search of `rkit tune`: trainings with different settings, all measured on the same dev questions.
+"""Hyperparameter search of `rkit tune`: trainings with different settings, evaluated on the same dev set.
 
-Each combination of the values to try is a trial: first the settings of `rkit train`, then the others at random. A trial
-stops after 40 or 80 % of its steps unless it is in the better half of the trials that came that far (asynchronous
+Each combination of values is a trial: first the settings of `rkit train`, then the others in random order. A trial
+stops after 40 or 80 % of its steps unless it is in the better half of the trials that reached this point (asynchronous
 successive halving: Li et al., "A system for massively parallel hyperparameter tuning", 2020). Until the output is
-complete, its hidden folder holds Optuna's journal of the trials and the best checkpoint so far.
+complete, its hidden folder contains Optuna's journal of the trials and the best checkpoint so far.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ except ImportError:
     raise MissingDependencyError("optuna", "rkit tune", "'retrievalkit[tune]'") from None
 
 _MULTIPLES = {"learning_rate": (1, 0.5, 2.5, 5), "temperature": (1, 0.4, 2), "epochs": (1, 0.5, 2)}
-"""The values to try where none are named, as multiples of what `rkit train` uses."""
+"""Default values to try, as multiples of those of `rkit train`."""
 
 _JOURNAL, _TRIALS = "trials.journal", "trials"
 _FORMS = {NDCG: "{:.4f}", "state": "{}", "seconds": "{:.0f}"}
@@ -48,25 +48,25 @@ _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialSt
 
 
 class OutOfTime(Exception):  # noqa: N818 - the trial may be resumed
-    """The budget is spent."""
+    """The time budget is spent."""
 
 
 class TrialTraining(RetrieverTraining):
-    """The training of a trial, which stops when the trial is pruned or the budget is spent."""
+    """Training of a trial; stops when the trial is pruned or the budget is spent."""
 
     def __init__(self, options: TrainOptions, trial: optuna.Trial, deadline: float) -> None:
         super().__init__(options)
         self.trial = trial
         self.deadline = deadline
-        # A trial that is resumed from an earlier state measures some states twice.
+        # A trial that resumes from an earlier state evaluates some states twice.
         self.reported = max(trial.study.trials[trial.number].intermediate_values, default=0)
 
     def measured(self, share: float, value: float) -> None:
-        """Report the dev measure after a share of the steps."""
+        """Report the dev value after a share of the steps."""
         percent = round(100 * share)
         if percent > self.reported:
             self.trial.report(value, percent)
-            # Also of the last state, since it records the value for later trials.
+            # Also for the last state, since the call records the value for later trials.
             if self.trial.should_prune() and share < 1:
                 raise optuna.TrialPruned
         if share < 1 and time.monotonic() > self.deadline:
@@ -74,7 +74,7 @@ class TrialTraining(RetrieverTraining):
 
 
 def search(options: TuneOptions) -> Manifest:
-    """Run trials until the time is spent or all are done, and write the best one's checkpoint; returns its manifest."""
+    """Run trials until the time is spent or all are done, write the best checkpoint, and return its manifest."""
     output = Path(options.output)
     shared = {one.name: getattr(options, one.name) for one in dataclasses.fields(TrainOptions)}
     for name in ("epochs", "learning_rate", "output", "overwrite", "resume"):
@@ -103,7 +103,7 @@ def search(options: TuneOptions) -> Manifest:
 
 
 def _choices(options: TuneOptions, described: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The values to try, by setting: those of the options, else multiples of what `rkit train` uses."""
+    """Return the values to try, by setting: from the options, else multiples of the values of `rkit train`."""
     loss, fixed = described["loss"], "temperature" in options.loss_options
     usual = {**described["training"], "temperature": None if fixed else loss["options"].get("temperature")}
     if options.temperature and usual["temperature"] is None:
@@ -118,7 +118,7 @@ def _choices(options: TuneOptions, described: Mapping[str, Any]) -> dict[str, li
 
 
 class Trials:
-    """The trials of a search, in the folder that it writes, with the options of `rkit train` that they share."""
+    """Trials of a search, in its output folder, with the options of `rkit train` that they share."""
 
     def __init__(self, folder: Path, shared: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -127,14 +127,14 @@ class Trials:
         self.study = optuna.create_study(
             study_name="tune",
             storage=optuna.storages.JournalStorage(JournalFileBackend(str(folder / _JOURNAL))),
-            # Not earlier: at its highest, a learning rate that helps in the end often does harm at first.
+            # Not earlier: near its peak, a learning rate that helps in the end often harms at first.
             pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=40, reduction_factor=2),
             direction="maximize",
             load_if_exists=True,
         )
 
     def run(self, choices: Mapping[str, Sequence[float]], options: TuneOptions) -> None:
-        """Run the trials that have not ended, until the time is spent."""
+        """Run the unfinished trials until the time is spent."""
         kinds: dict[str, BaseDistribution] = {name: CategoricalDistribution(one) for name, one in choices.items()}
         first, *others = (dict(zip(choices, one, strict=True)) for one in itertools.product(*choices.values()))
         random.Random(options.seed).shuffle(others)
@@ -148,11 +148,11 @@ class Trials:
             trial = self.study.trials[number]
             if trial.state == TrialState.RUNNING:
                 say(f"trial {number + 1} of at most {len(others) + 1}: {_named(settings)}", err=True)
-                # Optuna itself would start a new trial, and not continue one that was cut off.
+                # Optuna itself would start a new trial instead of continuing an interrupted trial.
                 self._run(optuna.Trial(self.study, trial._trial_id), time.monotonic() + left)
 
     def _run(self, trial: optuna.Trial, deadline: float) -> None:
-        """Train until the end, or until the trial is pruned; at the deadline it stays as it is."""
+        """Train until the end, or until the trial is pruned; at the deadline the trial stays unfinished."""
         started, place = time.monotonic(), self.folder / _TRIALS / str(trial.number)
         options = train.read(**self._options(trial.params), output=place, resume=True)
         value, state = None, TrialState.COMPLETE
@@ -171,18 +171,18 @@ class Trials:
                 storage.discard(path)
 
     def _options(self, settings: Mapping[str, float]) -> dict[str, Any]:
-        """The options of `rkit train` in a trial."""
+        """Return the options of `rkit train` in a trial."""
         options = {**self.shared, **settings}
         if (temperature := options.pop("temperature", None)) is not None:
             options["loss_options"] = {**options["loss_options"], "temperature": temperature}
         return options
 
     def _best(self) -> FrozenTrial | None:
-        """The first of the complete trials with the highest figure."""
+        """Return the complete trial with the highest nDCG@10; of equal trials, the first."""
         return max(self.study.get_trials(states=[TrialState.COMPLETE]), key=lambda one: one.value or 0, default=None)
 
     def finish(self, options: TuneOptions) -> dict[str, Any]:
-        """Put the best checkpoint into the folder; returns the trials, the command of the best one, and a summary."""
+        """Copy the best checkpoint to the folder; return the trials, the command of the best trial, and a summary."""
         best, trials = self._best(), self.study.trials
         if best is None:
             msg = (
@@ -215,7 +215,7 @@ def _named(settings: Mapping[str, float]) -> str:
 
 
 def _typed(values: Mapping[str, Any]) -> str:
-    """The command line of `rkit train` with these options, without those that are at their defaults."""
+    """Return the command line of `rkit train` with these options, without options at their defaults."""
 
     def words(name: str, value: Any) -> Iterator[str]:
         if isinstance(value, Mapping):

@@ -2,7 +2,7 @@
 
     rkit tune --model bert-base-uncased --corpus CORPUS --examples TRAIN --budget 20m --output DIR
 
-All other options are those of `rkit train`, and the same in each trial. `--resume` continues a search that was cut off.
+All other options are those of `rkit train`, and the same in each trial. `--resume` continues an interrupted search.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TuneOptions(TrainOptions):
     """Options of `tune`.
 
     Args:
-        budget: Time to search, such as 90s, 20m or 2h; no trial starts after it, and one under way ends when it is next
-            measured.
-        learning_rate: Learning rates to try, or the only one; by default half to five times that of rkit train.
+        budget: Time to search, such as 90s, 20m or 2h; afterwards no trial starts, and a running trial ends at its next
+            evaluation.
+        learning_rate: Learning rates to try, or a fixed rate; by default half to five times the rate of rkit train.
         temperature: Temperatures of the loss to try; by default around that of rkit train, unless --set fixes it.
-        epochs: Numbers of epochs to try, or the only one; by default half to twice that of rkit train.
+        epochs: Numbers of epochs to try, or a fixed number; by default half to twice the number of rkit train.
     """
 
     _: KW_ONLY
@@ -52,7 +52,7 @@ class TuneOptions(TrainOptions):
 
     @property
     def seconds(self) -> float:
-        """The budget in seconds."""
+        """Budget in seconds."""
         return float(self.budget[:-1]) * _SECONDS[self.budget[-1]]
 
 

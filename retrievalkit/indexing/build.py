@@ -40,7 +40,7 @@ def build_index(
     parts: int | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Build an index of a vectors folder or a corpus, and return its manifest; see `IndexOptions`.
+    """Build an index from a vectors folder or a corpus, and return its manifest; see `IndexOptions`.
 
     `texts` are passages that exist only in memory; the folder keeps a copy. With `parts`, the number of shards, a
     killed build resumes with the missing shards.

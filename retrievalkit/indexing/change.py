@@ -137,7 +137,7 @@ class _Index:
         self.opened.lease.release()  # no other process changes the index, and this change removes old files
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
-        # Texts of which only the fields change: id -> new fields.
+        # Texts with changed fields only: id -> new fields.
         self.relabelled: dict[str, Mapping[str, Value]] = {}
         self.mirrored: Corpus | None = None  # the texts that the index will hold
 
@@ -563,7 +563,7 @@ def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, floa
 
 
 def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Remove files that the index no longer lists, also of a killed change, unless a reader holds them."""
+    """Remove files that the index no longer lists, including those of a killed change, unless a reader holds them."""
     listed = {name for one in segments_of(manifest) for name in (one.name, one.deleted)}
     listed |= {Path(manifest.get("corpus", {}).get("path", "")).name, Path(manifest.get("fields", "")).name}
     place = folder / FOLDER

@@ -42,7 +42,7 @@ from retrievalkit.reporting.terminal import say
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_CALIBRATED = 512  # texts of the first shard, for int8
+_CALIBRATED = 512  # calibration texts, from the first shard
 _NAMED = 5  # skipped texts named in the warning
 
 _Rows = list[tuple[str, Text]]
@@ -257,7 +257,7 @@ class _Job:
                     self._checked([row])
                 except Exception as error:  # noqa: BLE001 - any error: the text is skipped with this reason
                     failing[row[0]] = f"{type(error).__name__}: {error}"
-            if not 0 < len(failing) < len(rows):  # all texts fail, or none alone: perhaps out of memory
+            if not 0 < len(failing) < len(rows):  # all texts fail, or no single text: e.g. out of memory
                 raise
         shard = self._checked([row for row in rows if row[0] not in failing])
         shard.left_out = failing

@@ -99,7 +99,7 @@ class Spread(Segmented):
         return found
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all parts."""
+        """Call a method on all parts."""
         asked = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._asked)}
         answers = self._workers(asked)
         closed = [number for number, answer in answers.items() if answer is None]

@@ -1,4 +1,4 @@
-"""Filters of searches by fields: `year >= 2020 and (source = faq or not tags in (draft, "to do"))`.
+"""Search filters on fields: `year >= 2020 and (source = faq or not tags in (draft, "to do"))`.
 
 A comparison is FIELD, one of = != < <= > >= and VALUE, or FIELD [not] in (VALUE, ...); and, or, not and parentheses
 combine comparisons as in Python. A text without the field fails every comparison, and a list passes if any of its

@@ -85,7 +85,7 @@ class OpenIndex:
         return None if name is None else FieldTable(storage.inside(self.folder, name))
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """The ids and scores of the top-k texts of each query, or of the allowed texts."""
+        """The ids and scores of each query's top-k texts, optionally among allowed texts."""
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
         asked = queries.encoded_for(self)

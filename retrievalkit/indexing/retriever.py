@@ -30,7 +30,7 @@ class LoadOptions(ModelOptions, ReadingOptions):
         model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for other models they can be
             set.
         precision: Number format for encoding, unless `encode_documents` sets it.
-        batch_tokens: Maximum tokens in a batch, unless set there.
+        batch_tokens: Maximum tokens in a batch, unless `encode_documents` sets it.
     """
 
     model: Annotated[Any, Reads(inputs.model)]

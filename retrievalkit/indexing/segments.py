@@ -67,7 +67,7 @@ def segments_of(manifest: Mapping[str, Any]) -> list[Segment]:
 
 
 def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "all") -> VectorStore | None:
-    """The vectors of all segments of an index, read as one folder; None if there are none."""
+    """The vectors of all segments of an index, read as one folder; None if a segment has none."""
     from retrievalkit.data.vectors import JoinedStore, VectorStore
 
     segments = segments_of(manifest)

@@ -31,7 +31,7 @@ JOINED = ".shards"
 
 
 def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -> None:
-    """Refuse impossible numbers of shards."""
+    """Refuse shards that cannot be built."""
     if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)

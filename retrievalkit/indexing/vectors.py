@@ -46,7 +46,7 @@ class Vectors:
 
     @classmethod
     def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
-        """Create from vectors made elsewhere.
+        """Create `Vectors` from other data.
 
         Args:
             data: `Vectors`; (dim,) for a single text, (texts, dim) or (texts, m, dim) numbers of NumPy, torch or
@@ -199,7 +199,7 @@ class Vectors:
         return Representation(padded, mask, weights)
 
     def scores(self, documents: Vectors) -> np.ndarray:
-        """(texts, documents) float32: the scores of these queries with documents, as in an index."""
+        """(texts, documents) float32: the scores of these queries with documents, by the rule of indexes."""
         from retrievalkit.scoring import scores
 
         return scores(self.representation, documents.representation).numpy()

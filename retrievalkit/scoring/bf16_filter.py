@@ -23,7 +23,7 @@ ENOUGH_QUERIES = 64
 ROUNDED, PAIRS = 512, 128
 # Largest norm for a bf16 product: beyond it, sums of products might overflow.
 _LARGEST_NORM = 1e18
-_BF16_ERROR, _FP32_ERROR = 2.0**-8, 2.0**-24  # relative, of rounding a number
+_BF16_ERROR, _FP32_ERROR = 2.0**-8, 2.0**-24  # relative error of rounding
 _SMALLEST = 2.0**-126  # smaller numbers may become zero
 
 

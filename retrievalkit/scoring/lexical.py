@@ -94,7 +94,7 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
     best = values.topk(k, dim=1).values
     least = best[:, -1:]
     equal, room = values == least, (best == least).sum(dim=1, keepdim=True)
-    # Selects what to drop, so that NaN survives and shows.
+    # Selects what to drop, so that NaN survives and stays visible.
     dropped = (values < least) | (equal & (equal.cumsum(dim=1, dtype=torch.int32) > room))
     return weights.masked_fill(dropped, 0.0)
 
@@ -272,7 +272,7 @@ def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor,
 
 
 def _most_tokens(weight: Tensor) -> int:
-    """Number of tokens to project at a time: a multiple of what processors multiply in one step."""
+    """Number of tokens to project at a time: a multiple of the size that processors multiply."""
     return max(64, (CPU_TILE if weight.device.type == "cpu" else GPU_TILE) // len(weight) // 64 * 64)
 
 

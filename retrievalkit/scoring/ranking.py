@@ -33,8 +33,7 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """The exact top-k documents of each query, the same as from sorting all `scores`.
 
-    Ties are in document order. If there are only weights, documents that share no term with a query are not returned
-    for it.
+    Ties are in document order. With weights only, documents that share no term with a query are not returned.
 
     Args:
         queries: Q texts; the computation runs on their device.
@@ -46,7 +45,7 @@ def top_k(
         mask: (documents,) bool, True for allowed documents; None = all.
 
     Returns:
-        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 past the last one.
+        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 past the last.
     """
     check_k(k)
     if not len(queries):

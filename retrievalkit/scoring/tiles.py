@@ -1,4 +1,4 @@
-"""Scores of some queries with some documents, in tiles that stay in the processor's cache.
+"""Scores of queries with documents, in tiles that stay in the processor's cache.
 
 The engine of the scoring rule: documents arrive block by block and are prepared once for all queries; queries are split
 into parts so that the scores of a part with a block form one tile, and each thread owns some of the parts.
@@ -72,7 +72,7 @@ class Documents:
     def ready(
         cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
     ) -> Documents:
-        """Prepare a block for such queries, padded to `width` vectors; `grouped` to score texts, not vectors."""
+        """Prepare a block for these queries, padded to `width` vectors; `grouped` to score texts, not vectors."""
         side = None
         if (
             block.vectors is not None

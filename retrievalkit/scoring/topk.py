@@ -85,7 +85,7 @@ class Best:
             self._merge()
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last one."""
+        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last."""
         self._merge()
         keys = torch.sort(self._keys, dim=1, descending=True).values
         empty = keys == _EMPTY

@@ -1,4 +1,4 @@
-"""Exact search of a vectors folder in two stages: top candidates by rough products, then their exact products.
+"""Exact search of a vectors folder in two stages: candidates by rough products, then rescoring by exact products.
 
 Computing exact products block by block would read several times as many vectors, because a query's top k is known only
 at the end. Each query is checked for missed texts: a vector that was left out has a rough product below that of the
@@ -43,7 +43,7 @@ _FEW = 8
 def top_k_of_store(
     queries: Representation, store: VectorStore, k: int, *, block: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """The top-k texts of a folder for each query, as by `top_k` over its blocks of `block` vectors."""
+    """The top-k texts of a folder for each query, the same as `top_k` over its blocks of `block` vectors."""
     check_k(k)
     width = store.block_rows(block)
     if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:

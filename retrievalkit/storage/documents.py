@@ -39,7 +39,7 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
 
 
 def json_problem(error: Exception) -> str:
-    """A phrase for the reason why Python's JSON parser refused a text."""
+    """The reason why Python's JSON parser refused a text, as a phrase."""
     if isinstance(error, RecursionError):
         return "its values are nested too deeply"
     if "set_int_max_str_digits" in str(error):

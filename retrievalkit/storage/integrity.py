@@ -95,7 +95,7 @@ def check_own_files(folder: str | Path) -> None:
 
 
 def inside(folder: str | Path, name: str) -> Path:
-    """The path of a file in a manifest; must be in the folder."""
+    """The path of a listed file; refused outside the folder."""
     path = Path(folder) / name
     if is_inner_name(name) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         return path

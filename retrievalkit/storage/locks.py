@@ -21,7 +21,7 @@ from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.places import check_parents, is_stream, place_of
 
 _LACKING = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks, such as some of clusters."""
+"""Errors of file systems without locks, such as some on clusters."""
 
 _held: dict[Path, FileLock] = {}
 

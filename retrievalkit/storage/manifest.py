@@ -131,7 +131,7 @@ def _article(kind: str) -> str:
 
 
 class Folder(os.PathLike[str]):
-    """A folder that a command wrote; functions accept it as a path.
+    """A folder that a command wrote; accepted wherever a path is.
 
     Attributes:
         path: Its path.

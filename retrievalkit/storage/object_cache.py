@@ -154,7 +154,7 @@ def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
 
 
 def _hidden(place: Path) -> str:
-    """A name of a local place that stays unchanged in messages."""
+    """A name for a local place that stays unchanged in messages."""
     return f"'{place.name}' of the folder '{place.parent}'"
 
 

@@ -20,7 +20,7 @@ from retrievalkit.storage.places import check_output_file, check_parents, is_str
 MANIFEST = "manifest.json"
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk is full, the user's quota is used up, or the file has reached a limit."""
+"""Errors: the disk is full, the user's quota is used up, or the file has reached a limit."""
 
 _NEXT_TO_NOTHING = 1 << 16
 _CUT_OFF = re.compile(r"requested and \d+ written|file write failed|failed writing|unexpected pos|write error")

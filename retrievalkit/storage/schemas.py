@@ -146,4 +146,4 @@ class Collection(Manifest):
 
 
 KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index, "collection": Collection}
-"""Other kinds have only the entries of any manifest."""
+"""Manifests of other kinds are read as `Manifest`."""

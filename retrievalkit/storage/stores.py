@@ -85,7 +85,7 @@ class Store:
             return bytes(self._files.cat_file(self._path(name)))
 
     def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Byte ranges of objects: (name, start, end), without the end."""
+        """Byte ranges of objects: (name, start, end), end excluded."""
         paths = [self._path(name) for name, _, _ in wanted]
         with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
             found = self._files.cat_ranges(paths, [one[1] for one in wanted], [one[2] for one in wanted])
@@ -120,7 +120,7 @@ class Store:
 
     @contextmanager
     def _reaching(self, done: str, name: str = "") -> Iterator[None]:
-        """Turn the errors of the libraries, which have dozens of types, into one message."""
+        """Turn errors of the libraries, of dozens of types, into one message."""
         try:
             yield
         except (RetrievalkitError, GeneratorExit):

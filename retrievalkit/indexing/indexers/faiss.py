@@ -249,7 +249,7 @@ class Faiss(VectorIndexer):
         return [np.unique(np.concatenate(parts)) for parts in texts]
 
     def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
-        """Measure the cheapest search parameters for the target recall; returns them and the recall.
+        """Find the cheapest search parameters for the target recall by trials; returns them and the recall.
 
         The effort doubles with each trial.
         """

@@ -1,7 +1,7 @@
 """Search of quantised vectors, with a byte or a bit per dimension, and exact rescoring of the top candidates.
 
     vectors-00000.npy  int8 (rows, dim), or uint8 (rows, dim / 8, rounded up): the signs, a bit each, 1 = positive
-    scales-00000.npy   only for int8: float32 (rows,), factors of the bytes of each vector
+    scales-00000.npy   only for int8: float32 (rows,), the scale of each vector's bytes
 
 There is a file for each shard of the vectors.
 """
@@ -120,7 +120,7 @@ def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
 
 
 def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Quantise vectors; also returns scales."""
+    """The quantised vectors and their scales."""
     vectors = vectors.astype(np.float32)
     if kind == "binary":
         return np.packbits(vectors > 0, axis=1), np.empty(0)

@@ -1,1 +1,1 @@
-"""Texts become vectors, vectors and texts become indexes, and indexes change."""
+"""Encoding texts, and building, opening and changing indexes."""

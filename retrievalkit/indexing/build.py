@@ -1,7 +1,7 @@
-"""The program behind `rkit index`: a vectors/ folder or a corpus in, an index/ folder out.
+"""Implementation of `rkit index`: builds an index/ folder from a vectors/ folder or a corpus.
 
-The folder holds the indexer's files and a manifest that names the indexer, what was indexed, and the checkpoint that
-encodes queries for it. Of shards see `retrievalkit.indexing.shards`.
+The folder holds the indexer's files and a manifest that records the indexer, its source, and the checkpoint that
+encodes queries. For shards, see `retrievalkit.indexing.shards`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retrievalkit.registry import describe, trust
 
 Indexed = Literal["vectors", "texts"]
 TEXTS = "texts.jsonl"
-"""The passages, in an index of texts that were in memory."""
+"""File of the passages, in an index built from texts in memory."""
 
 _DEFAULTS: dict[Indexed, str] = {"vectors": "flat", "texts": "bm25"}
 
@@ -40,10 +40,10 @@ def build_index(
     parts: int | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Build an index of a vectors folder or a corpus, and return its manifest; see `IndexOptions`.
+    """Build an index from a vectors folder or a corpus, and return its manifest; see `IndexOptions`.
 
-    `texts` are passages that are nowhere else, and are kept in the folder. Of its `parts`, the shards, a killed build
-    goes on with those that lack.
+    `texts` are passages that exist only in memory; the folder keeps a copy. With `parts`, the number of shards, a
+    killed build resumes with the missing shards.
     """
     storage.check_output(output, overwrite=overwrite)
     kind = storage.kind_of(source)
@@ -109,13 +109,13 @@ def build_index(
             **more,
             **origin,
         )
-        for name in (shards.IDENTITY, shards.JOINED):  # only a killed build needs them
+        for name in (shards.IDENTITY, shards.JOINED):  # needed only to resume a killed build
             storage.discard(staging / name)
         return manifest
 
 
 def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> dict[str, Any]:
-    """The manifest's entries about the source: its fingerprint, the corpus, and the checkpoint for queries."""
+    """The manifest entries that describe the source: fingerprint, corpus and query checkpoint."""
     if isinstance(opened, Corpus):
         fingerprint = opened.fingerprint()
         corpus = {"source": str(source), "fingerprint": fingerprint}
@@ -126,7 +126,7 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
     if "checkpoint" in manifest:
         found["checkpoint"] = _located(manifest["checkpoint"], manifest["checkpoint"]["path"], output)
     if "dimensions" in manifest:
-        # Vectors of a model that is not known; what encodes queries is given when it is opened.
+        # The model is unknown; the caller names the query encoder when the index is opened.
         found["dimensions"] = manifest["dimensions"]
     if "corpus" in manifest:
         path = manifest["inputs"].get("texts", {}).get("path", manifest["corpus"]["source"])
@@ -135,7 +135,7 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
 
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:
-    """The entry with its path, also relative to the index, so that both can be moved together."""
+    """The entry with its path, also relative to the index, so that both can move together."""
     if storage.is_address(path) or storage.store_of(output):
         return {**entry, "path": path}
     if not os.path.isabs(path):

@@ -1,7 +1,7 @@
-"""The program behind `rkit index INDEX --add`, `--delete` and `--compact`: an index follows its collection.
+"""Implementation of `rkit index INDEX --add`, `--delete` and `--compact`: incremental updates of an index.
 
-A changed index gives the hits of one that is built of the texts that are left, in their order, and those that were
-added, in theirs; a changed text counts as an added one. See `retrievalkit.indexing.segments` for the files.
+A changed index returns the same hits as a new index of the remaining texts, in their order, followed by the added
+texts, in theirs; a changed text counts as added. See `retrievalkit.indexing.segments` for the files.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 
 _WORK = ".changing"
-"""The folder in an index in which a change is prepared; encoding goes on from there if it was killed."""
+"""Folder inside an index where a change is prepared; a killed encoding resumes from it."""
 
 _OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
 _Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any]
-"""Ids, vectors, the number of vectors of each text, weights."""
+"""Ids, vectors, number of vectors per text, weights."""
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions")
 
 
@@ -56,14 +56,14 @@ class Outcome:
     """The result of a change.
 
     Attributes:
-        texts: How many texts the index holds now.
-        added: How many of them are new.
-        changed: How many replaced texts of the same ids, or have other fields.
-        unchanged: How many of the given texts the index held already.
-        deleted: How many were removed.
-        compacted: How many segments became one; 0 if nothing was to compact.
-        encoded: How many texts were encoded; the others have vectors already, also under another id.
-        segments: The number of segments of the index.
+        texts: Number of texts in the index after the change.
+        added: Number of new texts.
+        changed: Number of texts that replaced texts with the same ids, or whose fields changed.
+        unchanged: Number of input texts that the index already held.
+        deleted: Number of removed texts.
+        compacted: Number of segments merged into one; 0 if there was nothing to compact.
+        encoded: Number of encoded texts; the others already had vectors, possibly under another id.
+        segments: Number of segments of the index.
     """
 
     texts: int = 0
@@ -99,11 +99,11 @@ def change_index(
     model: str | Path | None = None,
     precision: Any = None,
 ) -> Outcome:
-    """Change an index: delete texts first, then add others, then compact it.
+    """Change an index: delete texts, then add texts, then compact the index.
 
-    A reader that has the index open goes on with its old state. Killed at any moment, the index is in its old state or
-    its new one; the same command again does what is left to do. See `IndexOptions`; only with `id_files` may `delete`
-    name files too.
+    A reader that has the index open keeps using the old state. If the change is killed, the index is in its old or its
+    new state, and the same command completes the change. See `IndexOptions`; `delete` may name files only with
+    `id_files`.
     """
     folder = Path(index)
     if add is None and not delete and not compact:
@@ -129,21 +129,21 @@ def change_index(
 
 
 class _Index:
-    """An index that is changed; each of its segments with the ids of its texts that are deleted."""
+    """An index being changed: its segments, each with the ids of its deleted texts."""
 
     def __init__(self, folder: Path) -> None:
         self.opened = open_index(folder)
         assert self.opened.lease is not None
-        self.opened.lease.release()  # nobody else changes it, and this change removes what it leaves
+        self.opened.lease.release()  # no other process changes the index, and this change removes old files
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
-        # Texts that stay, with other fields.
+        # Texts with changed fields only: id -> new fields.
         self.relabelled: dict[str, Mapping[str, Value]] = {}
-        self.mirrored: Corpus | None = None  # the texts that it is to hold
+        self.mirrored: Corpus | None = None  # the texts that the index will hold
 
     @cached_property
     def ids(self) -> list[Ids]:
-        """The ids of the texts of each segment, those that are deleted included."""
+        """The ids of the texts of each segment, including deleted texts."""
         found = []
         for segment, _ in self.segments:
             folder = segment.folder(self.folder)
@@ -156,18 +156,18 @@ class _Index:
 
     @cached_property
     def corpus(self) -> Corpus | None:
-        """The texts, if they are where the index says."""
+        """The texts, if they are still at the recorded place."""
         return _recorded_corpus(self.manifest.get("corpus"), self.folder)
 
     def left(self, leaving: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
-        """The id and the fields of each text that stays."""
+        """Yield the id and fields of each remaining text."""
         table = self.opened.fields
         rows = ((name, dict[str, Value]()) for name in self.digests) if table is None else table.rows()
         return ((name, self.relabelled.get(name, fields)) for name, fields in rows if name not in leaving)
 
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
-        """The id of each text -> a digest of its title and text; None if the texts are not known."""
+        """Id of each text -> digest of its title and text; None if the texts are unknown."""
         ids = self.ids
         if self.corpus is not None:
             return {passage.id: _digest(passage) for passage in self.corpus}
@@ -189,7 +189,7 @@ def _add_and_delete(
     held = index.digests
     lists = [files.fingerprint(one) for one in sorted(delete) if id_files and os.path.isfile(one)]
     deletion = storage.fingerprint_value([str(add), sorted(delete), lists])
-    # If the last change was the same, it was killed or has deleted the texts already.
+    # If the last change was the same, it was killed, or has already deleted the texts.
     gone = _texts_to_delete(index, delete, id_files, repeated=index.manifest.get("deletion") == deletion)
     index.manifest["deletion"] = deletion
     given: list[str] = []
@@ -222,7 +222,7 @@ def _add_and_delete(
         if coming:
             texts = open_corpus(work / "texts.jsonl")
             texts.counts_empty = False  # reported already
-    # Passages of documents that come in fewer: ID#4, where ID#1 to ID#3 are given and no other of ID.
+    # Stale passages of documents that now have fewer: ID#4, if the input has only ID#1 to ID#3.
     numbers: dict[str, list[int]] = {}
     for part in filter(None, map(PART.fullmatch, given)):
         numbers.setdefault(part[1], []).append(int(part[2]))
@@ -277,7 +277,7 @@ def _add_and_delete(
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
-    """The ids of the texts that are named by their ids, by those of their documents, or by files that list these."""
+    """The ids of the texts to delete, named by text id, by document id, or in files that list ids."""
     held = index.digests
     documents: dict[str, list[str]] = {}
     for name in held:
@@ -293,7 +293,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
             names.append(name)
         elif name.endswith(".parquet") or files.first_character(name) in ("{", "[") or table_of(name, corpus_table):
             names += open_corpus(name).ids()
-        else:  # an id a line
+        else:  # one id per line
             names += [line.text for line in files.filled_lines(name)]
     unknown = [name for name in names if name not in known]
     if unknown and repeated:
@@ -311,7 +311,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
 
 
 def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
-    """A vectors folder, if the model of the index made it."""
+    """Open a vectors folder; refuse it unless the model of the index encoded it."""
     store = VectorStore(vectors)
     ours, theirs = index.opened.checkpoint, store.manifest.get("checkpoint")
     if ours and theirs and [ours.get(key) for key in _OF_MODEL] != [theirs.get(key) for key in _OF_MODEL]:
@@ -333,7 +333,7 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
 def _vectors_of(
     index: _Index, texts: Corpus, work: Path, model: str | Path | None, precision: Any, outcome: Outcome
 ) -> VectorStore:
-    """The vectors of texts, in their order; texts that the index holds under other ids are not encoded again."""
+    """The vectors of texts, in their order; reuses those that the index holds under other ids."""
     held, digests = joined_vectors(index.folder, index.manifest), index.digests
     rows_held = [] if held is None else held.ids.rows(list(digests)).tolist()
     row_of = {digest: row for digest, row in zip(digests.values(), rows_held, strict=False) if row >= 0}
@@ -360,7 +360,7 @@ def _vectors_of(
 
 
 def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None, precision: Any) -> Path:
-    """Encode texts as those of an index were; what a killed change has encoded is kept."""
+    """Encode texts with the settings of the index; reuse vectors of a killed change."""
     place, checkpoint = Encoders(model, [index.opened]).place_of(index.opened), index.opened.checkpoint
     assert checkpoint is not None
     if storage.kind_of(output) == "vectors":
@@ -376,7 +376,7 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
         for part in ("encoder", "pooler"):
             settings[part] = described[part]["name"]
             settings[f"{part}_options"] = described[part]["options"] | settings.get(f"{part}_options", {})
-    # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+    # A place named only by the manifest is untrusted: no token is sent to fetch it.
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))
     if manifest["checkpoint"]["fingerprint"] != checkpoint["fingerprint"]:
@@ -386,7 +386,7 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
 
 
 def _recorded_options(index: _Index) -> dict[str, Any]:
-    """How the texts of an index were encoded, as far as that is recorded in it or beside it."""
+    """The encoding options recorded in an index or in its source vectors; {} if unknown."""
     places = [segment.folder(index.folder) / "vectors" for segment, _ in index.segments]
     places.append(Path(index.manifest["inputs"].get("vectors", {}).get("path", "")))
     place = next((place for place in places if storage.kind_of(place) == "vectors"), None)
@@ -394,7 +394,7 @@ def _recorded_options(index: _Index) -> dict[str, Any]:
 
 
 def _built(index: _Index, vectors: Path, work: Path) -> Path:
-    """A segment of a vectors folder, by the indexer and with the options of the index."""
+    """Build a segment from a vectors folder, with the indexer and options of the index."""
     made_by, target = index.manifest["indexer"], work / "segment"
     shutil.rmtree(target, ignore_errors=True)
     build_index(vectors, indexer=made_by["name"], output=target, options=made_by["options"])
@@ -404,14 +404,14 @@ def _built(index: _Index, vectors: Path, work: Path) -> Path:
 def _change_texts(
     index: _Index, work: Path, leaving: frozenset[str], coming: Sequence[str], texts: Corpus | None, *, compact: bool
 ) -> None:
-    """Let an indexer of texts write what the index becomes."""
+    """Have an indexer of texts write the changed index."""
     target = work / "segment"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     own = index.segments[0][0].folder(index.folder)
     counts = index.indexer.changed(own, target, deleted=leaving, added=texts if coming else None, compact=compact)
     if "empty" in counts:
-        # Texts without a word are in no index.
+        # Texts without words are not indexed.
         number = len(index.digests) - len(leaving) + len(coming)
         counts = {**counts, "texts": number, "empty": number - (counts["texts"] - counts["empty"])}
     described = {name: index.manifest[name] for name in ("options", "inputs", "indexer")}
@@ -421,7 +421,7 @@ def _change_texts(
 
 
 def _compact(index: _Index, work: Path) -> int:
-    """Make one segment of all, and return how many there were; 0 if there is nothing to do."""
+    """Merge all segments into one, and return their number; 0 if there is nothing to do."""
     if not index.opened.needs_encoding:
         if index.segments == [(Segment(""), frozenset())]:
             return 0
@@ -438,7 +438,7 @@ def _compact(index: _Index, work: Path) -> int:
 
 
 def _write_vectors(index: _Index, folder: Path, shards: Iterable[_Shard]) -> None:
-    """Write vectors from which a segment of an index is built."""
+    """Write the vectors that a segment is built from."""
     shutil.rmtree(folder, ignore_errors=True)
     with storage.write_folder(folder) as staging:
         writer = VectorWriter(staging)
@@ -454,7 +454,7 @@ def _write_vectors(index: _Index, folder: Path, shards: Iterable[_Shard]) -> Non
 
 
 def _shards(index: _Index, store: VectorStore, rows: np.ndarray, ids: Ids | Sequence[str]) -> Iterator[_Shard]:
-    """Some vectors of a store, in shards as the index was encoded in, with their ids."""
+    """Yield vectors of a store and their ids, in shards of the recorded size."""
     size = int(_recorded_options(index).get("shard_texts") or SHARD_TEXTS)
     for start in range(0, len(rows), size):
         block = store.take(rows[start : start + size])
@@ -462,7 +462,7 @@ def _shards(index: _Index, store: VectorStore, rows: np.ndarray, ids: Ids | Sequ
 
 
 def _weights(index: _Index) -> Iterator[_Shard]:
-    """The ids and weights of the texts that are left, from the postings of each segment."""
+    """Yield the ids and weights of the remaining texts, from the postings of each segment."""
     for segment, deleted in index.segments:
         folder = segment.folder(index.folder)
         if not (folder / "postings").is_dir():
@@ -484,7 +484,7 @@ def _commit(
     coming: Sequence[str] = (),
     texts: Corpus | None = None,
 ) -> None:
-    """Replace the segments of an index, and fields: new files get their names, then the manifest is replaced."""
+    """Replace the segments and fields of an index: rename the new files, then replace the manifest."""
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)
@@ -506,7 +506,7 @@ def _commit(
         if (built / FIELDS).is_file():
             new_fields = dict(FieldTable(built / FIELDS).rows())
         built.rename(folder / FOLDER / name)
-    # The manifest lists the files of the index as it was built, and of each segment its own manifest.
+    # The manifest lists the files of the original index, and the manifest of each segment.
     listed: dict[str, Any] = {}
     for entry in entries:
         names = [f"{FOLDER}/{entry['name']}/{storage.MANIFEST}"] if entry["name"] else []
@@ -514,14 +514,14 @@ def _commit(
             listed |= {name: one for name, one in manifest["files"].items() if not name.startswith(f"{FOLDER}/")}
         names += [f"{FOLDER}/{entry['deleted']}"] if "deleted" in entry else []
         listed |= {name: storage.describe_file(folder / name) for name in names}
-    # The inputs have the fingerprint of what the index holds: it is no longer that of what it was built from.
+    # The inputs get the fingerprint of the current content, which differs from the original input.
     holds = storage.fingerprint_value(listed)
     after = {name: one for name, one in manifest.items() if name not in ("check", "corpus", "fields")}
     fields = f"{FOLDER}/fields-{number:04d}.parquet"
     of_new = ((name, new_fields.get(name, {})) for name in coming)
     if write_fields(folder / fields, itertools.chain(index.left(leaving), of_new)):
         after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
-    # The files and folders of the index as it was built go once it consists of others.
+    # The files and folders of the original index are removed once it has only later segments.
     gone: set[str] = set()
     if all(entry["name"] for entry in entries):
         gone = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(manifest.get("superseded", ()))
@@ -563,7 +563,7 @@ def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, floa
 
 
 def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Remove what the index no longer consists of, except for what a reader holds, and what a killed change left."""
+    """Remove files that the index no longer lists, including those of a killed change, unless a reader holds them."""
     listed = {name for one in segments_of(manifest) for name in (one.name, one.deleted)}
     listed |= {Path(manifest.get("corpus", {}).get("path", "")).name, Path(manifest.get("fields", "")).name}
     place = folder / FOLDER
@@ -579,7 +579,7 @@ def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _recorded_corpus(entry: Mapping[str, Any] | None, folder: Path) -> Corpus | None:
-    """The corpus that a manifest names, if it is there and is the same."""
+    """The corpus that a manifest names; None if it is missing or has changed."""
     try:
         return None if entry is None else open_recorded_corpus(entry, folder)
     except InputError:

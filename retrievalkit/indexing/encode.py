@@ -1,4 +1,4 @@
-"""`rkit encode`: a corpus or queries in, a vectors/ folder out.
+"""`rkit encode`: encodes a corpus or queries into a vectors/ folder.
 
 rkit encode CHECKPOINT TEXTS --side document --output DIR
 """
@@ -25,7 +25,7 @@ class EncodeOptions(EncodingOptions, RayOptions, ReadingOptions, WritingOptions)
     Args:
         model: A checkpoint, or a pretrained model: a hub name, a folder, package:NAME/FOLDER.
         texts: A corpus or queries: a file, a folder, pydoc:PACKAGES; in Python also texts, dicts, a table.
-        side: The tower and the length limit: of documents or of queries.
+        side: Side to encode, which selects the tower and the length limit.
     """
 
     model: Annotated[Any, Argument(), Reads(inputs.model)]
@@ -35,7 +35,7 @@ class EncodeOptions(EncodingOptions, RayOptions, ReadingOptions, WritingOptions)
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, with texts in memory as an address."""
+        """Convert texts in memory to a source address."""
         read = inputs.queries if values.get("side") == "query" else inputs.passages
         return {**values, **({"texts": read(values["texts"])} if "texts" in values else {})}
 

@@ -1,10 +1,10 @@
-"""The program behind `rkit encode`: a corpus or queries in, a vectors/ folder out.
+"""Implementation of `rkit encode`: encodes a corpus or queries into a vectors/ folder.
 
     rkit encode CHECKPOINT TEXTS --side document --output DIR
 
 Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
-computes, and vectors are written shard by shard. A killed encoding keeps its complete shards. The
-workers of a Ray cluster write the same folder.
+computes, and vectors are written shard by shard. A killed run keeps its complete shards. The workers of a Ray cluster
+produce the same folder.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from retrievalkit.reporting.terminal import say
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_CALIBRATED = 512  # texts, of the first shard
-_NAMED = 5  # texts that were left out, in the note
+_CALIBRATED = 512  # calibration texts, from the first shard
+_NAMED = 5  # skipped texts named in the warning
 
 _Rows = list[tuple[str, Text]]
 
@@ -64,11 +64,11 @@ def encode(
     Args:
         model: A checkpoint folder, or the name or folder of a pretrained model that has not been trained here.
         texts: A corpus (side "document") or queries (side "query"), in any known format.
-        side: Which tower and which length limit to use.
+        side: Selects the tower and the length limit.
         output: The vectors folder to write.
-        options: How the texts are encoded; None = the defaults.
-        overwrite: Replace an output folder that exists already.
-        opened: The model, if it is loaded already.
+        options: Encoding options; None = the defaults.
+        overwrite: Replace an existing output folder.
+        opened: The model, if already loaded.
         cluster: The Ray cluster whose workers encode; None = this process.
 
     Returns:
@@ -127,7 +127,7 @@ def encode(
 def encoded_shards(
     retriever: Retriever, texts: str | Path, side: Side, options: EncodingOptions
 ) -> Iterator[EncodedShard]:
-    """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
+    """Yield the encoded shards of a source, as `encode` writes them."""
     source = _Texts.open(texts, side)
     sample = source.sample(options.shard_texts) if options.precision == "int8" else []
     for _, shard in _Job.of(retriever, source, options, sample).shards(frozenset()):
@@ -136,7 +136,7 @@ def encoded_shards(
 
 @dataclass
 class EncodedShard:
-    """The encoded texts of a shard, in the order of the corpus, and why others were left out: id -> reason."""
+    """The encoded texts of a shard, in corpus order, and the skipped texts: id -> reason."""
 
     ids: list[str]
     vectors: np.ndarray | None
@@ -162,7 +162,7 @@ class _Texts:
         return cls(queries, side, storage.fingerprint_value([(query.id, query.text) for query in queries]))
 
     def shards(self, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
-        """The texts in shards but those to `skip`, with the numbers of the shards."""
+        """Yield the shards of texts with their numbers, except those in `skip`."""
         rows = iter(self)
         for number in itertools.count():
             shard = list(itertools.islice(rows, size))
@@ -172,7 +172,7 @@ class _Texts:
                 yield number, shard
 
     def sample(self, size: int) -> list[Text]:
-        """Texts from all over the first shard."""
+        """Texts spread over the first shard."""
         first = [text for _, text in itertools.islice(self, size)]
         return first[:: max(1, len(first) // _CALIBRATED)]
 
@@ -214,13 +214,13 @@ class _Job:
         return self.texts.side
 
     def options(self) -> dict[str, Any]:
-        """What decides the bytes of the folder, for its manifest."""
+        """The options that determine the bytes of the folder."""
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         given = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
         return {"side": self.side, **values, **{name: value for name, value in given.items() if value is not None}}
 
     def shards(self, skip: frozenset[int]) -> Iterator[tuple[int, EncodedShard]]:
-        """The encoded shards but those to `skip`, with their numbers."""
+        """Yield the encoded shards with their numbers, except those in `skip`."""
         with self._progress(skip) as progress:
             shards = self.texts.shards(self.shard_texts, skip)
             for number, ids, token_ids in prefetch(self._tokenize(*shard) for shard in shards):
@@ -235,19 +235,19 @@ class _Job:
         options: EncodingOptions,
         sample: Sequence[Text],
     ) -> Iterator[tuple[int, EncodedShard]]:
-        """The same shards, encoded by the workers of a cluster."""
+        """Yield the same shards, encoded by cluster workers."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
         make = functools.partial(
             _Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint, sample
         )
         with self._progress(skip) as progress:
-            # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
+            # In any order: waiting for the first shards would leave workers idle when one is slow or lost.
             for number, shard in spread_map(make, items, cluster, ordered=False):
                 yield number, shard
                 progress.advance(len(shard.ids))
 
     def without_failing(self, number: int, rows: _Rows) -> tuple[int, EncodedShard]:
-        """A shard without the texts that cannot be encoded."""
+        """Encode a shard, skipping texts that fail."""
         try:
             return number, self._checked(rows)
         except Exception:
@@ -255,9 +255,9 @@ class _Job:
             for row in rows:
                 try:
                     self._checked([row])
-                except Exception as error:  # noqa: BLE001 - whatever it is, the text is left out with this reason
+                except Exception as error:  # noqa: BLE001 - any error: the text is skipped with this reason
                     failing[row[0]] = f"{type(error).__name__}: {error}"
-            if not 0 < len(failing) < len(rows):  # all of them, or only together: as if memory had run out
+            if not 0 < len(failing) < len(rows):  # all texts fail, or no single text: e.g. out of memory
                 raise
         shard = self._checked([row for row in rows if row[0] not in failing])
         shard.left_out = failing
@@ -293,11 +293,11 @@ class _Job:
             advance(len(rows))
             positions.append(rows)
             if part.weights is not None:
-                from scipy.sparse import csr_matrix  # only where there are weights: it takes long to import
+                from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
 
                 weights.append(csr_matrix(part.weights.numpy()))
             if part.vectors is not None:
-                # The dense weights are dropped: they would be gigabytes for a shard.
+                # The dense weights are dropped: they would take gigabytes per shard.
                 vectors.append(Representation(part.vectors, part.vector_mask))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = None
@@ -312,7 +312,7 @@ class _Job:
 
 
 class _LeftOut:
-    """The texts that workers could not encode; until they are reported, in a file that is kept as the shards are."""
+    """The texts that workers could not encode, in a file next to the shards until they are reported."""
 
     def __init__(self, staging: Path, complete: frozenset[int], writer: VectorWriter) -> None:
         self._path, self._writer = staging / "left-out.jsonl", writer
@@ -320,7 +320,7 @@ class _LeftOut:
         self._rows = [row for row in map(storage.loads_json, lines) if row["shard"] in complete]
 
     def add(self, number: int, texts: Mapping[str, str]) -> None:
-        """Note texts of a shard that is about to be written, with the reasons."""
+        """Record skipped texts and reasons of a shard before it is written."""
         if not texts:
             return
         self._rows += [{"shard": number, "id": one, "reason": reason} for one, reason in texts.items()]
@@ -328,7 +328,7 @@ class _LeftOut:
         self._writer.keep(self._path)
 
     def reported(self) -> dict[str, Any]:
-        """Notify the user, and return the entry of the manifest."""
+        """Warn the user, and return the manifest entry."""
         self._path.unlink(missing_ok=True)
         if not self._rows:
             return {}
@@ -340,7 +340,7 @@ class _LeftOut:
 
 
 class _Worker:
-    """Encodes shards in a process of its own, which another machine may run."""
+    """Encodes shards in a separate process, possibly on another machine."""
 
     def __init__(
         self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str, sample: Sequence[Text]
@@ -355,7 +355,7 @@ class _Worker:
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:
-    """The vectors in float16."""
+    """Convert vectors to float16."""
     largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
     if wrong := np.flatnonzero(np.isfinite(largest) & (largest > np.finfo(np.float16).max)).tolist():
         text = wrong[0] if counts is None else int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))
@@ -368,7 +368,7 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
 
 
 def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Vectors in the order of the texts: (texts, m, dim), or (rows, dim) with a count for each text."""
+    """Vectors in text order: (texts, m, dim), or (rows, dim) with a count per text."""
     shapes = {part.vectors.shape[1:] for _, part in parts if part.vectors is not None}
     if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts):
         m, dim = next(iter(shapes))

@@ -1,10 +1,10 @@
-"""An index whose segments are searched by the workers of a Ray cluster, each with some, and merged as one.
+"""Distributed search: each worker of a Ray cluster searches some segments of an index, and hits are merged.
 
     rkit search INDEX --ray auto --queries FILE
     rkit serve INDEX --ray auto
 
-The folder must be at the same place on each machine: a shared disk, or copies. Queries are encoded, and hits merged,
-where the command runs. A segment of a worker that is lost is opened by another.
+The folder must be at the same path on each machine: a shared disk, or copies. Queries are encoded, and hits merged,
+where the command runs. If a worker is lost, another opens its segments.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 _actors: weakref.WeakValueDictionary[ClusterOptions, Staying] = weakref.WeakValueDictionary()
-"""Shared by all indexes that this process has open, and by those that take their place."""
+"""Shared by all open indexes of this process, and by the indexes that replace them."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A call of a method for some segments; "" only opens them.
+    """A method call on some segments; the method "" only opens them.
 
-    The manifest is None at first, because the worker may have opened the segments before; `version` names it.
+    The manifest is None at first, because the worker may have the segments open; `version` identifies it.
     """
 
     place: Path
@@ -79,19 +79,19 @@ class Spread(Segmented):
         self._ask("")
 
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
+        """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged(self._ask("search", queries, k), k)
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best allowed texts of all segments."""
+        """The top-k allowed texts of all segments."""
         return merged(self._ask("search_among", queries, k, allowed), k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts, each from the segment that holds it."""
+        """The scores of texts, each from the segment that holds it."""
         return filled(self._ask("scores", queries, [list(one) for one in ids]), ids)
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """As the indexer has it, of an index of one segment."""
+        """The indexer's contributions; only for one segment."""
         if len(self._asked) > 1:
             msg = "segments that are searched apart do not say what the terms of a query add to a score."
             raise UnsupportedError(msg)
@@ -99,7 +99,7 @@ class Spread(Segmented):
         return found
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all parts."""
+        """Call a method on all parts."""
         asked = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._asked)}
         answers = self._workers(asked)
         closed = [number for number, answer in answers.items() if answer is None]
@@ -114,12 +114,12 @@ class Holder:
         self._opened: dict[tuple[Path, tuple[str, ...]], tuple[tuple[str, Any], Indexer, Lease]] = {}
 
     def __call__(self, asked: Asked) -> Any:
-        """The answer; None if the manifest is needed for it."""
+        """Return the answer; None if the manifest is needed."""
         key, state = (asked.place, asked.segments), (asked.version, asked.options)
         if key not in self._opened or self._opened[key][0] != state:
             if asked.manifest is None:
                 return None
-            # What the index was before a change is opened again if somebody still asks for it.
+            # The state before a change is reopened if a client still requests it.
             self._opened = {
                 one: held for one, held in self._opened.items() if one[0] != asked.place or held[0] == state
             }
@@ -132,7 +132,7 @@ class Holder:
 
 
 def _opened(asked: Asked, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
-    """Some segments of an index."""
+    """Open segments of an index."""
     from retrievalkit.indexing.open_indexes import opened_indexer
 
     folder = asked.place

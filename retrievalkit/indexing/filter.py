@@ -1,9 +1,9 @@
-"""Filters of searches by fields: `year >= 2020 and (source = faq or not tags in (draft, "to do"))`.
+"""Search filters on fields: `year >= 2020 and (source = faq or not tags in (draft, "to do"))`.
 
 A comparison is FIELD, one of = != < <= > >= and VALUE, or FIELD [not] in (VALUE, ...); and, or, not and parentheses
 combine comparisons as in Python. A text without the field fails every comparison, and a list passes if any of its
-elements does. A text is compared with a number as a number if all texts of the field are numbers, and otherwise by its
-characters, as ISO dates are.
+elements does. A string is compared with a number numerically if all strings of the field are numbers, and otherwise
+by its characters, which also orders ISO dates.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def allowed_texts(table: FieldTable, filter: str) -> Allowed:
         msg = f"filter '{filter}': '{others[0]}' belongs to no comparison. {_EXAMPLE}"
         raise OptionError(msg)
     try:
-        # What is left is Python: m0 and (m1 or not m2).
+        # The rest is a Python expression: m0 and (m1 or not m2).
         tree = ast.parse(_COMPARISON.sub(compare, filter).strip().lower(), mode="eval").body
         rows = np.flatnonzero(_evaluated(tree, masks))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -80,7 +80,7 @@ def _evaluated(tree: ast.expr, masks: list[np.ndarray]) -> np.ndarray:
 
 
 def _compared(table: FieldTable, name: str, sign: str, value: str) -> np.ndarray:
-    """(texts,) bool: which texts pass the comparison of a field with a value."""
+    """(texts,) bool: True where the field passes the comparison."""
     texts, column = table.values(name)
     values, kind, wanted = column.to_numpy(zero_copy_only=False), str(column.type), _plain(value)
     number = float(wanted) if _NUMBER.fullmatch(wanted) else None

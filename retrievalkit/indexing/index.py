@@ -1,4 +1,4 @@
-"""`rkit index`: a vectors/ folder or a corpus in, an index/ folder out; or an index that is changed or checked.
+"""`rkit index`: builds an index/ folder from a vectors/ folder or a corpus; changes or checks an index.
 
 rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N] [--check]
 rkit index INDEX --add PLACE [--mirror] | --delete ID | --compact | --check
@@ -34,18 +34,18 @@ class IndexOptions(RayOptions, ReadingOptions):
         indexer: Indexer (rkit plugins list); by default flat for vectors, bm25 for a corpus.
         output: The index folder to write; not needed to change or to check an index.
         overwrite: Replace an existing output folder.
-        shards: Build it in so many parts; killed and run again, it continues with the next.
+        shards: Number of parts to build the index in; a killed build resumes when run again.
         add: Add passages, or vectors, to the index; only new texts are encoded.
-        mirror: With `add`: also delete the texts that PLACE lacks.
-        delete: Delete from the index: a text or a document, or those that a file lists (ids, or a corpus).
-        compact: Make one segment of the index, as a new build would.
+        mirror: With `add`: also delete texts that are not in PLACE.
+        delete: Ids of texts or documents to delete, or files that list them (ids, or a corpus).
+        compact: Merge the segments into one, as in a new build.
         check: Compare the new index, or the index SOURCE, with brute force.
-        check_queries: Queries of the check; by default texts of the folder.
+        check_queries: Queries for the check; by default texts of the folder.
         check_count: Number of queries to check; by default 100.
         check_k: Hits per query to check; by default 10.
-        model: With `add` or `check_queries`: the place of the checkpoint that encodes, if it was moved.
-        precision: Number format that the texts of `add` (by default that of the index) or the queries of
-            `check_queries` (fp32) are encoded in.
+        model: With `add` or `check_queries`: new place of the encoding checkpoint, if it was moved.
+        precision: Number format for encoding the texts of `add` (by default as in the index) or the queries of
+            `check_queries` (fp32).
         indexer_options: Options of the indexer.
     """
 
@@ -72,8 +72,8 @@ class IndexFolder(Folder):
     """An index that was built, changed or checked.
 
     Attributes:
-        outcome: The changes; None = it was not changed.
-        recall: The comparison with brute force; None = it was not checked.
+        outcome: The changes; None if there were none.
+        recall: The comparison with brute force; None if not checked.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class IndexFolder(Folder):
 def index(options: IndexOptions) -> IndexFolder:
     """Index SOURCE: a vectors folder (rkit encode) or a corpus.
 
-    With --add, --delete, --compact or --check alone, SOURCE is the index that is changed or checked.
+    With --add, --delete, --compact or --check alone, SOURCE is the index to change or check.
     """
     cluster = options.cluster
     if cluster is not None and options.shards is None:

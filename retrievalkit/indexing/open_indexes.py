@@ -1,6 +1,6 @@
-"""The places that are searched: index folders and run files, opened.
+"""Sources of a search: open index folders and run files.
 
-A source gives rankings of queries, and the scores of given documents if it can compute them.
+A source returns rankings for queries, and the scores of listed documents if it can compute them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Place = str | Path
 
 @dataclass
 class OpenIndex:
-    """An index folder, opened."""
+    """An open index folder."""
 
     folder: Path
     manifest: Mapping[str, Any]
     name: str
     indexer: Indexer
     label: str = ""
-    # Keeps its files while it is open, whatever changes the index.
+    # Keeps the files while the index is open, even if it is changed.
     lease: Lease | None = None
 
     def __post_init__(self) -> None:
@@ -64,28 +64,28 @@ class OpenIndex:
 
     @property
     def needs_encoding(self) -> bool:
-        """Whether the indexer takes queries as a Representation, rather than as texts."""
+        """True if the indexer searches for a Representation of queries, not for texts."""
         return self.indexer.indexes == "vectors"
 
     @property
     def checkpoint(self) -> Mapping[str, Any] | None:
-        """The model that encoded the texts: path and fingerprint, or an untrained one's description; None = unknown."""
+        """The model of the texts: path and fingerprint, or the description of an untrained model; None = unknown."""
         entry: Mapping[str, Any] | None = self.manifest.get("checkpoint")
         return entry
 
     @property
     def identity(self) -> str:
-        """A fingerprint of its inputs and its indexer."""
+        """A fingerprint of the inputs and the indexer."""
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
 
     @cached_property
     def fields(self) -> FieldTable | None:
-        """The fields of its texts; None if they have none, or the index is older than fields."""
+        """The fields of the texts; None if there are none, or the index predates fields."""
         name = self.manifest.get("fields")
         return None if name is None else FieldTable(storage.inside(self.folder, name))
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """For each query the ids and scores of the best texts, or of the best allowed ones."""
+        """The ids and scores of each query's top-k texts, optionally among allowed texts."""
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
         asked = queries.encoded_for(self)
@@ -98,20 +98,20 @@ class OpenIndex:
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """For each query the scores of given texts."""
+        """The scores of listed texts, for each query."""
         return self.indexer.scores(queries.encoded_for(self), ids)
 
 
 @dataclass
 class OpenRun:
-    """A run file: an earlier search that takes part in a fusion."""
+    """A run file: the results of an earlier search, for fusion."""
 
     place: Path
     run: Mapping[str, Hits]
     label: str = ""
-    # Query id -> the run's own id of that query, where it has another.
+    # Query id -> id of the same query in the run, where it differs.
     names: Mapping[str, str] = field(default_factory=dict)
-    # The most hits of a query so far.
+    # Largest number of hits of a query so far.
     deepest: int = 0
 
     def __post_init__(self) -> None:
@@ -119,11 +119,11 @@ class OpenRun:
 
     @property
     def identity(self) -> str:
-        """A fingerprint of its content."""
+        """A fingerprint of the content."""
         return storage.fingerprint_file(self.place) if self.place.is_file() else storage.fingerprint_value(self.run)
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """For each query the first hits of the run, or the first allowed ones."""
+        """The first k hits of each query in the run, or its first k allowed hits."""
         hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
         found = []
         for ids, scores in hits:
@@ -135,7 +135,7 @@ class OpenRun:
         return found
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Refused: a run has scores for its hits only."""
+        """Unsupported: a run has scores for its hits only."""
         del queries, ids
         msg = "a run has scores for its hits only."
         raise UnsupportedError(msg)
@@ -154,7 +154,7 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
         if place.is_file():
             try:
                 run = open_run(place)
-                # Now, rather than after hours of searching.
+                # Fail now, not after hours of searching.
                 check_run(run)
             except DataError as error:
                 msg = f"{error} ('{place}' is a file, so it was read as a run; an index is a folder.)"
@@ -164,7 +164,7 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
         own: dict[str, Any] = {}
         if options and storage.kind_of(place) == "index":
             made_by = storage.read_manifest(place, "index")["indexer"]
-            # The options of its own folder come last and win.
+            # The options of this folder come last and take precedence.
             for section in dict.fromkeys(("indexer", made_by["name"], place.name)):
                 values = options.get(section)
                 if not isinstance(values, Mapping):
@@ -216,13 +216,13 @@ def open_index(
         return OpenIndex(folder, manifest, name, opened_indexer(folder, manifest, options or {}), lease=lease)
     from retrievalkit.indexing.fanout import Spread
 
-    # Its files are checked by the workers that read them.
+    # The workers that read its files check them.
     made = _created(folder, manifest, options or {})
     return OpenIndex(folder, manifest, name, Spread(made, folder, manifest, options or {}, cluster), lease=lease)
 
 
 def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
-    """The indexer of an index, ready to search the segments that a manifest lists."""
+    """Open the indexer of an index on the segments that a manifest lists."""
     _check_files(folder, manifest)
     segments = segments_of(manifest)
     for segment in segments:
@@ -245,7 +245,7 @@ def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) 
 
 
 def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
-    """The indexer that made an index, with its options."""
+    """Create the indexer that built an index, with its options."""
     made_by = manifest["indexer"]
     try:
         indexer: Indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **options})
@@ -263,7 +263,7 @@ def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Ind
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Before an indexer reads any of them: faiss, Lucene and others trust their files."""
+    """Verify files before an indexer reads them: faiss, Lucene and others trust them."""
     remedy = "Index again, or copy the folder again."
     if "files" not in manifest:
         msg = f"the {storage.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
@@ -275,11 +275,11 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """The absolute path of an input that an index's manifest names: in the index, by its path, or beside; None if gone.
+    """The absolute path of an input in an index's manifest: in the index, as recorded, or next to it; None if gone.
 
-    A stranger may have written the manifest. A store is sent the user's credentials, so that only the bucket of the
-    index itself is opened, which the user named; of anything else outside the index, the caller compares the
-    fingerprint before it uses or shows the content.
+    The manifest is untrusted. A store receives the user's credentials, so only the bucket of the index itself, which
+    the user named, is opened. For anything else outside the index, the caller compares the fingerprint before it uses
+    or shows the content.
     """
     place: str = entry.get("path", "")
     if storage.is_address(place):
@@ -295,14 +295,14 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
 
 
 def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
-    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed."""
+    """Open the corpus that a folder's manifest names, if it is in the folder or its fingerprint matches."""
     source = str(entry["source"])
     # Absolute, since a file may have the name of a source, such as `documents:x`.
     place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)
-    # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+    # The manifest is untrusted: names in it are looked up without the user's credentials.
     with trust.anonymously():
         corpus = open_corpus(place)
-        beside = os.path.isfile(place) and _is_inside(folder, place)  # compared with the manifest
+        beside = os.path.isfile(place) and _is_inside(folder, place)  # checked against the manifest
         if not beside and corpus.fingerprint() != entry["fingerprint"]:
             msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
             raise InputError(msg)

@@ -1,4 +1,4 @@
-"""How texts are encoded, and by which parts of a model."""
+"""Options for encoding texts: model parts and vectors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SHARD_TEXTS = 8_192
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The parts of a pretrained model.
+    """Options for the parts of a pretrained model.
 
     Args:
         encoder: Encoder of a pretrained model (rkit plugins list); a checkpoint has its own.
         pooler: Pooler of a pretrained model; by default its own (modules.json), else cls.
-        encoder_options: Options of that encoder; of a checkpoint's, `query_length` and `document_length` may be set. An
+        encoder_options: Options of that encoder; for a checkpoint, `query_length` and `document_length` can be set. An
             index of the vectors remembers them for its queries.
         pooler_options: Options of that pooler.
-        backend: Library that computes the encoder's layers: "auto" (the default) is OpenVINO on a processor where it is
-            installed, else torch.
+        backend: Library that runs the encoder's layers: "auto" (the default) is OpenVINO on a CPU if it is installed,
+            else torch.
     """
 
     heading: ClassVar = "Model"
@@ -48,16 +48,16 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:
-    """How texts become vectors.
+    """Options for vectors: number format, size, batches and shards.
 
     Args:
-        precision: Number format that texts are encoded in: "auto" (the default) is bf16 if the hardware multiplies in
-            it, else fp32. "int8" (OpenVINO) is calibrated on the texts: twice as fast on a processor, and less exact.
-        dimensions: Keep only the first numbers of each vector (Matryoshka). Vectors of length 1 are scaled to it again.
+        precision: Number format for encoding: "auto" (the default) is bf16 if the hardware multiplies bf16, else fp32.
+            "int8" (OpenVINO) is calibrated on the texts: twice as fast on a CPU, but less exact.
+        dimensions: Keep only the first dimensions of each vector (Matryoshka). Unit vectors are normalised again.
             An index of the vectors remembers it for its queries.
         stored: Number format of the vectors in the folder; None = fp32.
-        batch_tokens: Most tokens in a batch, padding included; None = chosen by device.
-        shard_texts: Texts in a shard: the unit of memory and of resuming.
+        batch_tokens: Maximum tokens in a batch, with padding; None = chosen by device.
+        shard_texts: Texts per shard: the unit of memory and of resuming.
     """
 
     heading: ClassVar = "Encoding"
@@ -71,6 +71,6 @@ class VectorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingOptions(ModelOptions, VectorOptions):
-    """How a model encodes texts."""
+    """Options for encoding texts."""
 
     precision: Precision = "auto"

@@ -35,12 +35,12 @@ class Encoders:
     precision: Precision = "fp32"
     query_length: int | None = None
     backend: Backend = "auto"
-    # Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
+    # Held while a retriever is loaded or used: tokenizers and poolers are not thread-safe.
     lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Locate the checkpoint of each index now, so that a mistake is reported before anything is searched."""
+        """Locate the checkpoint of each index, so that mistakes are reported before any search."""
         encoded = [index for index in self.indexes if index.needs_encoding]
         if self.model is not None and not encoded:
             msg = f"--model {self.model} encodes queries, but none of the indexes needs that. Leave it out."
@@ -55,7 +55,7 @@ class Encoders:
         }
 
     def check(self) -> None:
-        """Refuse queries that are texts, if it is not known which model encodes them for an index."""
+        """Refuse text queries if the model that encodes them for an index is unknown."""
         for index in self.indexes:
             if index.needs_encoding and index.checkpoint is None and self.model is None:
                 msg = (
@@ -65,47 +65,47 @@ class Encoders:
                 raise ArtifactError(msg)
 
     def of(self, index: OpenIndex) -> Retriever:
-        """The retriever that made an index."""
+        """The retriever of an index."""
         with self.using(index) as retriever:
             return retriever
 
     @contextmanager
     def using(self, index: OpenIndex) -> Iterator[Retriever]:
-        """The retriever that made an index, for this thread alone; see `of`."""
+        """Lock and yield the retriever of an index; see `of`."""
         with self.lock:
             self.check()
             folder, key, options = self.place_of(index), self._key(index), self.options_for(index)
             if key not in self._loaded:
-                # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+                # A place named only by the manifest is untrusted: no token is sent to fetch it.
                 with anonymously(folder != str(self.model)):
                     self._loaded[key] = _load(folder, index, options, self.backend)
             retriever = self._loaded[key]
-            # Set at each use: a retriever that was lent encodes for others too.
+            # Set at each use: a lent retriever also encodes for others.
             retriever.dimensions = self.dimensions_for(index)
             if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
                 raise _wrong_checkpoint(index, folder, retriever.fingerprint)
             yield retriever
 
     def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
-        """The representation of texts by the retriever that made an index."""
+        """Encode texts with the retriever of an index."""
         with self.using(index) as retriever:
             return retriever.encode(texts, side, precision=self.precision)
 
     def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
-        """Use a retriever that is loaded already, for the indexes that it made."""
+        """Use an already loaded retriever for the indexes that it encoded."""
         encoded, fits = [index for index in self.indexes if index.needs_encoding], False
         for index in encoded:
             if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
                 continue
             fits, self.lock = True, lock
-            # A fingerprint does not tell the length: where another is wanted, the model is loaded with that.
+            # The fingerprint does not cover the length: for another length, the model is loaded again.
             if self.options_for(index).get("query_length") == retriever.changed.get("query_length"):
                 self._loaded[self._key(index)] = retriever
         if not fits:
             raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
 
     def adopt(self, other: Encoders) -> None:
-        """Use the retrievers that other encoders loaded, where they are those that made the indexes."""
+        """Reuse the retrievers that other encoders loaded, where they match the indexes."""
         self.lock = other.lock
         for index in self.indexes:
             if index.needs_encoding and index.checkpoint is not None:
@@ -119,17 +119,17 @@ class Encoders:
         return storage.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
 
     def place_of(self, index: OpenIndex) -> str:
-        """Where the model is that made an index: a folder, or the name of a pretrained model."""
+        """The location of an index's model: a folder, or the name of a pretrained model."""
         return self._folders[str(index.folder)]
 
     def options_for(self, index: OpenIndex) -> dict[str, Any]:
-        """The options of the encoder with which an index's queries are encoded, where they differ from its model's."""
+        """The encoder options for an index's queries, where they differ from its model's."""
         remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
         length = remembered if self.query_length is None else self.query_length
         return {} if length is None else {"query_length": length}
 
     def dimensions_for(self, index: OpenIndex) -> int | None:
-        """How many numbers of a query's vectors are kept, as of those of an index's texts; None = all."""
+        """Number of dimensions kept of query vectors, as in the index's vectors; None = all."""
         dimensions: int | None = (index.checkpoint or index.manifest).get("dimensions")
         return dimensions
 
@@ -150,13 +150,13 @@ class Encoders:
             msg = f"{error} Give it with --model."
             raise InputError(msg) from error
         if "description" in index.checkpoint:
-            # A pretrained model, with a pooler that was not trained.
+            # A pretrained model with an untrained pooler.
             from retrievalkit.models.checkpoint import untrained_fingerprint
             from retrievalkit.models.pretrained import locate_model
 
             described = index.checkpoint["description"]
             folder = folder or str(described["model"])
-            # Another folder than what made the index is not even loaded: the manifest may be a stranger's.
+            # A folder is loaded only if its fingerprint matches: the manifest is untrusted.
             if not os.path.isdir(locate_model(folder)):
                 return folder
             fingerprint = untrained_fingerprint(described, folder)
@@ -174,7 +174,7 @@ class Encoders:
 
 
 class JoinedEncoders(Encoders):
-    """The encoders of several searchers, each of which keeps its own."""
+    """The encoders of several searchers; each searcher keeps its own."""
 
     def __init__(self, parts: Sequence[Encoders]) -> None:
         super().__init__(None, [])
@@ -183,27 +183,27 @@ class JoinedEncoders(Encoders):
 
     @contextmanager
     def using(self, index: OpenIndex) -> Iterator[Retriever]:
-        """As of the index's own encoders."""
+        """Delegate to the index's encoders."""
         with self._owners[id(index.indexer)].using(index) as retriever:
             yield retriever
 
     def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
-        """As of the index's own encoders."""
+        """Delegate to the index's encoders."""
         return self._owners[id(index.indexer)].encode(index, texts, side)
 
     def options_for(self, index: OpenIndex) -> dict[str, Any]:
-        """As of the index's own encoders."""
+        """Delegate to the index's encoders."""
         return self._owners[id(index.indexer)].options_for(index)
 
     def check(self) -> None:
-        """As of each index's own encoders."""
+        """Check the encoders of all indexes."""
         for one in self._owners.values():
             one.check()
 
 
 @dataclass
 class QueryBatch:
-    """Queries that are searched together; each model encodes them once, when the first of its indexes is searched."""
+    """Queries searched together; each model encodes them once, when the first of its indexes is searched."""
 
     queries: Sequence[Query]
     encoders: Encoders
@@ -216,12 +216,12 @@ class QueryBatch:
         return iter(self.queries)
 
     def take(self, rows: Sequence[int]) -> Self:
-        """Some of the queries, with what was encoded of them."""
+        """A subset of the queries, with their encodings."""
         encoded = {key: _rows(one, rows) for key, one in self._encoded.items()}
         return replace(self, queries=[self.queries[row] for row in rows], _encoded=encoded)
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
-        """The queries in the form that an index searches: encoded, or their texts."""
+        """The queries in the form that an index searches: encoded, or as texts."""
         texts = [query.text for query in self.queries]
         if not index.needs_encoding:
             return texts
@@ -244,23 +244,23 @@ class QueryBatch:
 
 @dataclass
 class EncodedBatch(QueryBatch):
-    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made."""
+    """Queries encoded elsewhere: vectors, for indexes whose vectors come from one model."""
 
     encoded: Representation = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse indexes whose vectors are not of one space."""
+        """Refuse indexes whose vectors come from different models."""
         made_by = {(one.checkpoint or {}).get("fingerprint") for one in self.encoders.indexes if one.needs_encoding}
         if len(made_by) > 1:
             msg = "the indexes were made by different models, and a query has one vector. Search each by its own."
             raise UnsupportedError(msg)
 
     def take(self, rows: Sequence[int]) -> Self:
-        """Some of the queries."""
+        """A subset of the queries."""
         return replace(self, queries=[self.queries[row] for row in rows], encoded=_rows(self.encoded, rows))
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
-        """The representation that was given."""
+        """The representation of the queries."""
         if not index.needs_encoding:
             msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
             raise UnsupportedError(msg)
@@ -274,7 +274,7 @@ def _rows(encoded: Representation, rows: Sequence[int]) -> Representation:
 
 
 def _fingerprint_of(model: str | Path) -> str:
-    """The fingerprint of a checkpoint; "" for an untrained model, whose fingerprint needs it to be loaded."""
+    """The fingerprint of a checkpoint; "" for an untrained model, which would have to be loaded."""
     from retrievalkit.models.checkpoint import checkpoint_fingerprint, is_checkpoint
 
     if is_checkpoint(model):

@@ -1,8 +1,8 @@
-"""The recall of an index against brute force: what `rkit index --check` measures.
+"""Recall of an index against brute-force search: `rkit index --check`.
 
-Some queries are searched both in the index and by brute force over its vectors. The queries are texts of the folder,
-sampled with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least
-that of the last text found by brute force, so that ties do not lower recall.
+A sample of queries is searched in the index and by brute force over its vectors. The queries are texts of the folder,
+sampled with a seed, or queries of a file, which the checkpoint encodes. A text counts as found if its score is at least
+the score of the last text of the brute-force top k, so that ties do not lower recall.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUERIES = 100
 DEPTH = 10
 _BLOCK = 8192
 _BATCH = 256
-# Relative to a query's best score: the error that another order of float32 additions may cause.
+# Relative to a query's best score: the error of float32 additions in another order.
 _ROUNDING = 1e-4
 _MAX_QUERY_VECTORS = 32
 
@@ -42,12 +42,12 @@ class Recall:
     """The result of a check.
 
     Attributes:
-        queries: How many queries were searched.
+        queries: Number of queries searched.
         k: Hits per query.
-        recall: The fraction of the k best texts that the index found, averaged over queries.
-        exact: Whether the index found all of them for every query, with their scores up to rounding.
+        recall: Fraction of the top-k texts that the index found, averaged over queries.
+        exact: True if the index found all of them for every query, with equal scores up to rounding.
         largest_difference: The largest difference between a hit's score in the index and its score by brute force.
-        source: Where the queries come from.
+        source: Origin of the queries.
     """
 
     queries: int
@@ -81,7 +81,7 @@ def check_index(
     model: str | Path | None = None,
     precision: Precision | None = None,
 ) -> Recall:
-    """Compare an index with brute force, and write the result into its manifest."""
+    """Compare an index with brute force, and record the result in its manifest."""
     check_k(k)
     if precision is not None and queries is None:
         msg = "precision is for the encoding of queries, and texts of the folder are encoded. Leave it out."
@@ -159,7 +159,7 @@ def _vectors(index: OpenIndex) -> VectorStore:
 
 
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
-    """Texts of the folder as queries: one vector per text, or all if their number varies, as with token vectors."""
+    """Texts of the folder as queries: one vector per text, or all if the number varies, as with token vectors."""
     random = np.random.default_rng(SEED)
     sampled = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
     for start in range(0, len(sampled), _BATCH):

@@ -1,4 +1,4 @@
-"""A model that turns texts into vectors."""
+"""A loaded model for encoding texts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class LoadOptions(ModelOptions, ReadingOptions):
     """Options of `Retriever.load`.
 
     Args:
-        model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for another model they may be
-            named.
-        precision: Number format to encode in where `encode_documents` is not given another.
-        batch_tokens: Most tokens in a batch, likewise.
+        model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for other models they can be
+            set.
+        precision: Number format for encoding, unless `encode_documents` sets it.
+        batch_tokens: Maximum tokens in a batch, unless `encode_documents` sets it.
     """
 
     model: Annotated[Any, Reads(inputs.model)]
@@ -41,16 +41,16 @@ class LoadOptions(ModelOptions, ReadingOptions):
 
 @dataclass(frozen=True)
 class DocumentsOptions(VectorOptions, RayOptions, ReadingOptions):
-    """Options of `Retriever.encode_documents`; `stored` and those of a Ray cluster go with `output`.
+    """Options of `Retriever.encode_documents`; `stored` and the Ray options need `output`.
 
     Args:
         texts: A list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set, or the address of
             a corpus.
-        output: The vectors folder to write, for more texts than memory holds; interrupted and called again, it
-            continues. None = in memory.
+        output: Vectors folder to write, for more texts than fit in memory; an interrupted call resumes when
+            repeated. None = in memory.
         overwrite: Replace an existing output folder.
-        precision: Number format to encode in; None = as loaded.
-        batch_tokens: Most tokens in a batch, padding included; None = as loaded.
+        precision: Number format for encoding; None = as loaded.
+        batch_tokens: Maximum tokens in a batch, with padding; None = as loaded.
     """
 
     texts: Annotated[Any, Reads(inputs.passages)]
@@ -60,7 +60,7 @@ class DocumentsOptions(VectorOptions, RayOptions, ReadingOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments; an output in a store is refused, as the result is a path."""
+        """Refuse an output in a store, because the result is a path."""
         if values.get("output") is not None:
             storage.place_of(values["output"])
         return dict(values)
@@ -78,12 +78,12 @@ class QueriesOptions(DocumentsOptions):
 
 
 class Retriever:
-    """A loaded model that encodes queries and documents; `Retriever.load` makes it.
+    """A loaded model that encodes queries and documents; create it with `Retriever.load`.
 
-    Threads may use it at once: they take turns.
+    Several threads may use it: they take turns.
 
     Attributes:
-        source: The folder or the name that it was loaded from.
+        source: The folder or name of the model.
         model: The loaded towers and the pooler, a torch module.
     """
 
@@ -96,10 +96,10 @@ class Retriever:
     @classmethod
     @method(LoadOptions)
     def load(cls, options: LoadOptions) -> Retriever:
-        """Load a checkpoint of `rk.train`, or a model of the hub or of sentence-transformers.
+        """Load a checkpoint of `rk.train`, a hub model or a sentence-transformers model.
 
         Raises:
-            InputError: There is no such model, or an option does not fit.
+            InputError: The model does not exist, or an option is invalid.
         """
         return cls(options.model, program.open_retriever(options.model, **options.parts), options)
 
@@ -111,7 +111,7 @@ class Retriever:
             `Vectors`, or the folder as a `Path`.
 
         Raises:
-            InputError: A text is damaged, or an option does not fit.
+            InputError: A text is damaged, or an option is invalid.
         """
         return self._encode(options, "document")
 
@@ -158,7 +158,7 @@ class Retriever:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
+        """The encoder, pooler and options passed to `load`, as arguments of `rk.train`."""
         return {name: value for name, value in self._options.parts.items() if value and name != "backend"}
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
-"""An index that was changed since it was built: its segments, and how they are searched as one.
+"""Segments of a changed index, searched as one index.
 
-    manifest.json            lists the segments; what it does not list does not belong to the index
-    ...                      the files of the index as it was built: the first segment, until it is compacted
-    segments/0003/           a segment: an index folder of its own, made by the same indexer
-    segments/deleted-0004-0003.txt   the texts of a segment that are gone, as of a change
+    manifest.json            lists the segments; unlisted files are not part of the index
+    ...                      the files of the original index: the first segment, until compaction
+    segments/0003/           a segment: a complete index folder, built by the same indexer
+    segments/deleted-0004-0003.txt   the deleted texts of a segment, as of a change
     segments/corpus-0004.jsonl       the texts of the index as of a change, if they are known
 
-A change writes new files and then replaces the manifest at once: one that is killed before leaves the old index, one
-that is killed afterwards the new one. No file of an index is ever altered. A reader holds a lock on the segments that
-it has opened, and what a change has made superfluous is removed once nobody holds it.
+A change writes new files and then replaces the manifest atomically: a change killed before that leaves the old index,
+a change killed afterwards leaves the new index. Index files are never modified. A reader locks the segments that it
+opens, and superseded files are removed once no reader holds them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FOLDER = "segments"
 _SPARE = 16
-"""So many hits more are asked of a segment with deleted texts, and twice as many until enough are left."""
+"""Extra hits requested from a segment with deleted texts; the request doubles until enough are left."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Segment:
     """A segment of an index, as the manifest lists it.
 
     Attributes:
-        name: Its folder below segments/; "" for the index as it was built.
-        deleted: The name of the file with the ids of its texts that are gone; "" if none is.
+        name: Its folder in segments/; "" for the original index.
+        deleted: The name of the file with the ids of its deleted texts; "" if there are none.
     """
 
     name: str
@@ -55,19 +55,19 @@ class Segment:
         return storage.inside(index, f"{FOLDER}/{self.name}") if self.name else index
 
     def deleted_ids(self, index: Path) -> frozenset[str]:
-        """The ids of its texts that are gone."""
+        """The ids of its deleted texts."""
         if not self.deleted:
             return frozenset()
         return frozenset(line.text for line in read_lines(storage.inside(index, f"{FOLDER}/{self.deleted}")))
 
 
 def segments_of(manifest: Mapping[str, Any]) -> list[Segment]:
-    """The segments that the manifest of an index lists; of an index as it was built, that alone."""
+    """The segments in an index's manifest; for an unchanged index, the index itself."""
     return [Segment(one["name"], one.get("deleted", "")) for one in manifest.get("segments", [{"name": ""}])]
 
 
 def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "all") -> VectorStore | None:
-    """The vectors that the segments of an index hold, read as one folder; None if they hold none."""
+    """The vectors of all segments of an index, read as one folder; None if a segment has none."""
     from retrievalkit.data.vectors import JoinedStore, VectorStore
 
     segments = segments_of(manifest)
@@ -80,9 +80,9 @@ def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "al
 
 
 class Lease:
-    """A shared lock on the folders of an index, held until the object is gone, so that no file of theirs is removed.
+    """A shared lock on the folders of an index, held during the object's life, so that no file in them is removed.
 
-    Where the file system has no locks there is none.
+    On a file system without locks, it does nothing.
     """
 
     def __init__(self, index: Path, manifest: Mapping[str, Any]) -> None:
@@ -93,12 +93,12 @@ class Lease:
         self._close = weakref.finalize(self, _close, self._descriptors)
 
     def release(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         self._close()
 
 
 def leased_manifest(folder: Path) -> tuple[dict[str, Any], Lease]:
-    """The manifest of an index, and a lease of what it lists, which no change has removed meanwhile."""
+    """The manifest of an index, and a lease on its files; reads again if a change intervenes."""
     while True:
         manifest = storage.read_manifest(folder, "index")
         lease = Lease(folder, manifest)
@@ -109,7 +109,7 @@ def leased_manifest(folder: Path) -> tuple[dict[str, Any], Lease]:
 
 @contextmanager
 def unused(folder: Path) -> Iterator[bool]:
-    """Whether no reader holds a folder, which none can take until the block ends."""
+    """Yield True if no reader holds a folder; then none can until the block ends."""
     descriptor = _locked(folder, exclusively=True)
     try:
         yield descriptor is not None
@@ -141,7 +141,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 class Segmented(Indexer):
-    """Searches the segments of an index as one, each opened by an indexer; texts that were deleted are passed over."""
+    """Searches the segments of an index as one, each with its own indexer; skips deleted texts."""
 
     def __init__(self, parts: Sequence[Indexer], deleted: Sequence[frozenset[str]]) -> None:
         self._parts = list(zip(parts, deleted, strict=True))
@@ -151,19 +151,19 @@ class Segmented(Indexer):
         self.segmented = parts[0].segmented
 
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
-        """Refused: each segment is built by itself."""
+        """Unsupported: each segment is built separately."""
         raise NotImplementedError
 
     def open(self, index_dir: Path) -> None:
-        """Refused: each segment is opened by itself."""
+        """Unsupported: each segment is opened separately."""
         raise NotImplementedError
 
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
+        """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
-        """The best allowed texts of all segments; a text that was changed is allowed where it is not deleted."""
+        """The top-k allowed texts of all segments; a changed text is allowed where it is not deleted."""
         found: list[Hits] = [([[] for _ in range(len(queries))], [[] for _ in range(len(queries))])]
         for part, deleted in self._parts:
             if some := allowed.without(deleted):
@@ -171,7 +171,7 @@ class Segmented(Indexer):
         return merged(found, k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts, each from the segment that holds it."""
+        """The scores of texts, each from the segment that holds it."""
         import numpy as np
 
         found = [part.scores(queries, ids) for part, _ in self._parts]
@@ -184,7 +184,7 @@ class Segmented(Indexer):
     def _hits(
         self, part: Indexer, deleted: frozenset[str], queries: Any, k: int
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts of a segment that are not deleted."""
+        """The top-k texts of a segment, without deleted texts."""
         wanted = k + min(len(deleted), _SPARE)
         while True:
             ids, scores = part.search(queries, wanted)
@@ -198,7 +198,7 @@ Hits = tuple[list[list[str]], list[Any]]
 
 
 def merged(found: Sequence[Hits], k: int) -> Hits:
-    """The best of what segments have found; equal scores in the order of the segments, and in the order of each."""
+    """Merge the hits of segments to the top k; ties in segment order, then in the order of each segment."""
     import numpy as np
 
     ids, scores = [], []
@@ -212,7 +212,7 @@ def merged(found: Sequence[Hits], k: int) -> Hits:
 
 
 def filled(found: Sequence[Sequence[np.ndarray]], ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-    """The scores of given texts, from those that segments gave: NaN where one lacks the text."""
+    """Combine the scores of texts by segments, which are NaN where a segment lacks the text."""
     import numpy as np
 
     total: list[np.ndarray] = [np.full(len(some), np.nan, dtype=np.float32) for some in ids]

@@ -1,8 +1,8 @@
-"""An index that is built in shards, by position of the texts: `rkit index SOURCE --shards N`.
+"""Building an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
 
-Of vectors, each shard becomes a segment of the index (see `indexing.segments`), as if it had been added later. Of
-texts, the indexer joins the shards at the end. Each is written whole, so that a killed build goes on with those that
-lack, and only one is in memory at a time, unless the workers of a Ray cluster build several.
+For vectors, each shard becomes a segment of the index (see `indexing.segments`), as if added later. For texts, the
+indexer joins the shards at the end. Each shard is written atomically, so a killed build resumes with the missing
+shards. Only one shard is in memory at a time, unless the workers of a Ray cluster build several.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from retrievalkit.reporting.progress import ProgressBar
 
 IDENTITY = ".shards.json"
 JOINED = ".shards"
-"""Where shards are that are joined at the end."""
+"""Folder of shards that are joined at the end."""
 
 
 def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -> None:
-    """Refuse shards that are not possible."""
+    """Refuse shards that cannot be built."""
     if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)
@@ -51,14 +51,14 @@ def build(
     number: int,
     cluster: ClusterOptions | None,
 ) -> tuple[Mapping[str, float], dict[str, Any]]:
-    """Build the shards that a folder lacks, here or by the workers of a cluster.
+    """Build the missing shards of a folder, here or on the workers of a cluster.
 
-    What an earlier build of the same has left in the staging folder is kept. Returns the counts of the index, and
+    Shards that an identical earlier build left in the staging folder are kept. Returns the counts of the index and
     further entries of its manifest, in which `described` is the entry of the indexer.
     """
     segments = staging / (JOINED if made.indexes == "texts" else FOLDER)
     origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()
-    # What an earlier build of the same has finished is kept, and nothing else.
+    # Only the finished shards of an identical earlier build are kept.
     identity, path = json.dumps([origin, described, number], sort_keys=True, default=str), staging / IDENTITY
     same = path.exists() and path.read_text(encoding="utf-8") == identity
     for left in list(staging.iterdir()):
@@ -94,7 +94,7 @@ def build(
 def _write_parts(
     source: VectorStore | Corpus, folder: Path, names: Sequence[str], lacking: Sequence[int]
 ) -> list[Path]:
-    """Write what the shards that lack are built of: folders of links, or files of texts."""
+    """Write the sources of the missing shards: folders of links, or files of texts."""
     if isinstance(source, VectorStore):
         shards, number = len(source.starts) - 1, len(names)
         parts = [folder / f".{names[one]}.vectors" for one in lacking]
@@ -120,7 +120,7 @@ def _target(part: Path) -> Path:
 
 
 def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path) -> Path:
-    """Build a shard, perhaps on another machine."""
+    """Build a shard, possibly on another machine."""
     if not part.exists():
         msg = (
             f"on {socket.gethostname()}, '{part}' does not exist: workers read and write shards where the command "

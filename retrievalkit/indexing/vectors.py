@@ -1,4 +1,4 @@
-"""Encoded texts in memory, and as arrays of other libraries."""
+"""Encoded texts, in memory and as arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Vectors:
-    """Encoded texts. `np.asarray(vectors)` is their array where each text has one vector.
+    """Encoded texts. `np.asarray(vectors)` is their array if each text has one vector.
 
     Attributes:
         ids: The ids of the texts.
-        vectors: (texts, m, dim) float32, m vectors a text; or (rows, dim) where their number varies; None = none.
-        counts: (texts,) how many rows of `vectors` each text has, where their number varies; else None.
-        weights: (texts, vocabulary) weights of terms, scipy.sparse.csr_matrix; None = none.
-        dimensions: How many numbers of each vector were kept, as an index of them cuts its queries; None = all.
+        vectors: (texts, m, dim) float32, m vectors per text; or (rows, dim) if the number varies; None = none.
+        counts: (texts,) number of rows of `vectors` per text, if it varies; else None.
+        weights: (texts, vocabulary) term weights, scipy.sparse.csr_matrix; None = none.
+        dimensions: Number of dimensions kept of each vector; an index truncates its queries to it; None = all.
     """
 
     ids: Sequence[str]
@@ -46,16 +46,16 @@ class Vectors:
 
     @classmethod
     def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
-        """Vectors that were made elsewhere.
+        """Create `Vectors` from other data.
 
         Args:
             data: `Vectors`; (dim,) for a single text, (texts, dim) or (texts, m, dim) numbers of NumPy, torch or
-                pandas; a list of (m, dim) arrays; scipy.sparse (texts, vocabulary) weights of terms; or a table with
+                pandas; a list of (m, dim) arrays; scipy.sparse (texts, vocabulary) term weights; or a table with
                 the columns `id` and `vector`.
-            ids: The ids of the texts, in this order; None = those of the table, else their numbers from 0.
+            ids: The ids of the texts, in order; None = the ids of the table, else numbers from 0.
 
         Raises:
-            InputError: It is something else, or the ids do not fit.
+            InputError: The data has another form, or the ids do not fit.
         """
         if isinstance(data, Vectors):
             made = data if ids is None else replace(data, ids=_ids(ids, len(data)))
@@ -88,7 +88,7 @@ class Vectors:
 
     @classmethod
     def joined(cls, shards: Iterable[EncodedShard], dimensions: int | None = None) -> Vectors:
-        """The shards that a program encoded, as one, and to how many dimensions it cut them."""
+        """Join encoded shards; `dimensions` is the number of dimensions they keep."""
         from scipy.sparse import vstack
 
         parts = list(shards)
@@ -111,10 +111,10 @@ class Vectors:
         return array.astype(dtype) if dtype is not None and dtype != array.dtype else array.copy() if copy else array
 
     def write(self, folder: Path, **entries: Any) -> None:
-        """Write a vectors folder, which indexers read.
+        """Write a vectors folder for indexers.
 
         Args:
-            folder: A folder that exists and is empty.
+            folder: An existing empty folder.
             **entries: Further entries of its manifest: `inputs`, `checkpoint` and `corpus`.
 
         Raises:
@@ -137,10 +137,10 @@ class Vectors:
         storage.write_manifest(folder, "vectors", command="write", options={}, counts=written, files=files, **entries)
 
     def to_numpy(self) -> np.ndarray:
-        """(texts, dim) float32; (texts, m, dim) where each text has m vectors.
+        """(texts, dim) float32; (texts, m, dim) if each text has m vectors.
 
         Raises:
-            UnsupportedError: The texts have weights of terms alone, or varying numbers of vectors.
+            UnsupportedError: The texts have only term weights, or varying numbers of vectors.
         """
         if self.vectors is None:
             msg = "the texts have weights of terms and no vectors. Take `weights`."
@@ -151,16 +151,16 @@ class Vectors:
         return self.vectors[:, 0] if self.vectors.shape[1] == 1 else self.vectors
 
     def to_torch(self) -> Tensor:
-        """The same as a tensor; see `to_numpy`."""
+        """The array of `to_numpy` as a tensor."""
         import torch
 
         return torch.from_numpy(self.to_numpy())
 
     def to_list(self) -> list[np.ndarray]:
-        """For each text its vectors, (m, dim) float32.
+        """The vectors of each text, (m, dim) float32.
 
         Raises:
-            UnsupportedError: The texts have weights of terms alone.
+            UnsupportedError: The texts have only term weights.
         """
         if self.counts is None:
             array = self.to_numpy()
@@ -184,7 +184,7 @@ class Vectors:
 
     @property
     def representation(self) -> Representation:
-        """What `retrievalkit.scoring.scores` compares."""
+        """The input of `retrievalkit.scoring.scores`."""
         import torch
 
         from retrievalkit.contracts import Representation
@@ -199,7 +199,7 @@ class Vectors:
         return Representation(padded, mask, weights)
 
     def scores(self, documents: Vectors) -> np.ndarray:
-        """(texts, documents) float32: how these queries score documents, by the rule that indexes search by."""
+        """(texts, documents) float32: the scores of these queries with documents, by the rule of indexes."""
         from retrievalkit.scoring import scores
 
         return scores(self.representation, documents.representation).numpy()
@@ -229,7 +229,7 @@ _KNOWN = (
 
 
 def _of_array(data: Any, ids: Iterable[Any] | None) -> Vectors:
-    if hasattr(data, "detach"):  # a tensor, which may be on a GPU, and of a type that NumPy lacks
+    if hasattr(data, "detach"):  # a tensor, possibly on a GPU and of a type that NumPy lacks
         data = data.detach().cpu().float().numpy()
     if hasattr(data, "to_numpy") and not isinstance(data, np.ndarray):
         data = data.to_numpy()

@@ -1,11 +1,11 @@
-"""Inner products in a cheap number format with a bound of their error, and the exact ones of the few pairs left over.
+"""Inner products in a cheap number format with an error bound, and exact products of the few remaining pairs.
 
-A processor with bf16 units (AMX) multiplies matrices of bf16 several times faster than those of float32. What it finds
-is wrong in the third digit, but by how much at most is known, so that the documents which cannot be among the best can
-be dropped, and only the others are compared in float32. The result is exact.
+A processor with bf16 units (AMX) multiplies bf16 matrices several times faster than float32 matrices. The products are
+wrong in the third digit, but their error is bounded: documents that cannot be in the top k are dropped, and only the
+others are compared in float32. The result is exact.
 
-The exact product of a pair is computed on its own: its rounding depends on nothing but the pair, not on what it is
-batched with.
+The exact product of a pair is computed on its own: its rounding depends only on the pair, not on what it is batched
+with.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Fewest queries for which rounding the documents pays.
+# Fewest queries for which rounding the documents pays off.
 ENOUGH_QUERIES = 64
-# Vectors rounded at once, and pairs compared at once: few enough to stay in the cache.
+# Vectors rounded, and pairs compared, at a time: few enough to stay in the cache.
 ROUNDED, PAIRS = 512, 128
-# The greatest norm of a bf16 product: sums of products beyond it might overflow.
+# Largest norm for a bf16 product: beyond it, sums of products might overflow.
 _LARGEST_NORM = 1e18
-_BF16_ERROR, _FP32_ERROR = 2.0**-8, 2.0**-24  # relative, of rounding a number
-_SMALLEST = 2.0**-126  # numbers below may be taken for zero
+_BF16_ERROR, _FP32_ERROR = 2.0**-8, 2.0**-24  # relative error of rounding
+_SMALLEST = 2.0**-126  # smaller numbers may become zero
 
 
 def pays(queries: int) -> bool:
-    """Whether rounding the documents for so many queries saves time."""
+    """True if rounding the documents saves time for this many queries."""
     return queries >= ENOUGH_QUERIES and multiplies_bf16()
 
 
 def multiplies_bf16() -> bool:
-    """Whether the processor has units that multiply bf16; others emulate it, slower than float32."""
+    """True if the processor has units that multiply bf16; others emulate it, slower than float32."""
     probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, probe)() for probe in probes if hasattr(torch.cpu, probe))
 
 
 @dataclass(frozen=True)
 class Side:
-    """Vectors of queries or of documents, as both products want them."""
+    """Vectors of queries or documents, for rough and exact products."""
 
-    exact: np.ndarray  # (rows, dim) as they are stored: float32, or float16
+    exact: np.ndarray  # (rows, dim) as stored: float32 or float16
     rough: Tensor  # (rows, dim) in the format of the rough products
-    norm: float  # the greatest length of a vector, at least
-    distance: float  # from a vector to the rounded one, at most
-    adding: float = 0.0  # by how much what is added to the products may be wrong
+    norm: float  # upper bound on the norms of the vectors
+    distance: float  # upper bound, from a vector to its rounded form
+    adding: float = 0.0  # error bound of numbers added to the products
 
     @classmethod
     def of(cls, vectors: np.ndarray, *, in_bf16: bool) -> Side:
-        """Round vectors to bf16 if wanted, unless they are too long for it."""
-        # Without numpy's memmap, whose slices cost microseconds each.
+        """Round vectors to bf16 if wanted, unless their norms are too large."""
+        # Not as numpy's memmap, whose slices cost microseconds each.
         exact = np.asarray(vectors)
         single = torch.from_numpy(exact).float()
         rounded = torch.empty_like(single, dtype=torch.bfloat16) if in_bf16 else single
@@ -64,39 +64,39 @@ class Side:
         norm = max(norms) * 1.001
         if not norm < _LARGEST_NORM:
             return cls(exact, single, norm, 0.0)
-        # Twice the real distance, which takes longer to compute than the documents that it would drop.
+        # Twice the real distance, which takes longer to compute than the documents it would drop.
         distance = _BF16_ERROR * norm + exact.shape[1] * _SMALLEST if in_bf16 else 0.0
         return cls(exact, rounded, norm, distance)
 
 
 @dataclass(frozen=True)
 class Slack:
-    """By how much rough scores differ from exact ones at most: a number, and a part of the score."""
+    """Bound on the difference of rough and exact scores: an absolute and a relative part."""
 
     fixed: float
     relative: float
 
     def below(self, scores: Tensor) -> Tensor:
-        """The least that the exact scores can be; and the least rough score that an exact one of this size can have."""
-        # What is infinite stays so, where nothing of it would be NaN.
+        """Lower bound of the exact scores; also of the rough scores, for exact scores of this size."""
+        # Infinite scores stay infinite: zero times infinity would be NaN.
         return scores - (scores.abs() * self.relative if self.relative else 0.0) - self.fixed
 
     def above(self, scores: Tensor) -> Tensor:
-        """The most that the exact scores can be."""
+        """Upper bound of the exact scores."""
         return -self.below(-scores)
 
 
 def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> Slack:
-    """The slack of rough products.
+    """The error bound of rough products.
 
-    By Cauchy and Schwarz for the rounding of the vectors, and for adding up `dim` products twice: roughly and exactly.
-    `added_to` are the rough products, if numbers that are wrong by `documents.adding` at most are then added to them.
+    By Cauchy-Schwarz, for rounding the vectors, and for adding up `dim` products twice: roughly and exactly.
+    `added_to` are the rough products, if numbers with an error of at most `documents.adding` are then added to them.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
     adding = 2 * (dim + 1) * _FP32_ERROR * 1.01 * largest
     lost = dim * _SMALLEST * (2 + queries.norm + documents.norm)
-    # The product is rounded too; a bit more, because what is known is not the product but the rounded one.
+    # The product is rounded too; 1% more, because only the rounded product is known.
     result = 1.01 * _BF16_ERROR if documents.rough.dtype == torch.bfloat16 else 0.0
     if added_to is not None:
         greatest = float(torch.maximum(added_to.max(), -added_to.min())) if result else 0.0
@@ -106,24 +106,24 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
 
 
 def of_adding(numbers: int, largest: float) -> float:
-    """By how much two sums of so many products may differ that were added up in another order.
+    """Bound on the difference of two sums of this many products, added up in different orders.
 
-    `largest` is the product of the lengths of both sides: the sum of the absolute values does not exceed it.
+    `largest` is the product of the norms of both sides, which bounds the sum of the absolute values.
     """
     return 2 * (numbers + 1) * _FP32_ERROR * 1.01 * largest + numbers * _SMALLEST
 
 
 def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
-    """Write the rough products to `tile`, (queries, documents) of the format of the documents."""
+    """Write the rough products to `tile`, (queries, documents) in the format of the documents."""
     asked = queries.rough.to(tile.dtype)
     return torch.mm(asked, documents.rough.T, out=tile)
 
 
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(pairs,) float32: the exact inner products of queries `rows`, which ascend, with documents `columns`."""
+    """(pairs,) float32: the exact inner products of queries `rows`, ascending, with documents `columns`."""
     found = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
-    # A query at a time and not pair by pair, so that only one side is copied.
+    # One query at a time, not pair by pair, so that only one side is copied.
     for start, end in itertools.pairwise([*cuts, len(rows)]):
         query = queries[rows[start]]
         for first in range(start, end, PAIRS):

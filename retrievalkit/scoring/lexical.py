@@ -1,9 +1,9 @@
-"""From token states to weights over the vocabulary, without ever holding the logits of a whole batch.
+"""Term weights over the vocabulary from token states, without ever holding the logits of a whole batch.
 
-A vocabulary head makes (batch, tokens, vocabulary) logits, of which pooling over the tokens keeps (batch, vocabulary).
+A vocabulary head computes (batch, tokens, vocabulary) logits; pooling over tokens reduces them to (batch, vocabulary).
 The projection of a `VocabularyHead` is fused with its pooling here: logits are computed for a few unmasked tokens at a
-time, and recomputed in the backward pass where needed. Between the passes only the winning token of each term is kept.
-Of equal tokens the first wins and receives the whole gradient. `token_loss` does the same for the cross-entropy of
+time, and recomputed in the backward pass if needed. Between the passes, only the winning token of each term is kept.
+Of equal tokens, the first wins and receives the whole gradient. `token_loss` does the same for the cross-entropy of
 masked language models: no pass ever holds the logits of a batch.
 """
 
@@ -20,8 +20,8 @@ from retrievalkit.contracts import TokenStates, VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.errors import UnsupportedError
 
-# Logits held at a time. On a CPU few enough that the allocator keeps their memory (returning it to the system and
-# requesting it again takes as long as the product), on a GPU enough to keep it busy.
+# Logits held at a time. On a CPU, few enough that the allocator keeps their memory (returning it to the system and
+# requesting it again takes as long as the product); on a GPU, enough to keep it busy.
 CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
 
 
@@ -31,12 +31,12 @@ def text_mask(states: TokenStates) -> Tensor:
 
 
 def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: str) -> VocabularyHead:
-    """The projection of a vocabulary head, without the layers before it: one linear map, as papers print it.
+    """The projection of a vocabulary head, without the layers before it: one linear map, as in the papers.
 
     Args:
         head: The complete head.
         width: Size of the hidden states.
-        otherwise: The setting that keeps the complete head, for the message.
+        otherwise: The setting that keeps the complete head, for the error.
 
     Raises:
         UnsupportedError: The head has no projection of states of that size.
@@ -59,9 +59,9 @@ def max_saturated(hidden: Tensor, head: Callable[[Tensor], Tensor], mask: Tensor
         mask: (batch, tokens) bool, True where a token takes part.
 
     Returns:
-        (batch, vocabulary) float32 weights (float64 of float64 states), zeros where no token takes part.
+        (batch, vocabulary) float32 weights (float64 for float64 states), zeros where no token takes part.
     """
-    # log(1 + relu(.)) never falls, so the greatest logit has the greatest weight.
+    # log(1 + relu(.)) is monotonic, so the greatest logit has the greatest weight.
     return torch.log1p(torch.relu(_pooled(hidden, head, None, mask)))
 
 
@@ -71,36 +71,36 @@ def max_weighted_softmax(hidden: Tensor, head: Callable[[Tensor], Tensor], weigh
     Args:
         hidden: (batch, tokens, width) hidden states.
         head: The vocabulary head; the projection of a `VocabularyHead` is fused with the pooling.
-        weights: (batch, tokens), one weight a token, of either sign.
+        weights: (batch, tokens), a weight per token, of either sign.
         mask: (batch, tokens) bool, True where a token takes part.
 
     Returns:
-        (batch, vocabulary) float32 (float64 of float64 states), zeros where no token takes part.
+        (batch, vocabulary) float32 (float64 for float64 states), zeros where no token takes part.
     """
     return _pooled(hidden, head, weights, mask).masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
 
 
 def keep_top_k(weights: Tensor, k: int) -> Tensor:
-    """Exactly the k largest weights of each row, the others 0; among equals the lowest index is kept.
+    """Keep exactly the k largest weights of each row, the others 0; ties keep the lowest index.
 
     Args:
         weights: (batch, vocabulary).
-        k: How many, at most the size of the vocabulary.
+        k: Number to keep, at most the size of the vocabulary.
 
     Returns:
-        (batch, vocabulary); no gradient reaches what was dropped.
+        (batch, vocabulary); dropped weights get no gradient.
     """
     values = weights.detach()
     best = values.topk(k, dim=1).values
     least = best[:, -1:]
     equal, room = values == least, (best == least).sum(dim=1, keepdim=True)
-    # Phrased as what to drop, so that NaN survives and shows.
+    # Selects what to drop, so that NaN survives and stays visible.
     dropped = (values < least) | (equal & (equal.cumsum(dim=1, dtype=torch.int32) > room))
     return weights.masked_fill(dropped, 0.0)
 
 
 def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | None, mask: Tensor) -> Tensor:
-    """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf of no token."""
+    """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf without tokens."""
     if isinstance(head, VocabularyHead):
         scale = None if weights is None else weights[mask]
         inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
@@ -119,11 +119,11 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
 def _maxima(
     projection: _Projection, scale: Tensor | None, owner: Tensor, texts: int, winner: Tensor | None = None
 ) -> Tensor:
-    """(texts, vocabulary): see `_MaxOfProjection`; noting each maximum's token in `winner` takes twice as long."""
+    """(texts, vocabulary): see `_MaxOfProjection`; recording the tokens in `winner` takes twice as long."""
     best = projection.states.new_full((texts, len(projection.weight)), float("-inf"), dtype=projection.wide)
     for start in range(0, len(owner), projection.most):
         tokens = slice(start, start + projection.most)
-        # The texts that these tokens belong to, and how many of them belong to each.
+        # The texts of these tokens, and the number of tokens of each.
         owners, counts = (one.tolist() for one in torch.unique_consecutive(owner[tokens], return_counts=True))
         values, first = projection.logits(tokens), tokens.start
         if winner is not None or scale is not None:
@@ -173,7 +173,7 @@ class _MaxOfProjection(torch.autograd.Function):
 def _of_logits(
     gradient: Tensor, winner: Tensor, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """The gradients of states, weight, bias and scale (none) from that of the greatest logits.
+    """The gradients of states, weight, bias and scale (none) from the gradient of the greatest logits.
 
     For each term of a text a single token has a gradient, so these are sums over few entries; a matrix product would
     multiply zeros for all other tokens.
@@ -203,7 +203,7 @@ def _sums(to: Tensor, count: int, rows: Tensor, source: Tensor, values: Tensor) 
 def _of_weighted(
     gradient: Tensor, winner: Tensor, projection: _Projection, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """The gradients of states, weight, bias and scale from that of the greatest scaled probabilities."""
+    """The gradients of states, weight, bias and scale from the gradient of the greatest scaled probabilities."""
     *sums, of_scale = sums_and_scale = [
         torch.zeros_like(one, dtype=projection.wide) if one is not None and wanted else None
         for one, wanted in zip(inputs, needed, strict=True)
@@ -223,7 +223,7 @@ def _of_weighted(
 
 
 class _Projection:
-    """Hidden states times the vocabulary, a few tokens at a time. Products are in `dtype`, sums in `wide`."""
+    """Projects hidden states to logits, a few tokens at a time. Products are in `dtype`, sums in `wide`."""
 
     def __init__(self, dtype: torch.dtype, states: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.dtype, self.wide = dtype, torch.promote_types(dtype, torch.float32)
@@ -232,7 +232,7 @@ class _Projection:
         self.most = _most_tokens(weight)
 
     def logits(self, tokens: slice | Tensor) -> Tensor:
-        """(tokens, vocabulary) logits, as they are multiplied."""
+        """(tokens, vocabulary) logits, in the product's `dtype`."""
         return nn.functional.linear(self.states[tokens], self.weight, self.bias)
 
     def back(
@@ -243,14 +243,14 @@ class _Projection:
         to_weight: Tensor | None,
         to_bias: Tensor | None,
     ) -> None:
-        """Propagate the gradient at the logits of some tokens to those gradients that are wanted."""
+        """Add the gradient at the logits of some tokens to the requested gradients."""
         if to_bias is not None:
             to_bias += at_logits.sum(dim=0)
         at_logits = at_logits.to(self.dtype)
         if to_states is not None:
             to_states[tokens] = (at_logits @ self.weight).to(self.wide)
         if to_weight is not None and self.dtype == self.wide:
-            to_weight.addmm_(at_logits.T, self.states[tokens])  # without a product as large as the weight
+            to_weight.addmm_(at_logits.T, self.states[tokens])  # without a temporary as large as the weight
         elif to_weight is not None:
             to_weight += (at_logits.T @ self.states[tokens]).to(self.wide)
 
@@ -259,7 +259,7 @@ def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor,
     """The entries that have a gradient, grouped by the token that receives it.
 
     Yields:
-        (n,) tokens, n at most `most`; and for each of their entries: which of the n, which term, and the gradient.
+        (n,) tokens, n at most `most`; and for each of their entries: position among the n, term and gradient.
     """
     for first in range(0, len(gradient), most):
         some, of = gradient[first : first + most], winner[first : first + most]
@@ -272,7 +272,7 @@ def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor,
 
 
 def _most_tokens(weight: Tensor) -> int:
-    """How many tokens to project at a time: a multiple of what processors multiply at once."""
+    """Number of tokens to project at a time: a multiple of the size that processors multiply."""
     return max(64, (CPU_TILE if weight.device.type == "cpu" else GPU_TILE) // len(weight) // 64 * 64)
 
 
@@ -284,14 +284,14 @@ def _product_dtype(states: Tensor) -> torch.dtype:
     return states.dtype
 
 
-# As above, for the loss: each tile adds to the gradient of the whole weight, so that few tiles are faster.
+# As above, for the loss: each tile adds to the gradient of the whole weight, so fewer tiles are faster.
 CPU_LOSS_TILE, GPU_LOSS_TILE = 1 << 24, 1 << 25
 
 
 def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
-    """The mean cross-entropy of the labelled tokens.
+    """The mean cross-entropy of the labelled tokens (masked language modelling).
 
-    Logits are computed for labelled positions alone, a few at a time, and their gradient at once, in the forward pass.
+    Logits are computed for labelled positions only, a few at a time, with their gradient, in the forward pass.
 
     Args:
         hidden: (batch, tokens, width) hidden states.
@@ -299,7 +299,7 @@ def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor)
         labels: (batch, tokens) long: the token to predict at each position, or `UNLABELLED`.
 
     Returns:
-        A scalar, float32 (float64 of float64 states); 0 if nothing is labelled.
+        A scalar, float32 (float64 for float64 states); 0 if no token is labelled.
     """
     rows = labels != UNLABELLED
     states, targets = hidden[rows], labels[rows]  # (n, width), (n,)
@@ -335,7 +335,7 @@ class _Projected(torch.autograd.Function):
                 log_probabilities = logits.log_softmax(dim=1)
                 total -= log_probabilities.gather(1, targets[part, None]).sum()
                 if any(ctx.needs_input_grad):
-                    # Of the sum, not the mean, whose small numbers would vanish in half precision.
+                    # Of the sum, not of the mean, whose small values would underflow in half precision.
                     at_logits = log_probabilities.exp_()
                     at_logits[torch.arange(len(at_logits), device=states.device), targets[part]] -= 1.0
                     projection.back(at_logits, part, *gradients)

@@ -1,4 +1,4 @@
-"""Searching by the scoring rule: exact top-k over blocks of texts, and the scores of given candidates."""
+"""Search by the scoring rule: exact top-k over blocks of texts, and scores of candidates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrievalkit.scoring.rule import check_comparable
 from retrievalkit.scoring.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, Workers, is_single, query_parts
 from retrievalkit.scoring.topk import Best
 
-# Vectors read at once when the scores of given texts are computed.
+# Vectors read at a time to score candidates.
 TAKEN = 1 << 16
 
 
@@ -31,22 +31,21 @@ def top_k(
     dtype: torch.dtype = torch.float32,
     mask: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The k best documents of each query, exactly: what sorting all of `scores` would give.
+    """The exact top-k documents of each query, the same as from sorting all `scores`.
 
-    Documents of equal score come in their order. Where there are only weights, a document that shares no term with a
-    query is not found by it.
+    Ties are in document order. With weights only, documents that share no term with a query are not returned.
 
     Args:
-        queries: Q texts; the computation is done where they are.
+        queries: Q texts; the computation runs on their device.
         documents: Texts, or blocks of texts in ascending order.
-        k: How many documents to find.
-        width: Vectors that blocks are padded to. Matrix products of one shape round alike, so that equal documents get
-            equal scores wherever they stand.
+        k: Number of documents per query.
+        width: Number of vectors that blocks are padded to. Matrix products of equal shape round alike, so equal
+            documents get equal scores at any position.
         dtype: Number format of the inner products; any but float32 makes the search approximate.
-        mask: (documents,) bool, True for those that may be found; None = all.
+        mask: (documents,) bool, True for allowed documents; None = all.
 
     Returns:
-        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 past the last one.
+        (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 past the last.
     """
     check_k(k)
     if not len(queries):
@@ -70,7 +69,7 @@ def top_k(
 
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors, slack=slack, exact=exact)
         elif part.single and documents.weights is None:
-            # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
+            # A document has the score of its best vector, so vectors can be filtered before they are grouped.
             rows = part.row_scores(documents, scratch)
             _mask(rows, kept, documents.texts_of_rows())
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
@@ -93,40 +92,40 @@ def top_k(
 
 
 def _mask(scores: Tensor, kept: Tensor | None, texts: Tensor | None) -> None:
-    """Set the scores of columns to -inf whose text is not kept; `texts` is the text of each, None = its own number."""
+    """Set the scores of texts that are not kept to -inf; `texts` has each column's text, None = its own number."""
     if kept is not None:
         dropped = ~(kept if texts is None else kept[texts.cpu()])
         scores.masked_fill_(dropped.to(scores.device), float("-inf"))
 
 
 def _without_empty_mask(queries: Representation) -> Representation:
-    """The same queries; a mask that masks nothing is removed."""
+    """The same queries, without a mask that masks nothing."""
     if queries.vector_mask is None or not bool(queries.vector_mask.all()):
         return queries
     return replace(queries, vector_mask=None)
 
 
 class TextReader(Protocol):
-    """Reads given texts, as `VectorStore` does; lets a plugin keep its texts elsewhere."""
+    """Reads texts by row, like `VectorStore`; lets a plugin keep its texts elsewhere."""
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of vectors that a text has."""
+        """The largest number of vectors of a text."""
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """The texts of these rows, in their order."""
 
 
 def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The scores of given texts of a folder, each query with its own: the numbers that `scores` would give.
+    """The scores of candidate texts, a separate list for each query: the same numbers as `scores`.
 
     Args:
         queries: Q texts, on the CPU.
         store: The folder, or another reader of its texts.
-        texts: For each query the rows of texts in the folder; -1 for a text that is not there.
+        texts: For each query, rows of texts in the folder; -1 for a missing text.
 
     Returns:
-        For each query (texts,) float32 scores, NaN for -1.
+        For each query, (texts,) float32 scores, NaN for -1.
     """
     queries = _without_empty_mask(queries)
     found = []
@@ -151,7 +150,7 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
 def lexical_scores_of(
     queries: Representation, blocks: Iterable[VectorBlock], texts: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """As `scores_of`, for weights alone, given block by block; reads every text that shares a term with a query."""
+    """Like `scores_of`, for weights only, block by block; reads every text that shares a term with a query."""
     found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
     scratch = Scratch()
     for block in blocks:
@@ -170,24 +169,24 @@ def lexical_scores_of(
 def best_of_candidates(
     queries: Representation, store: TextReader, candidates: Sequence[np.ndarray], k: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The k best of the texts that an approximate search proposes, by the scoring rule.
+    """Rescore the candidates of an approximate search, and return the exact top k.
 
     Args:
         queries: Q texts, on the CPU.
         store: The folder, or another reader of its texts.
         candidates: For each query, rows of texts in the folder, ascending.
-        k: How many to keep for each query, best first; equal scores in the order of the folder.
+        k: Number to keep for each query, best first; ties in the order of the folder.
     """
     found = []
     for texts, values in zip(candidates, scores_of(queries, store, candidates), strict=True):
-        # Candidates ascend, which the stable sort keeps among equals.
+        # Candidates ascend; the stable sort keeps that order among ties.
         order = np.argsort(-values, kind="stable")[:k]
         found.append((texts[order], values[order]))
     return found
 
 
 def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Group consecutive numbers so that the sizes of a group add up to at most `most`, or it has one member."""
+    """Group consecutive numbers; the sizes of a group add up to at most `most`, unless it has one member."""
     group: list[int] = []
     total = 0
     for number, size in enumerate(sizes):
@@ -210,25 +209,25 @@ def check_k(k: int) -> None:
 def documents_of_vectors(
     vector_rows: np.ndarray, vector_scores: np.ndarray, k: int, *, m: int = 1, offsets: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Turn the best vectors of a query into its best documents: each document counts by its first vector.
+    """Convert a query's top vectors to its top documents: a document has the score of its first vector.
 
-    The k*m best vectors always cover k documents if none has more than m vectors, so the result is exact.
+    The top k*m vectors always cover k documents if none has more than m vectors, so the result is exact.
 
     Args:
         vector_rows: (n,) rows of vectors, best first; -1 where there is none.
         vector_scores: (n,) their scores, descending.
-        k: How many documents to keep.
+        k: Number of documents to keep.
         m: Vectors of each document, if all have the same number.
         offsets: (documents + 1,) the first row of each document, if the number varies.
 
     Returns:
-        Rows and scores of the documents, best first, at most k; equal scores in the order of the documents.
+        Rows and scores of the documents, best first, at most k; ties in the order of the documents.
     """
     found = vector_rows >= 0
     rows, scores = vector_rows[found], vector_scores[found]
     documents = rows // m if offsets is None else np.searchsorted(offsets, rows, side="right") - 1
     _, first = np.unique(documents, return_index=True)
-    # `first` is in the order of the documents, which the stable sort keeps among equals.
+    # `first` is in the order of the documents; the stable sort keeps that order among ties.
     order = first[np.argsort(-scores[first], kind="stable")][:k]
     return documents[order], scores[order]
 

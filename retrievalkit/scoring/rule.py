@@ -1,11 +1,11 @@
-"""The one rule by which two representations are compared.
+"""The scoring rule, which compares two representations.
 
     score(q, d) = sum over query vectors j of  max over document vectors i of  <q_j, d_i>   +   <weights_q, weights_d>
 
-DPR has one vector on each side; MLR, ME-BERT and MVR one query vector and m document vectors; ColBERT many of both (its
-MaxSim, Khattab and Zaharia 2020); SPLADE weights alone; CoT-MAE v2 a vector and weights.
+DPR has one vector on each side; MLR, ME-BERT and MVR one query vector and m document vectors; ColBERT many of both
+(late interaction, MaxSim; Khattab and Zaharia 2020); SPLADE only weights; CoT-MAE v2 a vector and weights.
 
-`scores` compares all with all; `ranking.top_k` finds the best documents of a collection block by block.
+`scores` compares all pairs; `ranking.top_k` finds the top documents of a collection block by block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, View
 from retrievalkit.errors import UnsupportedError
 
-# Inner products held in memory at once.
+# Inner products in memory at a time.
 LIMIT = 1 << 24
 
 
@@ -49,7 +49,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
     """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors.
 
-    Of equal products, the first receives the gradient, whichever way the size chooses.
+    Of equal products, the first receives the gradient, whatever the size.
     """
     assert queries.vectors is not None
     assert documents.vectors is not None
@@ -64,10 +64,10 @@ def _best_products(queries: Representation, documents: Representation) -> Tensor
 
 
 class _MaxProducts(torch.autograd.Function):
-    """The greatest product of each query vector with each document's, chunk by chunk, forward and backward.
+    """The maximum product of each query vector with each document's vectors (MaxSim), in chunks, both passes.
 
     The plain expression for late interaction of 128 queries of 32 vectors with 1,024 documents of 200 computes 840
-    million products and keeps them for the backward pass. Only the greatest has a gradient: its index is enough.
+    million products and keeps them for the backward pass. Only the maximum has a gradient: its index is enough.
     """
 
     @staticmethod
@@ -106,7 +106,7 @@ def _chunks(queries: Tensor, documents: Tensor) -> Iterator[slice]:
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D, m_d): the inner products of all query and document vectors, -inf where a document lacks one."""
+    """(Q, m_q, D, m_d): the inner products of all query and document vectors, -inf for missing document vectors."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     n_queries, m_q, dim = queries.vectors.shape
@@ -120,7 +120,7 @@ def vector_scores(queries: Representation, documents: Representation) -> Tensor:
 
 
 def own_scores(queries: Representation, documents: Representation, positives: Tensor) -> Tensor:
-    """(Q, m): each query's scores with the vectors of its own positive, -inf where it has none; one vector a query."""
+    """(Q, m): scores of single-vector queries with the vectors of their positives, -inf for missing vectors."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
@@ -128,14 +128,14 @@ def own_scores(queries: Representation, documents: Representation, positives: Te
 
 
 def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
-    """The mean cross entropy of logits (Q, D) with positives (Q,) as targets; `ignore` (Q, D) masks negatives."""
+    """Mean cross-entropy over in-batch negatives: logits (Q, D), positives (Q,); `ignore` (Q, D) masks negatives."""
     if ignore is not None:
         logits = logits.masked_fill(ignore, float("-inf"))
     return functional.cross_entropy(logits, positives)
 
 
 def viewed(queries: Representation, view: View) -> Representation:
-    """The queries with what an index compares of them; UnsupportedError if they lack it."""
+    """The part of the queries that an index compares; UnsupportedError if they lack it."""
     if view == "all":
         return queries
     if getattr(queries, view) is None:
@@ -145,7 +145,7 @@ def viewed(queries: Representation, view: View) -> Representation:
 
 
 def vectors_alone(queries: Representation, dim: int) -> Tensor:
-    """The vectors of queries, for an index of nothing but vectors of this length; UnsupportedError for others."""
+    """The vectors of queries, for an index of only vectors of this size; UnsupportedError for other queries."""
     if queries.vectors is None or queries.weights is not None:
         msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
         raise UnsupportedError(msg)

@@ -1,4 +1,4 @@
-"""Scores of some queries with some documents, in tiles that stay in the processor's cache.
+"""Scores of queries with documents, in tiles that stay in the processor's cache.
 
 The engine of the scoring rule: documents arrive block by block and are prepared once for all queries; queries are split
 into parts so that the scores of a part with a block form one tile, and each thread owns some of the parts.
@@ -32,18 +32,18 @@ CPU_ROWS, CPU_COLUMNS = 256, 1024
 LEAST_ROWS = 16
 # Fewest queries that justify a thread.
 LEAST_PART = 16
-# Blocks that may be unfinished while the next one is prepared.
+# Blocks that may be unfinished while the next block is prepared.
 AHEAD = 2
 
 
 class Scratch(threading.local):
-    """A thread's reusable memory for one tile of scores; allocating each tile afresh takes a good part of the time."""
+    """A thread's reusable buffer for one tile of scores; allocating every tile takes a good part of the time."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
 
     def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """(rows, columns) of the type and device of `like`; overwrites the tile taken before."""
+        """(rows, columns) of the type and device of `like`; overwrites the previous tile."""
         if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
             self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
         return self._memory[: rows * columns].view(rows, columns)
@@ -55,11 +55,11 @@ class Documents:
 
     Attributes:
         block: The block.
-        side: Its vectors for rough products, where these are used; or None.
+        side: Its vectors for rough products, if used; else None.
         vectors: (rows, dim) its vectors on the device of the queries, padded with zeros if needed; or None.
         groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
             numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
-        weights: scipy CSC (texts, vocabulary), which gives the texts of a term; or None.
+        weights: scipy CSC (texts, vocabulary), for access by term; or None.
     """
 
     block: VectorBlock
@@ -72,7 +72,7 @@ class Documents:
     def ready(
         cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
     ) -> Documents:
-        """Prepare a block for queries like these, padded to `width` vectors; `grouped` to score texts, not vectors."""
+        """Prepare a block for these queries, padded to `width` vectors; `grouped` to score texts, not vectors."""
         side = None
         if (
             block.vectors is not None
@@ -95,7 +95,7 @@ class Documents:
         return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc())
 
     def texts_of_rows(self) -> Tensor | None:
-        """(rows,) which of the block's texts each vector belongs to; None if each text has one vector."""
+        """(rows,) each vector's text, as a position in the block; None if each text has one vector."""
         if self.block.vectors is None or self.block.most_vectors == 1:
             return None
         texts = torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts))
@@ -103,19 +103,19 @@ class Documents:
 
 
 def is_single(queries: Representation) -> bool:
-    """Whether each query has exactly one vector."""
+    """True if each query has exactly one vector."""
     if queries.vectors is None or queries.vectors.shape[1] != 1:
         return False
     return queries.vector_mask is None or bool(queries.vector_mask.all())
 
 
 def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
-    """Whether rough products filter the documents: on a processor, exactly, for queries of one vector."""
+    """True if rough products filter the documents: exact search on a CPU, single-vector queries."""
     return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
 
 
 def has_one_vector(block: VectorBlock) -> bool:
-    """Whether every text of the block's folder has one vector."""
+    """True if every text of the block's folder has one vector."""
     return block.starts is None and block.most_vectors == 1
 
 
@@ -140,7 +140,7 @@ def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator
 
 
 def _enough(vectors: Tensor) -> Tensor:
-    """Pad with texts of zeros, so that the product has enough rows to round as every other one does."""
+    """Pad with zero texts, so that the product has enough rows to round like all others."""
     texts, m, _ = vectors.shape
     lacking = -(-LEAST_ROWS // m) - texts
     return vectors if lacking <= 0 else torch.nn.functional.pad(vectors, (0, 0, 0, 0, 0, lacking))
@@ -167,9 +167,9 @@ class QueryPart:
         self.terms = None if queries.weights is None else _terms(queries.weights)
 
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
-        """Rough scores (count, rows) of a block's vectors, valid until the next call; and how wrong they may be.
+        """Rough scores (count, rows) of a block's vectors, valid until the next call; and their error bound.
 
-        Between them what the weights add, (count, texts), which is exact; None without weights.
+        Between the two, the exact scores of the weights, (count, texts); None without weights.
         """
         assert self.side is not None
         assert documents.side is not None
@@ -182,7 +182,7 @@ class QueryPart:
         return tile.float().add_(lexical), lexical, slack
 
     def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
-        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is what `rough_scores` gave."""
+        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is from `rough_scores`."""
         assert self.side is not None
         assert documents.side is not None
         pairs = bf16_filter.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
@@ -190,7 +190,7 @@ class QueryPart:
         return found if lexical is None else found + lexical[rows, columns]
 
     def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
-        """(count, rows): the scores of a block's vectors with queries of one vector; valid until the next call."""
+        """(count, rows): the scores of a block's vectors with single-vector queries; valid until the next call."""
         assert documents.vectors is not None
         tile = scratch.take(len(self.vectors), len(documents.vectors), documents.vectors)
         torch.mm(self.vectors, documents.vectors.T, out=tile)
@@ -213,7 +213,7 @@ class QueryPart:
         return total
 
     def _exact_scores(self, documents: Documents) -> Tensor:
-        """(count, texts): of queries of one vector, pair by pair."""
+        """(count, texts): for single-vector queries, pair by pair."""
         assert documents.side is not None
         rows = len(documents.side.exact)
         asked, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
@@ -223,7 +223,7 @@ class QueryPart:
         return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
-        """(texts, count): for each query vector the best of each text's (texts, m, dim), summed over a query's."""
+        """(texts, count): MaxSim of each query with the vectors of each text, (texts, m, dim)."""
         texts, m, dim = vectors.shape
         tile = scratch.take(texts * m, len(self.vectors), vectors)
         torch.mm(vectors.reshape(-1, dim), self.vectors.T, out=tile)
@@ -258,9 +258,9 @@ def _terms(weights: Tensor) -> Any:
 
 
 def _lexical(terms: Any, weights: Any) -> Tensor:
-    """(queries, texts): the products of the queries' weights, CSR, with those of the texts, CSC."""
-    # scipy's own routine for a matrix-vector product, given one column at a time: its public form would have to copy
-    # the columns of a query's terms into a matrix first, which takes several times longer than the product.
+    """(queries, texts): the inner products of query weights, CSR, with text weights, CSC."""
+    # scipy's internal matrix-vector product, called with one column at a time: the public API would first copy the
+    # columns of a query's terms into a matrix, which takes several times longer than the product.
     from scipy.sparse._sparsetools import csc_matvec
 
     texts = weights.shape[0]
@@ -277,8 +277,8 @@ def _lexical(terms: Any, weights: Any) -> Tensor:
 class Workers:
     """Threads that score parts of the queries block by block; a part always stays with the same thread.
 
-    As many as torch may use, each with single-threaded products; few queries are scored in the caller's thread. A
-    thread that has finished a block starts on the next one without waiting for the others.
+    There are as many as torch may use, each with single-threaded products; few queries are scored in the caller's
+    thread. A thread that has finished a block starts the next block without waiting for the others.
     """
 
     def __init__(self, queries: int, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The k best documents of each query, from scores that arrive tile by tile.
+"""The top-k documents of each query, from scores that arrive tile by tile.
 
 Only scores above a query's current k-th best are examined, and after a few tiles these are rare. They are buffered, and
 merged when the buffer is full. Score and document number are packed into one integer key, so that ties need no special
@@ -24,7 +24,7 @@ _SAMPLE = 2048
 
 
 class Best:
-    """The k best documents seen so far, for each of a group of queries."""
+    """The top-k documents so far, for each of a group of queries."""
 
     def __init__(self, queries: int, k: int, device: torch.device, least: float) -> None:
         self.k = k
@@ -45,15 +45,15 @@ class Best:
         slack: Slack = EXACT,
         exact: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        """Add the scores of all queries with a range of documents that follows those added before.
+        """Add the scores of all queries with the next range of documents.
 
         Args:
             tile: (queries, columns) scores.
             first: Number of the document in the first column.
             documents: (columns,) the document of each column, counted from `first`, ascending; None = its own number.
-            most: Greatest number of columns of one document.
-            slack: By how much the scores may be wrong.
-            exact: The exact scores of these (rows, columns), if they may be.
+            most: Largest number of columns of a document.
+            slack: Error bound of the scores.
+            exact: Computes the exact scores of (rows, columns).
         """
         enough = self.k * most
         floor = self._floor
@@ -85,21 +85,21 @@ class Best:
             self._merge()
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last one."""
+        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last."""
         self._merge()
         keys = torch.sort(self._keys, dim=1, descending=True).values
         empty = keys == _EMPTY
         return _scores(keys).masked_fill(empty, float("-inf")), (_LAST - (keys & _LAST)).masked_fill(empty, -1)
 
     def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
-        """Mark the scores above their row's floor in `_hits`; returns which groups of eight contain a mark."""
+        """Mark the scores above their row's floor in `_hits`; returns the groups of eight with a mark."""
         size = -(-tile.numel() // 8) * 8
         if self._hits.numel() != size:
             self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
         self._hits[tile.numel() :] = False
         hits = self._hits[: tile.numel()].view(tile.shape)
         if tile.dtype == torch.bfloat16 and bool((floor > 0).all()):
-            # Above zero the bits of numbers sort as they do, and those of a bf16 are the first half of a float32's.
+            # The bits of positive floats sort like the floats, and a bf16 has the first half of a float32's bits.
             np.greater(
                 tile.view(torch.int16).numpy(),
                 (floor.view(torch.int32) >> 16).to(torch.int16).numpy(),
@@ -112,12 +112,12 @@ class Best:
             torch.gt(tile, floor, out=hits)
         words = self._hits.view(torch.int64)
         if tile.device.type == "cpu":
-            # Several times faster than torch's.
+            # Several times faster than torch.
             return torch.from_numpy(np.flatnonzero(words.numpy()))
         return words.nonzero().squeeze(1)
 
     def _merge(self) -> None:
-        """Merge the buffered keys into the k best."""
+        """Merge the buffered keys into the top k."""
         if not self._buffered:
             return
         width = self.k + int(self._counts.max())
@@ -138,7 +138,7 @@ class Best:
 
 def _keys(scores: Tensor, documents: Tensor) -> Tensor:
     """Integers that sort like the scores; equal scores sort by descending document number."""
-    bits = (scores + 0.0).view(torch.int32)  # + 0.0, because -0.0 has other bits
+    bits = (scores + 0.0).view(torch.int32)  # + 0.0, because -0.0 has different bits
     # As integers, the bits of negative floats sort in reverse.
     ordered = bits ^ ((bits >> 31) & _SIGN)
     return (ordered.long() << 32) + (_LAST - documents)
@@ -150,7 +150,7 @@ def _scores(keys: Tensor) -> Tensor:
 
 
 def _largest(keys: Tensor, k: int) -> Tensor:
-    """(rows, k): the k greatest of each row, in any order."""
+    """(rows, k): the k largest of each row, in any order."""
     if keys.device.type != "cpu":
         return keys.topk(k, dim=1, sorted=False).values
     # numpy's partition is vectorised, torch's topk on a CPU is not.
@@ -185,7 +185,7 @@ def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack
 
 
 def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Reduce to one entry for each row and document, the greatest; entries of a document are adjacent."""
+    """Keep the greatest entry of each row and document; entries of a document are adjacent."""
     if not len(rows):
         return rows, documents, scores
     new = torch.ones_like(rows, dtype=torch.bool)

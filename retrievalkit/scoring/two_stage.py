@@ -1,9 +1,9 @@
-"""Exact search of a folder of vectors in two steps: the best by rough products, then their exact products.
+"""Exact search of a vectors folder in two stages: candidates by rough products, then rescoring by exact products.
 
-Computing the exact products of what looks good block by block would look at several times as many vectors, because a
-query's best are known only at the end. That nothing is missed is checked query by query: a vector that was left out has
-a rough product below the last one kept, so its exact product is below a bound. Queries for which the k-th best is not
-above that bound (many texts almost alike) are searched again, block by block.
+Computing exact products block by block would read several times as many vectors, because a query's top k is known only
+at the end. Each query is checked for missed texts: a vector that was left out has a rough product below that of the
+last kept vector, which bounds its exact product. Queries whose k-th best score is not above that bound (many nearly
+identical texts) are searched again, block by block.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from retrievalkit.data.vectors.postings import Postings
     from retrievalkit.data.vectors.rounded import Rounded
 
-# Numbers of the vectors that are read at once for their exact products.
+# Numbers in the vectors that are read at a time for exact products.
 _READ = 1 << 22
-# How many times k vectors are kept, and how many more.
+# Vectors kept: this many times k, and this many more.
 _TIMES, _MORE = 2, 64
-# Vectors compared at once.
+# Vectors compared at a time.
 _BLOCK = 8_192
-# Of a mask of fewer texts than this part of them, those are gathered.
+# Texts of a mask are gathered if at most one text in this many is allowed.
 _FEW = 8
 
 
 def top_k_of_store(
     queries: Representation, store: VectorStore, k: int, *, block: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """The k best texts of a folder for each query: what `top_k` finds among its blocks of `block` vectors."""
+    """The top-k texts of a folder for each query, the same as `top_k` over its blocks of `block` vectors."""
     check_k(k)
     width = store.block_rows(block)
     if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:
@@ -67,7 +67,7 @@ def top_k_among(
     block: int = _BLOCK,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """As `top_k_of_store`, among the texts of a mask, (texts,) bool: at most as many as there are of them."""
+    """Like `top_k_of_store`, among the texts of a mask, (texts,) bool; k is at most their number."""
     from retrievalkit.data.vectors import JoinedStore
 
     check_k(k)
@@ -78,7 +78,7 @@ def top_k_among(
     if len(rows) * _FEW > len(store):
         width = store.block_rows(block)
         return top_k(queries, store.blocks(block), k, width=width, dtype=dtype, mask=mask)
-    # Few are read together, so that the others cost nothing.
+    # Few texts are read together, so that the others cost nothing.
     scores, places = top_k_of_store(queries, JoinedStore.among(store, rows), k, block=block, dtype=dtype)
     numbers = torch.from_numpy(rows).to(places.device)
     return scores, torch.where(places < 0, places, numbers[places.clamp(min=0)])
@@ -92,11 +92,11 @@ def top_k_of_rounded(
     k: int,
     search: Callable[[Representation], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """The k best texts by vector and weights together, each text of the folder having one vector.
+    """The top-k texts by vectors and weights together, for a folder with one vector per text.
 
     Vectors and the weights of frequent terms, both in `rounded`, are compared in one rough product, the other weights
-    term by term in `postings`. `search` finds the best without what is rounded, where it does not pay or leaves them
-    uncertain.
+    term by term in `postings`. `search` is the search without rounding, used where rounding does not pay off or the
+    result is uncertain.
     """
     check_k(k)
     check_comparable(queries, store.take(np.zeros(1, dtype=np.int64)))
@@ -115,7 +115,7 @@ def top_k_of_rounded(
     def documents() -> Iterator[Documents]:
         for (part, bits), block in zip(rounded.blocks(), postings.blocks(), strict=True):
             rows = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-            # Weights are added up in another order than the exact score has.
+            # Weights are added up in another order than in the exact score.
             adding = bf16_filter.of_adding(most, longest * part.weights_norm)
             side = bf16_filter.Side(np.empty((0, rows.shape[1]), np.float32), rows, part.norm, part.distance, adding)
             yield Documents(block, side, None, [], block.weights)
@@ -124,7 +124,7 @@ def top_k_of_rounded(
 
 
 Found = tuple[Tensor, Tensor, np.ndarray]
-"""Scores, texts, and for each query whether they are certain to be the best."""
+"""Scores, texts, and for each query True if they are certain to be the top k."""
 
 
 def _where_uncertain(
@@ -140,7 +140,7 @@ def _where_uncertain(
 def _refined(
     queries: Representation, asked: Representation, blocks: Iterable[Documents], store: VectorStore, k: int
 ) -> Found:
-    """The best by rough products of what is asked of the blocks, then by the exact scores of the queries."""
+    """Find candidates by rough products of `asked` with the blocks, and rescore them by `queries`."""
     kept = min(_TIMES * k * min(store.most_vectors, _TIMES) + _MORE, store.rows)
     parts: list[tuple[int, QueryPart, Best]] = []
     slacks: list[Slack] = []
@@ -177,7 +177,7 @@ def _refined(
 def _exactly(
     queries: Representation, best: Best, store: VectorStore, k: int, slack: Slack
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The best texts by the exact scores of the vectors that were kept."""
+    """The top-k texts by the exact scores of the kept vectors."""
     roughly, rows = best.result()
     kept, most = rows.numpy(), slack.above(roughly).numpy()
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
@@ -188,7 +188,7 @@ def _exactly(
         found = _twice(queries.rows(some), store, kept[some], most[some], k)
         for query, (wanted, exact) in enumerate(found, start):
             ids = store.texts_of(wanted)
-            # Each text by its best vector; equal ones in their order.
+            # Each text by its best vector; ties in text order.
             order = np.lexsort((ids, -exact))
             ids, values = ids[order], exact[order]
             if len(ids) > 1:
@@ -196,7 +196,7 @@ def _exactly(
                 ids, values = ids[once], values[once]
             count = min(k, len(ids))
             scores[query, :count], texts[query, :count] = values[:k], ids[:k]
-    # The last one kept, or minus infinity where all were.
+    # Above the bound of the last kept vector, or all were kept.
     certain: np.ndarray = (scores[:, -1] > most[:, -1]) | (kept[:, -1] < 0) | (kept.shape[1] == store.rows)
     return scores, texts, certain
 
@@ -204,9 +204,9 @@ def _exactly(
 def _twice(
     queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each query rows and exact scores: of the best by rough products, then of others that may be among them.
+    """Yield rows and exact scores for each query: of the top rough products, then of other possible top-k texts.
 
-    `kept` are (Q, kept) rows of vectors, the best by rough products first and -1 past the last; `most` their bounds.
+    `kept` are (Q, kept) rows of vectors, the top rough products first and -1 past the last; `most` their bounds.
     """
     few = k + _MORE // 4 if store.most_vectors == 1 else kept.shape[1]
     first = list(_exact_scores(queries, store, kept[:, :few]))
@@ -223,7 +223,7 @@ def _twice(
 def _exact_scores(
     queries: Representation, store: VectorStore, kept: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each query the rows of vectors that were kept, without -1, and their exact scores."""
+    """Yield each query's rows of kept vectors, without -1, and their exact scores."""
     assert queries.vectors is not None
     asked = queries.vectors[:, 0].float().numpy()
     vectors = store.take_vectors(np.maximum(kept, 0).reshape(-1)).reshape(*kept.shape, -1)
@@ -235,12 +235,12 @@ def _exact_scores(
 
 
 def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """(queries, kept): the products of the queries' weights with those of the texts, 0 where there is no text."""
-    # scipy's own routine, given some of the rows: its public form would copy them.
+    """(queries, kept): the inner products of query and text weights, 0 where there is no text."""
+    # scipy's internal routine, on some of the rows: the public API would copy them.
     from scipy.sparse._sparsetools import csr_matvec
 
     found = store.take_weights(kept[there])
-    # Products are added up in the order of the terms, as `tiles` does.
+    # Products are added up in the order of the terms, as in `tiles`.
     found.sort_indices()
     ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).tolist()
     total = np.zeros(kept.shape, dtype=np.float32)

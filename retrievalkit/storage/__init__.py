@@ -1,7 +1,7 @@
 """The folders and files that commands write: a manifest in each folder, and atomic writes.
 
-A folder appears whole or not at all: it is written beside its final place and renamed at the end. `manifest.json` says
-what made it: the command's options, the fingerprints of its inputs, counts and versions.
+A folder is written next to its final place and renamed at the end, so it appears whole or not at all. `manifest.json`
+records how it was made: the command's options, the fingerprints of its inputs, counts and versions.
 """
 
 from __future__ import annotations
@@ -67,4 +67,4 @@ __all__ = [
 NEGATIVES = "negatives"
 CURVES = "training.html"
 NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", CURVES, "selection.json", "logs", NEGATIVES)
-"""Files and folders of a checkpoint that describe its training and are left out of its fingerprint."""
+"""Files and folders of a checkpoint that describe its training and are excluded from its fingerprint."""

@@ -1,7 +1,7 @@
-"""JSON files that a stranger may have written: read and parsed within bounds, and checked against a form.
+"""Untrusted JSON files: read and parsed within limits, and validated against a form.
 
 A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form does not name are allowed, since a
-later version may have added them. Values are not converted: "3" is no number.
+later version may have added them. Values are not converted: "3" is not a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from retrievalkit.errors import ArtifactError
 
 MOST_BYTES = 1 << 26
-"""Of a document: a manifest that lists 100,000 files has a quarter of it."""
+"""Size limit of a document: a manifest of 100,000 files has a quarter of it."""
 
 _SHOWN = 60
 
@@ -25,10 +25,10 @@ Form = TypeVar("Form")
 
 
 def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
-    """The value of a JSON text; NaN and infinities are refused, unless `nan` allows them, as in our own logs.
+    """Parse a JSON text; NaN and infinities are refused, unless `nan` allows them, as in our own logs.
 
     Raises:
-        ValueError: It is not JSON, not UTF-8, nested too deeply, or holds a number or a text that Python cannot.
+        ValueError: The text is not JSON, not UTF-8, nested too deeply, or has a value that Python cannot hold.
     """
     import pydantic_core
 
@@ -39,7 +39,7 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
 
 
 def json_problem(error: Exception) -> str:
-    """What is wrong with a text that Python's JSON parser refused, as a phrase."""
+    """The reason why Python's JSON parser refused a text, as a phrase."""
     if isinstance(error, RecursionError):
         return "its values are nested too deeply"
     if "set_int_max_str_digits" in str(error):
@@ -48,15 +48,15 @@ def json_problem(error: Exception) -> str:
 
 
 def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Form:
-    """The content of a JSON file of at most `most` bytes, as an object of the form.
+    """Read a JSON file of at most `most` bytes as an object of the form.
 
-    `do` is a sentence on what the user can do about a damaged file; for `nan` see `loads_json`.
+    `do` is a sentence that states the remedy for a damaged file; for `nan`, see `loads_json`.
     """
     return check_document(read_json(path, do=do, most=most, nan=nan), form, file=path, do=do)
 
 
 def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
-    """The content of a JSON file as it is; see `read_document`."""
+    """Read a JSON file without conversion; see `read_document`."""
     value, problem, place = None, "", Path(path)
     try:
         if stat.S_ISREG(place.stat().st_mode):
@@ -81,11 +81,11 @@ def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_B
 
 
 def check_document(value: Any, form: type[Form], *, file: str | Path, do: str) -> Form:
-    """A value that was read from a file, in the form that it should have."""
+    """Validate a value read from a file against its form."""
     import pydantic
 
     try:
-        # As JSON: in strict mode pydantic takes lists for tuples, and objects for dataclasses, from JSON alone.
+        # As JSON: only from JSON does strict pydantic accept lists for tuples and objects for dataclasses.
         checked: Form = _adapter(cast("Hashable", form)).validate_json(json.dumps(value), strict=True)
         return checked
     except pydantic.ValidationError as error:
@@ -102,7 +102,7 @@ def _adapter(form: Any) -> Any:
 
 
 def _problem(error: Any) -> str:
-    """The place of an error, the value there, and what was expected."""
+    """The place of an error, the value there, and the expected form."""
     place, value, expected = list(error["loc"]), error["input"], error["msg"]
     if error["type"] == "missing":
         return f"{_place(place)} is missing"
@@ -115,7 +115,7 @@ def _problem(error: Any) -> str:
 
 
 def _place(keys: list[str | int]) -> str:
-    # repr writes characters that would change a terminal as escapes: a stranger's keys may hold any.
+    # repr escapes characters that would control a terminal: untrusted keys may hold any.
     return ".".join(repr(str(key))[1:-1][:_SHOWN] for key in keys)
 
 

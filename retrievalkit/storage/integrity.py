@@ -1,8 +1,8 @@
-"""The files of a folder as its manifest lists them: compared by size and checksum whenever the folder is opened.
+"""Integrity of a folder's files: sizes and checksums are compared with the manifest whenever the folder is opened.
 
-Checksums are compared of files that were modified after the manifest was written, and with RKIT_VERIFY=1 of all files.
-A fingerprint, of a value, a file or a folder, is 32 hexadecimal digits of BLAKE2b. Names of files never lead out of
-their folder.
+Checksums are compared for files modified after the manifest was written, and with RKIT_VERIFY=1 for all files. A
+fingerprint of a value, a file or a folder is 32 hexadecimal digits of BLAKE2b. File names never lead out of their
+folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST
 
 Files = Mapping[str, Mapping[str, Any]]
-"""Name, relative to the folder and with slashes -> {"bytes": its size, "blake2b": its checksum}."""
+"""Name, relative to the folder and with slashes -> {"bytes": size, "blake2b": checksum}."""
 
 VERIFY = "RKIT_VERIFY"
-"""Environment variable: 1 reads all bytes of every file that is opened."""
+"""Environment variable: 1 verifies all bytes of every opened file."""
 
 _THREADS = 8
 _SILENT_SECONDS = 2.0
@@ -37,13 +37,13 @@ Counter = Callable[[int], None]
 
 
 def fingerprint_value(value: Any) -> str:
-    """A fingerprint (32 hexadecimal digits) of a JSON-able value; the order of keys does not matter."""
+    """A fingerprint (32 hexadecimal digits) of a JSON-able value; the order of keys is ignored."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
-    """A fingerprint of a file's bytes; `count` is called with the number of bytes of each piece that is read."""
+    """A fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with Path(path).open("rb", buffering=0) as stream:
@@ -52,18 +52,18 @@ def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
                 count(len(chunk))
             return digest.hexdigest()
     except OSError as error:
-        # Python names a file that cannot be opened, and none that cannot be read.
+        # Python sets the file name if opening fails, but not if reading fails.
         error.filename = error.filename or str(path)
         raise
 
 
 def describe_file(path: str | Path) -> dict[str, Any]:
-    """The size and fingerprint of a file, as the lists of files in manifests have them."""
+    """The size and fingerprint of a file, as an entry of a manifest's `files`."""
     return {"bytes": Path(path).stat().st_size, "blake2b": fingerprint_file(path)}
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
-    """A fingerprint of every file in a folder, by relative path, without hidden files and those in `skip`."""
+    """A fingerprint of the files in a folder, by relative path, except hidden files and those in `skip`."""
     folder = Path(folder)
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     counted = [name for name in names if not any(part in skip or part.startswith(".") for part in name.parts)]
@@ -71,15 +71,15 @@ def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST,
 
 
 def is_inner_name(name: str) -> bool:
-    """Whether a name is a relative path downward, such as "ids.txt" or "postings/terms-00000.npy", on any system."""
+    """True if a name is a relative path downward, such as "ids.txt" or "postings/terms-00000.npy", on any system."""
     return not set(name) & {"\0", "\\", ":"} and not {"", ".", ".."} & set(name.split("/"))
 
 
 def check_own_files(folder: str | Path) -> None:
-    """Refuse pipes, devices and links that lead out of the folder of a model, before a library opens files by name.
+    """Refuse pipes, devices and links that lead out of a model's folder, before a library opens files by name.
 
-    A stranger's pipe never ends, and a link may lead to any file of the user. Hidden files are not looked at; the links
-    of the hub's cache to its own `blobs` are.
+    An untrusted pipe may never end, and a link may lead to any file of the user. Hidden files are not checked; links in
+    the hub's cache to its own `blobs` are allowed.
     """
     root = os.path.realpath(folder)
     snapshots = os.path.dirname(root)
@@ -95,7 +95,7 @@ def check_own_files(folder: str | Path) -> None:
 
 
 def inside(folder: str | Path, name: str) -> Path:
-    """The path of a file that the manifest of a folder lists."""
+    """The path of a listed file; refused outside the folder."""
     path = Path(folder) / name
     if is_inner_name(name) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         return path
@@ -105,7 +105,7 @@ def inside(folder: str | Path, name: str) -> Path:
 
 @contextmanager
 def verifying() -> Iterator[None]:
-    """In this block, and in processes started in it, all bytes are read."""
+    """Verify all bytes in this block, and in processes started in it."""
     before = os.environ.get(VERIFY)
     os.environ[VERIFY] = "1"
     try:
@@ -120,8 +120,8 @@ def verifying() -> Iterator[None]:
 def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
     """The size and checksum of each file of a folder, for its manifest's entry `files`.
 
-    Left out are the manifest itself, hidden files, and the files of a subfolder that another command wrote, which its
-    own manifest lists.
+    Excludes the manifest itself, hidden files, and the files of a subfolder that another command wrote, which its own
+    manifest lists.
     """
     folder = Path(folder)
     names = _names(folder, skip, lambda inner: kind_of(folder / inner) is not None)
@@ -131,12 +131,12 @@ def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[st
 
 
 def fingerprint_files(files: Files) -> str:
-    """What `fingerprint_folder` makes of these files, without reading them."""
+    """The result of `fingerprint_folder` for these files, without reading them."""
     return fingerprint_value({name: entry["blake2b"] for name, entry in files.items()})
 
 
 def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
-    """Compare the listed files of a folder with their sizes, and with their checksums where they may have changed."""
+    """Check the sizes of a folder's listed files, and the checksums of files that may have changed."""
     folder = Path(folder)
     root = os.path.join(os.path.realpath(folder), "")
     for name, entry in files.items():
@@ -170,7 +170,7 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
 
 
 def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = (), remedy: str) -> None:
-    """Refuse files that the manifest does not list, where a library reads whatever it finds in a folder."""
+    """Refuse files that the manifest does not list, because libraries read any file in a folder."""
     listed = (Path(name) for name in files if not name.endswith(f"/{MANIFEST}"))
     holding = {parent.as_posix() for path in listed for parent in path.parents}
     for name in _names(Path(folder), skip, lambda inner: f"{inner}/{MANIFEST}" in files and inner not in holding):
@@ -180,7 +180,7 @@ def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = 
 
 
 def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...], remedy: str) -> str:
-    """The fingerprint of a model's folder, after its files were checked."""
+    """Check the files of a model's folder, and return its fingerprint."""
     manifest = read_manifest(folder, kind) if kind_of(folder) == kind else {}
     recorded, files = manifest.get("fingerprint"), manifest.get("files")
     if files is None:
@@ -198,7 +198,7 @@ def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...],
 
 
 def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bool]) -> list[str]:
-    """The files of a folder, and links to folders; of a subfolder whose own manifest lists its files, that alone."""
+    """The files of a folder, and links to folders; of a subfolder with a manifest of its files, only the manifest."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder)
@@ -212,13 +212,13 @@ def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bo
 
 
 def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Counter], Result]) -> dict[str, Result]:
-    """The results of work on each file, in several threads; after two seconds a bar shows how far it has come.
+    """Run `work` on each file, in several threads; after two seconds, show a progress bar.
 
     Args:
-        label: What is done, as the bar names it.
+        label: Label of the progress bar.
         sizes: The bytes of each file.
-        work: Takes the name of a file, and a function to call with the bytes that it has read, which raises once the
-            work was interrupted or failed elsewhere, so that nobody waits for a large file.
+        work: Called with the name of a file, and a function to report the bytes read, which raises once the work was
+            interrupted or failed elsewhere, to avoid waiting for a large file.
     """
     from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 
@@ -235,7 +235,7 @@ def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Cou
 
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool, ExitStack() as stack:
         running = {name: pool.submit(work, name, count) for name in sizes}
-        bar, shown = None, os.environ.get("RANK", "0") == "0"  # of several processes that torchrun started, by one
+        bar, shown = None, os.environ.get("RANK", "0") == "0"  # with torchrun, only by the first process
         try:
             while wait(running.values(), 0.2, FIRST_EXCEPTION).not_done:
                 if any(one.done() and one.exception() for one in running.values()):

@@ -1,7 +1,7 @@
-"""One writer at a time for each output: a lock beside it, which ends with the process that holds it.
+"""One writer at a time per output: a lock file next to it, released when the process that holds it ends.
 
-`.NAME.lock` contains the number and the machine of that process. The operating system holds the lock, not the file: one
-that a killed process left blocks nobody, and the next writer removes it.
+`.NAME.lock` contains the id and the machine of that process. The operating system holds the lock, not the file: a file
+that a killed process left blocks no other process, and the next writer removes it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.places import check_parents, is_stream, place_of
 
 _LACKING = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What file systems without locks answer, such as some of clusters."""
+"""Errors of file systems without locks, such as some on clusters."""
 
 _held: dict[Path, FileLock] = {}
 
 
 @contextmanager
 def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) -> Iterator[None]:
-    """Keep other processes from writing an output until the block ends, however it ends.
+    """Lock an output against writes by other processes until the block ends or fails.
 
-    A process that holds an output may hold it again. Of the processes that torchrun starts, only the first one locks.
+    A process may lock an output that it already holds. With torchrun, only the first process locks.
 
     Args:
         output: The file or folder; parents are created, and removed again if nothing is written there.
-        lock: The file to lock, if not one beside the output.
-        wait: Wait for another process instead of refusing.
+        lock: The lock file; None = next to the output.
+        wait: Wait for another process instead of failing.
     """
     if os.environ.get("RANK", "0") != "0" or is_stream(output):
         yield
@@ -53,13 +53,13 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
             yield
     finally:
         for folder in made:
-            # Only where nothing was written.
+            # Only if nothing was written.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def is_internal(place: Path) -> bool:
-    """Whether a place lies in a hidden folder beside an output that this process holds."""
+    """True if a place is in a hidden folder next to an output that this process holds."""
     return any(
         parent.parent == lock.parent and parent.name.startswith(lock.name.removesuffix("lock"))
         for lock in _held
@@ -93,12 +93,12 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         return
     _held[path] = lock
     try:
-        with contextlib.suppress(OSError):  # on a full disk, only the message to the next one lacks it
+        with contextlib.suppress(OSError):  # on a full disk, only the message to the next writer lacks it
             path.write_text(f"{os.getpid()} {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
         del _held[path]
-        # Removed while it is held: whoever has opened it meanwhile notices, and makes a new one.
+        # Removed while locked: a process that has opened it meanwhile notices, and creates a new file.
         with contextlib.suppress(OSError):
             path.unlink()
         lock.release()

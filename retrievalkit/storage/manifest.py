@@ -1,4 +1,4 @@
-"""manifest.json: what made a folder. It holds no time stamp, so that the same inputs give the same bytes."""
+"""manifest.json records how a folder was made, without a time stamp: the same inputs give the same bytes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def write_manifest(
     counts: Mapping[str, float] | None = None,
     **extra: Any,
 ) -> dict[str, Any]:
-    """Write `manifest.json` into a folder and return what it holds.
+    """Write `manifest.json` into a folder and return its content.
 
-    The kind is "checkpoint", "model" (a pretrained one), "vectors" or "index"; each input {"path": ..., "fingerprint":
-    ...}; and `extra` are entries that this kind of folder has besides.
+    The kind is "checkpoint", "model" (pretrained), "vectors" or "index"; each input is {"path": ..., "fingerprint":
+    ...}; and `extra` are further entries of this kind of folder.
     """
     versions = {}
     for name in _VERSIONED:
@@ -56,12 +56,12 @@ def write_manifest(
 
 
 def add_to_manifest(folder: str | Path, **entries: Any) -> None:
-    """Add entries to the manifest of an existing folder, or replace them."""
+    """Add or replace entries in the manifest of an existing folder."""
     write_json(Path(folder) / MANIFEST, {**read_manifest(folder), **entries})
 
 
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`)."""
+    """Read a folder's manifest, checked against the form of its kind (see `storage.schemas`)."""
     folder = Path(folder)
     wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
@@ -92,7 +92,7 @@ def kind_of(folder: str | Path) -> str | None:
 
 
 def _opened(folder: Path) -> dict[str, Any] | None:
-    """The content of a manifest, if it has a kind."""
+    """The content of a manifest with a kind, else None."""
     try:
         manifest = read_json(folder / MANIFEST, do=_DO)
     except ArtifactError:
@@ -108,7 +108,7 @@ def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
 
 
 def indexes_of(places: Any) -> tuple[Any, ...]:
-    """Places of indexes; a collection, which follows a folder (`rkit sync`), stands for the indexes in it."""
+    """Places of indexes; a collection, which follows a folder (`rkit sync`), is replaced by its indexes."""
     found: list[Any] = []
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None
@@ -122,7 +122,7 @@ def indexes_of(places: Any) -> tuple[Any, ...]:
 
 
 def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
-    """An entry for a manifest's `inputs`: where the input was, and what it was."""
+    """An entry of a manifest's `inputs`: the path and fingerprint of an input."""
     return {"path": str(absolute(path)), "fingerprint": fingerprint}
 
 
@@ -131,13 +131,13 @@ def _article(kind: str) -> str:
 
 
 class Folder(os.PathLike[str]):
-    """A folder that a command wrote; any function that takes a path takes it too.
+    """A folder that a command wrote; accepted wherever a path is.
 
     Attributes:
         path: Its path.
         manifest: The content of its `manifest.json`: options, inputs, counts, versions.
-        summary: What was done.
-        notes: What the user has to know.
+        summary: The result as text.
+        notes: Messages for the user.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Folder(os.PathLike[str]):
         self.notes: list[str] = self.manifest.get("notes", [])
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The output of `--json`."""
         return self.manifest
 
     def __fspath__(self) -> str:

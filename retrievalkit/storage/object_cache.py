@@ -1,11 +1,11 @@
-"""Objects of a store on this machine: copies of what commands read, and what they write before it is sent there.
+"""Local copies of objects in a store: inputs of commands, and outputs until they are sent to the store.
 
     ~/.cache/retrievalkit/objects/ADDRESS/STATE/NAME   a file, or a folder without its vectors
     ~/.cache/retrievalkit/outputs/ADDRESS/NAME         an output, until the store has it
 
 A folder with a manifest is copied as the manifest lists it, and again when the manifest has changed. The shards of
-vectors stay where they are and are read by range; `.store.json` in the copy says where that is. Whatever names a place
-here (messages, manifests) is written with the address instead (`places.named`).
+vectors stay in the store and are read by range; `.store.json` in the copy holds their address. Messages and manifests
+that name a place here are written with the address instead (`places.named`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from retrievalkit.storage.places import ADDRESSES, is_address
 from retrievalkit.storage.stores import Store
 
 PARTIAL = ".partial"
-"""The folder in a store, within an output, of what an unfinished one needs to go on."""
+"""Folder within an output in a store with the files needed to resume the output."""
 
 VECTORS = "vectors-*.npy"
 _ORIGIN = ".store.json"
@@ -38,7 +38,7 @@ _A_DAY = 86_400
 
 
 def local(place: str | Path) -> str | Path:
-    """A place on this machine: the copy of an object or a folder in a store; other places as they are."""
+    """The local copy of an object or a folder in a store; other places are returned unchanged."""
     if not isinstance(place, str) or not is_address(place):
         return place
     store = Store(place)
@@ -63,17 +63,17 @@ def local(place: str | Path) -> str | Path:
             _fetch_folder(store, copy, names)
         else:
             _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
-    for one in home.iterdir():  # what the object was before, unless that was used in the last day
+    for one in home.iterdir():  # earlier states of the object, unless used in the last day
         if one != copy.parent and time.time() - one.stat().st_mtime > _A_DAY:
             shutil.rmtree(one, ignore_errors=True)
     return copy
 
 
 def store_of(place: str | Path) -> Store | None:
-    """The store that a place on this machine is a copy of, or an output for; None for any other place."""
+    """The store that a local place is a copy of, or an output for; None for any other place."""
     if (url := ADDRESSES.get(str(place))) is not None:
         return Store(url)
-    # Only in our own copies: a stranger's folder is not to send us anywhere.
+    # Only in our own copies: an untrusted folder must not choose a store.
     if not Path(os.path.realpath(place)).is_relative_to(cache_folder("objects")):
         return None
     with suppress(OSError, ValueError, KeyError):
@@ -83,11 +83,11 @@ def store_of(place: str | Path) -> Store | None:
 
 @contextmanager
 def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
-    """Yield where to write an output on this machine; it is sent to a store when the block ends, its manifest last."""
+    """Yield a local place for an output; it is sent to a store when the block ends, its manifest last."""
     store = Store(url)
     place = cache_folder("outputs") / fingerprint_value(store.url) / store.name
     ADDRESSES[str(place)] = store.url
-    if os.environ.get("RANK", "0") != "0":  # of the processes that torchrun starts, the first one writes
+    if os.environ.get("RANK", "0") != "0":  # with torchrun, only the first process writes
         yield place
         return
     if "/" not in store.url.partition("://")[2]:
@@ -105,7 +105,7 @@ def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
         raise ArtifactError(msg)
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # Find out now, rather than after hours, whether the store can be written to.
+        # Check now, not after hours, that the store can be written to.
         (probe := place.parent / ".probe").touch()
         try:
             store.parent().put(probe, name := f".{store.name}{PARTIAL}")
@@ -121,7 +121,7 @@ def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
-    """Send a finished output, and remove what was there before; the copy here goes once the store has it."""
+    """Send a finished output, and remove the previous output; the local copy is removed afterwards."""
     home = place.parent
     files = [path for path in home.rglob("*") if path.is_file()]
     names = [path.relative_to(home).as_posix() for path in files]
@@ -154,12 +154,12 @@ def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
 
 
 def _hidden(place: Path) -> str:
-    """The name of a place on this machine that stays so in messages."""
+    """A name for a local place that stays unchanged in messages."""
     return f"'{place.name}' of the folder '{place.parent}'"
 
 
 def _fetch_folder(store: Store, folder: Path, names: Mapping[str, int] | None) -> None:
-    """Copy a folder, but for the shards of vectors."""
+    """Copy a folder, except the shards of vectors."""
     folder.mkdir(parents=True, exist_ok=True)
     listed: Mapping[str, Any] = {}
     if names is None:
@@ -181,7 +181,7 @@ def _fetch_folder(store: Store, folder: Path, names: Mapping[str, int] | None) -
 
 
 def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping[str, Any]) -> None:
-    """Copy the objects that lack, each whole or not at all, and compared with its checksum where there is one."""
+    """Copy the missing objects, each atomically, and compared with its checksum if there is one."""
     for name in names:
         if not is_inner_name(name):
             msg = f"'{store.url}' holds an object {name!r:.200}, which cannot be the name of a file here. Remove it."
@@ -209,6 +209,6 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
 def cache_folder(kind: str) -> Path:
     """The folder of the user's cache for one kind of content, such as "objects"."""
     place = os.environ.get("XDG_CACHE_HOME", "")
-    # All links followed, as in messages about files.
+    # Links are resolved, as in messages about files.
     home = os.path.realpath(place if os.path.isabs(place) else os.path.expanduser("~/.cache"))
     return Path(home) / "retrievalkit" / kind

@@ -1,4 +1,4 @@
-"""Writing folders and files whole or not at all: beside their final place, and renamed at the end."""
+"""Atomic writes of folders and files: next to their final place, and renamed at the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from retrievalkit.storage.places import check_output_file, check_parents, is_str
 MANIFEST = "manifest.json"
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk is full, the user's share of it is used up, or the file has reached a limit."""
+"""Errors: the disk is full, the user's quota is used up, or the file has reached a limit."""
 
 _NEXT_TO_NOTHING = 1 << 16
 _CUT_OFF = re.compile(r"requested and \d+ written|file write failed|failed writing|unexpected pos|write error")
-"""What numpy, torch and faiss say of a file that they could not write."""
+"""Messages of numpy, torch and faiss when they cannot write a file."""
 
 
 @contextmanager
@@ -32,10 +32,10 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
     """Yield a staging folder that becomes `path` when the block ends, and is removed when the block fails.
 
     Args:
-        path: The folder to make. Parents are created.
+        path: The folder to create, with its parents.
         overwrite: Replace an existing folder, if rkit wrote it.
         keep_partial: Keep the staging folder after a failure and start from an earlier one: for commands that resume.
-            After wrong input nothing is kept, since the same command would fail again.
+            After an input error nothing is kept, since the same command would fail again.
     """
     check_output(path, overwrite=overwrite)
     with held(path):
@@ -61,9 +61,9 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
 
 @contextmanager
 def work_folder(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside an output for what a command needs meanwhile; for the holder of the output.
+    """Yield a hidden folder next to an output for intermediate files; the caller must hold the output.
 
-    It stays unless the command fails in a way in which the same command would fail again.
+    After a failure it is kept, unless the same command would fail again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -79,21 +79,21 @@ def work_folder(folder: Path) -> Iterator[Path]:
 
 
 def partial_folder(path: str | Path) -> Path:
-    """Where a folder is written before it is renamed to `path`."""
+    """The folder that is renamed to `path` at the end."""
     place = place_of(path)
     return place.with_name(f".{place.name}.partial")
 
 
 def replaced_folder(path: str | Path) -> Path:
-    """Where an existing folder is while a new one gets its name."""
+    """The place of an existing folder while it is replaced."""
     place = place_of(path)
     return place.with_name(f".{place.name}.old")
 
 
 def restore(path: str | Path) -> bool:
-    """Give a folder its name back that lost it when a process was killed while replacing it; returns whether it did.
+    """Restore the name of a folder after a process was killed while replacing it; returns True if restored.
 
-    Only for the holder of the output: another process may be about to give the name to a new folder.
+    The caller must hold the output: another process may be about to give the name to a new folder.
     """
     place, old = place_of(path), replaced_folder(path)
     if place.exists() or not (old / MANIFEST).exists():
@@ -103,7 +103,7 @@ def restore(path: str | Path) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -112,7 +112,7 @@ def discard(path: Path) -> None:
 
 @contextmanager
 def _naming(staging: Path, path: str | Path) -> Iterator[None]:
-    """Say where a finished output is that cannot get its name."""
+    """Report where a finished output is if it cannot be renamed."""
     try:
         yield
     except OSError as error:
@@ -125,7 +125,7 @@ def _naming(staging: Path, path: str | Path) -> Iterator[None]:
 
 
 def _replace_folder(place: Path, new: Path) -> None:
-    """Rename `new` to `place`; the existing folder is renamed first, so that one of the two is always whole."""
+    """Rename `new` to `place`; the existing folder is renamed first, so that one of the two is always complete."""
     if not place.exists():
         new.rename(place)
         return
@@ -159,7 +159,7 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder, which messages do not name."""
+    """Yield a temporary folder that messages do not name."""
     with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
         try:
             yield Path(folder)
@@ -173,7 +173,7 @@ def scratch() -> Iterator[Path]:
 def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails.
 
-    What is written to a pipe or a device, such as /dev/stdout, is copied there when the block ends. A link stays one.
+    Output to a pipe or a device, such as /dev/stdout, is copied there when the block ends. A link remains a link.
     """
     check_output_file(path, stream=True)
     if is_stream(path):
@@ -183,12 +183,12 @@ def write_file(path: str | Path) -> Iterator[Path]:
                 yield staging
             pour(staging, path)
         return
-    # Several processes may fill a cache, and then each write is as good as the other.
+    # Several processes may fill a cache; any of their writes will do.
     with held(path, wait=True):
         place = place_of(path)
         check_parents(place.parent, path)
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Keeps the suffix, by which writers choose a compression.
+        # Keeps the suffix, from which writers choose a compression.
         staging = place.with_name(f".partial.{place.name}")
         try:
             with full_disk_named(staging):
@@ -199,20 +199,20 @@ def write_file(path: str | Path) -> Iterator[Path]:
             if not is_internal(place):
                 _note(error, path)
             raise
-        # Of a file within an output that is being written nobody could make use.
+        # A finished file within an unfinished output is of no use.
         with nullcontext() if is_internal(place) else _naming(staging, path):
             os.replace(staging, place)
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write a JSON file, whole or not at all; values that JSON lacks are written as text. Indent None = one line."""
+    """Write a JSON file atomically; values that JSON lacks are written as text. Indent None = one line."""
     text = named(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
     with write_file(path) as staging:
         staging.write_text(text + "\n", encoding="utf-8")
 
 
 def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> None:
-    """Add to an interruption, or to a failure, what is left of an output; the innermost knows best."""
+    """Add a note to an exception on what is left of an output; the innermost note wins."""
     if getattr(error, "__notes__", None):
         return
     if kept is not None and kept.is_dir():
@@ -224,7 +224,7 @@ def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> N
 
 @contextmanager
 def full_disk_named(place: Path) -> Iterator[None]:
-    """Raise OSError with a number and a file where a file cannot be written, whichever library writes it."""
+    """Raise OSError with a number and a file name if a file cannot be written, whichever library writes it."""
     try:
         yield
     except RetrievalkitError:
@@ -242,20 +242,20 @@ def full_disk_named(place: Path) -> Iterator[None]:
 
 
 def was_written(error: OSError) -> bool:
-    """Whether the file of an error was being written, rather than read."""
+    """True if the file of an error was being written, not read."""
     return error.errno in (*NO_ROOM, errno.EROFS) or getattr(error, "_rkit_written", False)
 
 
 def _as_written(error: OSError, place: Path) -> OSError:
     error.__dict__["_rkit_written"] = True
     if error.filename is None:
-        # A file at the limit is the one, if that is the error; else only the folder is certain.
+        # If a file is at the size limit, it is the cause; otherwise only the folder is certain.
         error.filename = str(next(filter(_at_limit, _files(place)), place))
     return error
 
 
 def _reason(error: Exception, place: Path) -> int | None:
-    """The number of the error for a file that could not be written; None if the error is about something else."""
+    """The error number for a file that could not be written; None if the error has another cause."""
     text = str(error)
     for number in NO_ROOM:
         if os.strerror(number) in text:
@@ -269,7 +269,7 @@ def _reason(error: Exception, place: Path) -> int | None:
 
 
 def _at_limit(file: Path) -> bool:
-    """Whether a file has the size at which this process may write no more of it."""
+    """True if a file has reached the size limit of this process."""
     with suppress(OSError, ImportError):  # no such limits on Windows
         import resource
 

@@ -1,4 +1,4 @@
-"""The places that outputs name: through links to the real place, or a pipe or device that is written through."""
+"""Output places: links are resolved to the real place; pipes and devices are written through."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from pathlib import Path
 from retrievalkit.errors import ArtifactError
 
 ADDRESSES: dict[str, str] = {}
-"""Places on this machine that stand for objects and folders in a store (see `mirror`) -> their addresses."""
+"""Local places of objects and folders in a store (see `object_cache`) -> their addresses."""
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
 _WEB = ("http", "https")
 _DESCRIPTOR = re.compile(r"/(?:dev/fd|proc/self/fd)/(\d+)")
 _MOST_LINKS = 40
-# Most file systems allow 255; beside the output lie hidden files with longer names, such as .NAME.partial.
+# Most file systems allow 255; hidden files next to the output have longer names, such as .NAME.partial.
 _LONGEST_NAME = 230
 
 
 def is_address(place: object) -> bool:
-    """Whether a text is the address of an object or a folder in a store; pages of the web are not."""
+    """True if a text is the address of an object or a folder in a store; web pages are not."""
     match = _ADDRESS.fullmatch(place) if isinstance(place, str) else None
     return match is not None and match[1] not in _WEB
 
 
 def named(text: str) -> str:
-    """A text with the addresses of what it names on this machine."""
+    """Replace local places in a text by their addresses."""
     for place in sorted(ADDRESSES, key=len, reverse=True):
         text = text.replace(place, ADDRESSES[place])
     return text
 
 
 def absolute(place: str | Path) -> str | Path:
-    """A file or folder by its whole name, which holds in other processes too; names of other things as they are."""
+    """The absolute path of a file or folder, also valid in other processes; other names unchanged."""
     if str(place) in ADDRESSES:
         return ADDRESSES[str(place)]
     return Path(place).absolute() if os.path.exists(place) else place
 
 
 def place_of(path: str | Path) -> Path:
-    """The absolute place that an output names, all links followed, so that a link is never replaced itself."""
+    """The absolute place of an output, with links resolved, so that a link itself is never replaced."""
     text = os.fspath(path)
     if is_address(text):
         msg = f"this command cannot write to a store, '{text}'. Choose a folder of this machine, and copy it there."
@@ -76,7 +76,7 @@ def check_parents(folder: Path, output: str | Path) -> None:
 
 
 def is_stream(path: str | Path) -> bool:
-    """Whether a path is a pipe, a character device such as /dev/null, or an open file such as /dev/stdout.
+    """True if a path is a pipe, a character device such as /dev/null, or an open file such as /dev/stdout.
 
     These are written through, since renaming a file to their name would replace them.
     """
@@ -90,7 +90,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 def descriptor(path: str | Path) -> int | None:
-    """The number of an open file of this process: 1 for /dev/stdout, 63 for /dev/fd/63; None for other paths."""
+    """The file descriptor that a path names: 1 for /dev/stdout, 63 for /dev/fd/63; None for other paths."""
     text = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
         if match := _DESCRIPTOR.fullmatch(text):
@@ -102,7 +102,7 @@ def descriptor(path: str | Path) -> int | None:
 
 
 def check_output_file(path: str | Path, *, stream: bool = False) -> None:
-    """Refuse an output whose place cannot become a file; `stream` allows a pipe or a device that is written through."""
+    """Refuse an output that cannot become a file; `stream` allows a pipe or a device, which is written through."""
     through = is_stream(path)
     if not through:
         place_of(path)
@@ -127,6 +127,6 @@ def pour(source: Path, path: str | Path) -> None:
     number = descriptor(path)
     if number == 1:
         sys.stdout.flush()
-    # A copy of the descriptor shares its position: `>> file` is added to, where opening the name would cut it off.
+    # A copy of the descriptor shares its position: `>> file` is appended to; opening the name would truncate it.
     with source.open("rb") as whole, open(path if number is None else os.dup(number), "wb") as target:
         shutil.copyfileobj(whole, target)

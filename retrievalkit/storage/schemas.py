@@ -1,6 +1,6 @@
 """The forms of the files that describe a folder: its manifest, by kind, and the parts of a retriever.
 
-Imported when such a file is read, as pydantic takes its time.
+Imported when such a file is read, because pydantic is slow to import.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
 Word = Annotated[str, Field(min_length=1, max_length=4096), _only(str.isprintable, "text without control characters")]
 PathText = Annotated[str, Field(min_length=1, max_length=4096), _only(lambda path: "\0" not in path, "a path")]
 InnerName = Annotated[str, _only(is_inner_name, "the name of a file of this folder")]
-# Copied from folder to folder, so a folder inside, and the manifest itself, have no place there.
+# Copied from folder to folder, so subfolders and the manifest itself are excluded.
 PlainName = Annotated[
     InnerName, _only(lambda name: "/" not in name and name != "manifest.json", "the plain name of a file of vectors")
 ]
@@ -43,7 +43,7 @@ class File(BaseModel):
 
 
 class Input(BaseModel):
-    """What a folder was made from; an index also has the path relative to itself."""
+    """An input of a folder; an index also has the path relative to the index."""
 
     path: PathText
     fingerprint: Word
@@ -60,7 +60,7 @@ class Source(BaseModel):
 
 
 class Part(BaseModel):
-    """A component by its registered name, and the distribution that brought it."""
+    """A component by its registered name, and the distribution that provides it."""
 
     name: Word
     options: dict[Word, Any]
@@ -77,7 +77,7 @@ class Description(BaseModel):
 
 
 class Untrained(Description):
-    """The parts of a retriever that is not a checkpoint: made again from its model."""
+    """The parts of a retriever that is not a checkpoint: created again from its model."""
 
     model: PathText
 
@@ -115,9 +115,9 @@ class Vectors(Manifest):
 
 
 class Segment(BaseModel):
-    """A part of an index that was changed since it was built, with the counts of its building.
+    """A segment of a changed index, with the counts of its build.
 
-    `name` is its folder below segments/, "" for what was built first; `deleted` the file of the texts that are gone.
+    `name` is its folder in segments/, "" for the original index; `deleted` is the file that lists its deleted texts.
     """
 
     name: Annotated[str, Field(pattern="^([0-9]{4,12})?$")]
@@ -146,4 +146,4 @@ class Collection(Manifest):
 
 
 KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index, "collection": Collection}
-"""Of the other kinds no more is read than any manifest has."""
+"""Manifests of other kinds are read as `Manifest`."""

@@ -1,8 +1,8 @@
-"""Object stores, by fsspec: what an address such as s3://bucket/vectors names is read, listed and written here.
+"""Object stores through fsspec: reads, lists and writes addresses such as s3://bucket/vectors.
 
-An object appears whole or not at all. fsspec, and the package of a store (s3fs, gcsfs), are imported with the first
-address. Credentials are where the store's own tools look for them (environment, files of the user), never in an
-address, a message or a manifest.
+Objects are written atomically. fsspec, and the package of a store (s3fs, gcsfs), are imported with the first address.
+Credentials are where the store's own tools look for them (environment, files of the user), never in an address, a
+message or a manifest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Store:
     """A folder, or an object, in a store.
 
     Raises:
-        InputError: There is no such kind of store, or the address holds a password.
+        InputError: The kind of store is unknown, or the address holds a password.
         MissingDependencyError: The package of the store is not installed.
     """
 
@@ -48,34 +48,34 @@ class Store:
         return posixpath.basename(self.url)
 
     def below(self, name: str) -> Store:
-        """A folder in this one."""
+        """A folder in this folder."""
         return Store(f"{self.url}/{name}")
 
     def parent(self) -> Store:
-        """The folder that this one is in."""
+        """The folder that contains this one."""
         return Store(posixpath.dirname(self.url))
 
     def is_folder(self) -> bool:
-        """Whether it is a folder, rather than an object."""
+        """True for a folder, False for an object."""
         with self._reaching("read"):
             return bool(self._files.info(self._root)["type"] == "directory")
 
     def names(self) -> dict[str, int]:
-        """The objects below this folder, by their names relative to it, with their sizes; {} if there is none."""
+        """The objects below this folder: name relative to it -> size; {} if there are none."""
         with self._reaching("listed"):
             found = self._files.find(self._root, detail=True)
         root = f"{self._root}/"
         inner = {path[len(root) :]: entry for path, entry in found.items() if path.startswith(root)}
-        # Some tools put empty objects where they show folders.
+        # Some tools represent folders by empty objects.
         return {name: int(entry["size"]) for name, entry in inner.items() if name and not name.endswith("/")}
 
     def state(self) -> str:
-        """A text that changes when the object does, or one in the folder."""
+        """A text that changes with the object, or with any object in the folder."""
         with self._reaching("read"):
             return repr(sorted(self._files.find(self._root, detail=True).items()))
 
     def size(self) -> int:
-        """The bytes of the object."""
+        """The size of the object in bytes."""
         with self._reaching("read"):
             return int(self._files.info(self._root)["size"])
 
@@ -85,7 +85,7 @@ class Store:
             return bytes(self._files.cat_file(self._path(name)))
 
     def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Parts of objects: of each name, from its first to before its last byte."""
+        """Byte ranges of objects: (name, start, end), end excluded."""
         paths = [self._path(name) for name, _, _ in wanted]
         with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
             found = self._files.cat_ranges(paths, [one[1] for one in wanted], [one[2] for one in wanted])
@@ -109,7 +109,7 @@ class Store:
             self._files.put_file(str(source), self._path(name))
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove objects, if they are there."""
+        """Remove objects, if they exist."""
         with self._reaching("removed"):
             for name in names:
                 if self._files.exists(self._path(name)):
@@ -120,7 +120,7 @@ class Store:
 
     @contextmanager
     def _reaching(self, done: str, name: str = "") -> Iterator[None]:
-        """Turn whatever the libraries raise, of which there are dozens of types, into one message."""
+        """Turn errors of the libraries, of dozens of types, into one message."""
         try:
             yield
         except (RetrievalkitError, GeneratorExit):
@@ -129,7 +129,7 @@ class Store:
             if isinstance(error, OSError):
                 file = error.filename
                 if error.errno in NO_ROOM or (isinstance(file, str) and os.path.isabs(file) and os.path.lexists(file)):
-                    raise  # about a file of this machine
+                    raise  # about a local file
             url = f"{self.url}/{name}" if name else self.url
             msg = f"'{url}' could not be {done}: {_reason(error)}"
             raise ArtifactError(msg) from error

@@ -1,1 +1,1 @@
-"""Indexers: build, open and search an index folder."""
+"""Indexers, which build, open and search index folders."""

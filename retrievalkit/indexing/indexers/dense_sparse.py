@@ -1,4 +1,4 @@
-"""Search by vectors and weights together (CoT-MAE v2): the sum over the whole corpus, not a merge of two lists."""
+"""Hybrid dense and sparse search (CoT-MAE v2): sums over the whole corpus, not a merge of two lists."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing.indexers.flat import named
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
 
-# Vectors of a part: few enough that a query's scores stay in the cache and a copy costs little memory.
+# Vectors per part: few enough that a query's scores stay in the cache and a copy costs little memory.
 PART_VECTORS = 1 << 16
 _ROUNDED = "rounded"
 
 
 class DenseSparse(Indexer):
-    """Adds inner products of vectors and of weights for every text and keeps the best, so nothing is missed.
+    """Hybrid dense and sparse search: adds the inner products of vectors and of term weights, exactly by default.
 
     The folder holds the vectors, hard-linked where possible, and the weights by term.
 
     Args:
-        search: "exact" adds both for all texts. "union" takes the best by vectors and the best by weights, computes
-            their missing scores and keeps the best: it misses texts that are good by both and best by neither.
-        candidates: For "union": length of each of the two lists, at least.
-        rounded: Whether the index also stores vectors and the weights of frequent terms in bf16, which makes "exact"
-            faster on processors that multiply bf16. Where texts have several vectors, it does not.
+        search: "exact" scores all texts, so nothing is missed. "union" takes the top texts by vectors and by weights
+            and computes their missing scores: it misses texts that are good by both but top by neither.
+        candidates: For "union": minimum length of each of the two lists.
+        rounded: Also store vectors and the weights of frequent terms in bf16, which makes "exact" faster on
+            processors that multiply bf16. No effect if texts have several vectors.
     """
 
     indexes = "vectors"
@@ -50,7 +50,7 @@ class DenseSparse(Indexer):
         self._rounded: Rounded | None = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
-        """Link the folder, and write the weights by term."""
+        """Link the vectors, and write the weights by term."""
         if not source.dim or not source.vocabulary:
             lacks = "weights over a vocabulary" if source.dim else "vectors"
             other = "flat or faiss" if source.dim else "sparse"
@@ -75,7 +75,7 @@ class DenseSparse(Indexer):
             self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts by the scoring rule: of all texts, or of those in either list."""
+        """The top-k texts by the scoring rule, of all texts or of the two lists."""
         check_k(k)
         store = self._store
         k = min(k, len(store))
@@ -89,12 +89,12 @@ class DenseSparse(Indexer):
         return named(store.ids, scores.numpy(), rows.numpy())
 
     def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts by the scoring rule, exactly in either form."""
+        """The top-k of a few allowed texts by the scoring rule, always exact."""
         ids = self._store.ids
         return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule."""
+        """The scores of texts by the scoring rule."""
         return scores_of(queries, self._store, [self._store.ids.rows(one) for one in ids])
 
     def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:

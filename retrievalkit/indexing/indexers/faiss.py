@@ -1,10 +1,10 @@
-"""Indexes of the faiss library (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
+"""faiss indexes (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
 
-faiss finds vectors, and the best k*m vectors cover the best k texts if a text has at most m. For a query of several
-vectors (ColBERT), each retrieves candidates, which are then scored by the exact rule.
+faiss finds vectors, and the top k*m vectors cover the top k texts if a text has at most m. For a query with several
+vectors (ColBERT), each vector retrieves candidates, which are then scored by the exact rule.
 
-The defaults of faiss's search parameters find little: an inverted file looks into one of its lists. `build` therefore
-chooses them for a recall, measured with vectors of the folder as queries.
+faiss's default search parameters have low recall: an inverted file probes one of its lists. `build` therefore chooses
+them for a target recall, measured with vectors of the folder as queries.
 """
 
 from __future__ import annotations
@@ -33,32 +33,31 @@ from retrievalkit.scoring import (
     viewed,
 )
 
-# Most hits that faiss's GPU indexes return for a query.
+# Maximum hits that faiss's GPU indexes return for a query.
 GPU_MOST = 2048
 _PARAMETERS = "parameters.txt"
 _BLOCK = 16_384
 _QUERIES = 64
 
-# Queries, and hits beside the query itself, by which search parameters are chosen.
+# Queries, and hits besides the query itself, for choosing search parameters.
 _TRIALS, _DEPTH = 200, 10
-# Search parameter -> least and most that is tried.
+# Search parameter -> smallest and largest value tried.
 _EFFORTS = {"nprobe": (1, 1 << 20), "efSearch": (16, 1 << 10), "k_factor_rf": (1, 1 << 6)}
 
 
 class Faiss(VectorIndexer):
-    """Searches with faiss: exactly with the factory "Flat", approximately and faster with others.
+    """Approximate nearest neighbour search with faiss (IVF, HNSW, PQ); exact with the factory "Flat".
 
     Args:
         factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
-        parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64"; "" = those that
-            `build` chooses.
-        recall: Recall@10 of the search parameters that are chosen, for vectors of the folder as queries. Where rounded
-            vectors (PQ) put it out of reach, more effort stops where it gains less than 0.01.
-        train_size: Number of vectors to train an index on that needs training.
-        shard_vectors: Most vectors of an index file; files are built and searched in turn.
-        candidates: For queries of several vectors: document vectors that each retrieves, at least.
-        device: "auto" takes the GPU if faiss was built for it and supports the index.
-        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+        parameters: Search parameters in faiss's syntax, such as "nprobe=16" or "efSearch=64"; "" = chosen by `build`.
+        recall: Target recall@10 for choosing search parameters, with vectors of the folder as queries. If quantised
+            vectors (PQ) put it out of reach, `build` takes the least effort within 0.01 of the best recall.
+        train_size: Number of vectors to train on, for indexes that need training.
+        shard_vectors: Maximum vectors per index file; files are built and searched one after the other.
+        candidates: For queries with several vectors: minimum number of document vectors that each retrieves.
+        device: "auto" uses the GPU if faiss was built for it and supports the index.
+        view: "vectors" ignores the weights of texts that have vectors and weights; "all" refuses them.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Faiss(VectorIndexer):
             raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
         self._faiss: Any = faiss
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
-            # On these, faiss ends the process or does not end.
+            # On these, faiss crashes the process or hangs.
             msg = (
                 f"option 'factory' of indexer 'faiss' is '{factory}', and faiss fails on 0, HNSW1 and NSG1. Give more."
             )
@@ -91,7 +90,7 @@ class Faiss(VectorIndexer):
         if device == "cuda" and not gpus:
             msg = "option 'device' of indexer 'faiss' is cuda, and faiss finds no GPU. Use cpu, or faiss-gpu-cu12."
             raise UnsupportedError(msg)
-        # Rows are ids already, and faiss adds no vectors without ids to a map of ids.
+        # Rows already are the ids, and an IDMap index cannot add vectors without ids.
         self.factory = re.sub(r"\bIDMap2?,|,IDMap2?$", "", factory)
         self.parameters = parameters
         self.recall = recall
@@ -105,7 +104,7 @@ class Faiss(VectorIndexer):
         self._shards: list[tuple[int, Any]] = []
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
-        """Train on a sample, add the vectors block by block, write one file a shard, choose the search parameters."""
+        """Train on a sample, add the vectors block by block, write one file per shard, choose search parameters."""
         if not source.dim:
             msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
             raise UnsupportedError(msg)
@@ -156,7 +155,7 @@ class Faiss(VectorIndexer):
             raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
+        """The top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
@@ -175,7 +174,7 @@ class Faiss(VectorIndexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """By faiss's own selection of vectors, where the index has one and many texts are allowed."""
+        """Search with a faiss ID selector if the index supports it and many texts are allowed."""
         store, asked = self._store, viewed(queries, self.view)
         check_k(k)
         texts = allowed.mask(store.ids)
@@ -187,12 +186,12 @@ class Faiss(VectorIndexer):
             return super().search_among(queries, k, allowed)
         vectors = vectors_alone(asked, store.dim).float().cpu().contiguous()
         found = self._search_single(vectors[:, 0].numpy(), k, selected)
-        if any(len(rows) < min(k, texts.sum()) for rows, _ in found):  # a graph does not reach every allowed text
+        if any(len(rows) < min(k, texts.sum()) for rows, _ in found):  # a graph may not reach every allowed text
             return self.rank(queries, k, allowed)
         return [store.ids.take(rows) for rows, _ in found], [scores for _, scores in found]
 
     def _selecting(self, index: Any, mask: np.ndarray) -> Any:
-        """The search parameters that select some vectors of an index; None if there are none for its kind."""
+        """The search parameters that restrict an index to some vectors; None if its kind has none."""
         faiss, selector = self._faiss, self._faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         if isinstance(index, faiss.IndexIVF):
             return faiss.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
@@ -203,9 +202,9 @@ class Faiss(VectorIndexer):
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows and scores of the best texts of each query; shards are searched one after the other and merged.
+        """Rows and scores of each query's top-k texts; shards are searched one after the other and merged.
 
-        `selected` has the search parameters of each shard; None = those that it has.
+        `selected` has the search parameters of each shard; None = its own.
         """
         store, best = self._store, [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
         for (first, index), parameters in zip(self._shards, selected or [None] * len(self._shards), strict=True):
@@ -221,7 +220,7 @@ class Faiss(VectorIndexer):
                     m, rows_of_all = store.vectors_per_text or 1, np.where(rows < 0, -1, rows + first)
                     found[query] = documents_of_vectors(rows_of_all, scores, k, m=m, offsets=store.offsets)
                     texts = found[query][1]
-                    # A further vector can change the k best, if there is one.
+                    # A further vector, if there is one, can change the top k.
                     if rows[-1] >= 0 and (len(texts) < k or (self.exact and not texts[-1] > scores[-1])):
                         unsure.append(query)
                 if wanted >= most:
@@ -229,7 +228,7 @@ class Faiss(VectorIndexer):
                 open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
             for row, (texts, scores) in enumerate(found):
                 all_texts, all_scores = np.concatenate([best[row][0], texts]), np.concatenate([best[row][1], scores])
-                order = np.argsort(-all_scores, kind="stable")[:k]  # of equal scores, earlier shards come first
+                order = np.argsort(-all_scores, kind="stable")[:k]  # ties: earlier shards come first
                 best[row] = all_texts[order], all_scores[order]
         return best
 
@@ -239,7 +238,7 @@ class Faiss(VectorIndexer):
         assert queries.vectors is not None
         mask = queries.vector_mask
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
-        # All at once: faiss is many times faster with many vectors than with few.
+        # In one call: faiss is many times faster with many vectors than with few.
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
         texts: list[list[np.ndarray]] = [[] for _ in counts]
         for first, index in self._shards:
@@ -250,9 +249,9 @@ class Faiss(VectorIndexer):
         return [np.unique(np.concatenate(parts)) for parts in texts]
 
     def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
-        """The search parameters with the least effort for the recall, and the recall; both are measured.
+        """Find the cheapest search parameters for the target recall by trials; returns them and the recall.
 
-        The effort doubles from search to search.
+        The effort doubles with each trial.
         """
         faiss = self._faiss
         trial = Faiss(device="cpu")
@@ -294,7 +293,7 @@ class Faiss(VectorIndexer):
 
     @contextmanager
     def _reported(self, problem: str) -> Iterator[None]:
-        """Turn what faiss raises into an error of the options."""
+        """Turn faiss errors into option errors."""
         try:
             yield
         except RuntimeError as error:
@@ -302,7 +301,7 @@ class Faiss(VectorIndexer):
             raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
-        # Not by faiss's own files: where the last bytes of one cannot be written, it prints a line and goes on.
+        # Not with faiss's own writer: if the last bytes cannot be written, it prints a line and continues.
         with _shard_file(index_dir, first).open("wb") as stream:
             self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
 
@@ -310,11 +309,11 @@ class Faiss(VectorIndexer):
         faiss = self._faiss
         flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
         try:
-            # Lists on the disk are looked for beside the file, wherever it says that they are.
+            # On-disk lists are read next to the file, whatever path the file names.
             index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError:
             try:
-                # Not every kind of index can be mapped.
+                # Some kinds of indexes cannot be memory-mapped.
                 index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
             except RuntimeError as error:
                 msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
@@ -339,7 +338,7 @@ def _shard_file(index_dir: Path, first: int) -> Path:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The message of faiss, without the C++ function and line, and without the condition where words follow it."""
+    """The faiss message without the C++ function and line, and without the condition if text follows it."""
     text = str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
     return re.sub(r"^'.*' failed: (?=.)", "", text).rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Exact search of vectors/ folders by the scoring rule, on torch alone, on a CPU or a GPU."""
+"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Flat(Indexer):
-    """Compares every query with every text, so nothing is missed.
+    """Exact brute-force search: compares every query with every text, so nothing is missed.
 
-    Covers one and many vectors a text, one and many vectors a query (MaxSim), weights over a vocabulary, and vectors
-    and weights together. The folder holds the vectors themselves, hard-linked where possible; they are mapped into
-    memory block by block.
+    Supports one or many vectors per text and per query (late interaction, MaxSim), weights over a vocabulary (sparse),
+    and vectors and weights together. The folder holds the vectors, hard-linked where possible; they are memory-mapped
+    block by block.
 
     Args:
-        block: Vectors compared at once.
-        device: Where to compute: "auto" takes a GPU if there is one.
+        block: Vectors compared at a time.
+        device: "auto" uses a GPU if there is one.
         precision: Number format of the inner products; bf16 and fp16 make the search approximate.
-        view: The part to compare of texts that have vectors and weights: "all", "vectors" or "weights".
+        view: Part to compare if texts have vectors and weights: "all", "vectors" or "weights".
     """
 
     indexes = "vectors"
@@ -59,16 +59,16 @@ class Flat(Indexer):
         return {"texts": len(source), "vectors": source.rows}
 
     def open(self, index_dir: Path) -> None:
-        """Map the vectors."""
+        """Memory-map the vectors."""
         self._store = VectorStore(index_dir / "vectors", view=self.view)
 
     def open_joined(self, read: Callable[[], VectorStore | Any]) -> bool:
-        """Search the segments' vectors as those of one folder."""
+        """Search the vectors of all segments as one folder."""
         self._store = read()
         return True
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts by the scoring rule, exactly; equal scores in the order of the index."""
+        """The exact top-k texts by the scoring rule; ties in the order of the index."""
         check_k(k)
         asked = viewed(queries, self.view).to(self.device)
         scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
@@ -77,37 +77,37 @@ class Flat(Indexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best allowed texts, exactly; the others are not compared, or masked where few are left out."""
+        """The exact top-k allowed texts; the others are skipped, or masked if they are few."""
         asked, ids = viewed(queries, self.view).to(self.device), self._store.ids
         scores, rows = top_k_among(asked, self._store, allowed.mask(ids), k, block=self.block, dtype=self.dtype)
         return named(ids, scores.cpu().numpy(), rows.cpu().numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, in fp32."""
+        """The scores of texts by the scoring rule, in fp32."""
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
 
 
 class VectorIndexer(Indexer):
-    """Base of the indexers that search vectors in a form of their own, and link the vectors as they are beside it."""
+    """Base of indexers that search their own form of the vectors and also link the original vectors."""
 
     indexes = "vectors"
     _store: VectorStore
 
     def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of a few allowed texts, by the vectors as they are."""
+        """The top-k of a few allowed texts, by the original vectors."""
         store, asked = self._store, viewed(queries, self.view).to("cpu")
         vectors_alone(asked, store.dim)
         return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, from the vectors as they are."""
+        """The scores of texts by the scoring rule, from the original vectors."""
         store, queries = self._store, viewed(queries, self.view)
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
 
 def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> tuple[list[list[str]], list[np.ndarray]]:
-    """Turn (queries, k) scores and rows, best first and -1 past the last, into the result of `Indexer.search`."""
+    """Convert (queries, k) scores and rows, best first and -1 past the last, to the result of `Indexer.search`."""
     scores, rows = np.asarray(scores), np.asarray(rows)
     counts = (rows >= 0).sum(axis=1)
     texts = ids.take(rows[rows >= 0])

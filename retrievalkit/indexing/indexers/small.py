@@ -1,7 +1,7 @@
-"""Search of small vectors, one byte or one bit a number, whose best texts are then compared exactly.
+"""Search of quantised vectors, with a byte or a bit per dimension, and exact rescoring of the top candidates.
 
     vectors-00000.npy  int8 (rows, dim), or uint8 (rows, dim / 8, rounded up): the signs, a bit each, 1 = positive
-    scales-00000.npy   only for int8: float32 (rows,), what the bytes of a vector are multiplied with
+    scales-00000.npy   only for int8: float32 (rows,), the scale of each vector's bytes
 
 There is a file for each shard of the vectors.
 """
@@ -29,20 +29,20 @@ Kind = Literal["int8", "binary"]
 _LARGEST = 127
 _FOLDER = "small"
 _BLOCK = 8_192
-# Vectors of queries that are searched together: with a block, 32 MB of products.
+# Query vectors searched together: with a block, 32 MB of products.
 _TOGETHER = 1_024
 
 
 class Small(VectorIndexer):
-    """Finds candidates by vectors of a quarter or a 32nd of the size, and ranks them by the scoring rule, exactly.
+    """Scalar (int8, 1/4 of the size) or binary (1/32) quantisation, with exact rescoring of the candidates.
 
-    Only the small vectors are read whole; of the vectors themselves, which lie in the folder too, those of candidates.
-    `rkit index --check` measures what is missed. Queries stay as they are.
+    Only the quantised vectors are read in full; of the original vectors, also in the folder, only the candidates.
+    `rkit index --check` measures what is missed. Queries are not quantised.
 
     Args:
-        kind: "int8": each number a byte, with a scale for each vector; "binary": each number a bit, its sign.
-        rescored: Candidates for each hit that is asked for: more find more, and take longer.
-        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+        kind: "int8": a byte per dimension and a scale per vector; "binary": a bit per dimension, its sign.
+        rescored: Candidates per requested hit: more raise recall and take longer.
+        view: "vectors" ignores the weights of texts that have vectors and weights; "all" refuses them.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Small(VectorIndexer):
         self._small: SmallVectors
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
-        """Link the vectors, and write the small ones beside them."""
+        """Link the vectors, and write quantised vectors."""
         if not source.dim or (source.vocabulary and self.view == "all"):
             has = "holds vectors and weights" if source.dim else "holds weights and no vectors"
             do = "leave the weights aside by --set view=vectors" if source.dim else "use --indexer sparse"
@@ -66,12 +66,12 @@ class Small(VectorIndexer):
         return {"texts": len(store), "vectors": store.rows, "bytes_a_vector": size}
 
     def open(self, index_dir: Path) -> None:
-        """Map the vectors and the small ones."""
+        """Map the original and quantised vectors."""
         self._store = VectorStore(index_dir / "vectors", view="vectors")
         self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of the candidates, with their exact scores."""
+        """The top-k candidates, with exact scores."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
@@ -86,7 +86,7 @@ class Small(VectorIndexer):
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors finds, ascending."""
+        """For each query, the texts that any of its vectors retrieves, ascending."""
         assert queries.vectors is not None
         store = self._store
         texts, m, dim = queries.vectors.shape
@@ -105,7 +105,7 @@ class Small(VectorIndexer):
 
 
 def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
-    """Write the small vectors of a folder; returns the bytes of each."""
+    """Write the quantised vectors of a folder; returns bytes per vector."""
     folder.mkdir()
     size = 0
     for number, (_, shard) in enumerate(store.shards()):
@@ -120,7 +120,7 @@ def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
 
 
 def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Small vectors and their scales."""
+    """The quantised vectors and their scales."""
     vectors = vectors.astype(np.float32)
     if kind == "binary":
         return np.packbits(vectors > 0, axis=1), np.empty(0)
@@ -130,7 +130,7 @@ def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
 
 
 class SmallVectors:
-    """The small vectors of a folder, as `write_small` wrote them."""
+    """The quantised vectors written by `write_small`."""
 
     def __init__(self, folder: Path, kind: Kind, store: VectorStore) -> None:
         self.kind, self.dim = kind, store.dim
@@ -143,12 +143,12 @@ class SmallVectors:
             raise ArtifactError(msg) from error
 
     def products(self, queries: Tensor, block: int) -> Iterator[tuple[int, Tensor]]:
-        """The inner products of queries (n, dim) with all small vectors: (n, rows) float32 of consecutive rows.
+        """The inner products of queries (n, dim) with all quantised vectors: (n, rows) float32 of consecutive rows.
 
         Yields:
-            The first of the rows, counted over all shards, and their products.
+            The first row, counted over all shards, and the products.
         """
-        # Bytes are exact in bf16, and only the queries are rounded.
+        # Bytes are exact in bf16; only the queries are rounded.
         dtype = torch.bfloat16 if multiplies_bf16() else torch.float32
         asked, first = queries.to(dtype), 0
         for vectors, scales in self._shards:

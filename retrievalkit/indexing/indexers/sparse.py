@@ -1,4 +1,4 @@
-"""Exact search of weights over a vocabulary (SPLADE, and the sparse view of CoT-MAE v2), by an inverted index."""
+"""Exact search of term weights (SPLADE, and the sparse view of CoT-MAE v2) with an inverted index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from retrievalkit.scoring import check_k, lexical_scores_of, top_k, viewed
 
 
 class Sparse(Indexer):
-    """Compares the weights of a query with those of every text that shares a term with it, so nothing is missed.
+    """Exact sparse search (SPLADE) with an inverted index: scores every text that shares a term with the query.
 
-    The index lists the texts and weights of each term, and a query reads the lists of its own terms. Of a folder with
+    The index lists the texts and weights of each term, and a query reads the lists of its own terms. For a folder with
     vectors and weights, only the weights are searched.
     """
 
@@ -51,7 +51,7 @@ class Sparse(Indexer):
             raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts, exactly; those that share no term with the query are not found by it."""
+        """The exact top-k texts; texts that share no term with the query are not returned."""
         check_k(k)
         scores, rows = top_k(viewed(queries, self.view), self._postings.blocks(), min(k, len(self._ids)))
         return named(self._ids, scores.numpy(), rows.numpy())
@@ -59,12 +59,12 @@ class Sparse(Indexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best allowed texts, exactly."""
+        """The exact top-k allowed texts."""
         check_k(k)
         asked, mask = viewed(queries, self.view), allowed.mask(self._ids)
         return named(self._ids, *top_k(asked, self._postings.blocks(), min(k, len(self._ids)), mask=mask))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts."""
+        """The scores of texts."""
         rows = [self._ids.rows(one) for one in ids]
         return lexical_scores_of(viewed(queries, self.view), self._postings.blocks(), rows)

@@ -1,1 +1,1 @@
-"""`rkit evaluate` and `rkit compare`: metrics and paired tests of runs."""
+"""`rkit evaluate` and `rkit compare`: metrics of runs."""

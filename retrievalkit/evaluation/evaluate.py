@@ -49,7 +49,7 @@ class Conventions:
 
 @dataclass(frozen=True)
 class EvaluationOptions(Conventions, CommandOptions):
-    """Evaluation of runs by judgements, answers, or both.
+    """Evaluation by judgements, answers, or both.
 
     Args:
         qrels: Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES; in Python also a dict query -> document
@@ -58,7 +58,7 @@ class EvaluationOptions(Conventions, CommandOptions):
         answers: Queries with answers, for top-k accuracy.
         split: Only the queries judged in this split, if the answers are in a folder.
         corpus: The passages that were searched, for top-k accuracy.
-        top: The values of k for top-k accuracy.
+        top: Values of k for top-k accuracy.
         answer_mode: Answers are texts ("string") or regular expressions ("regex").
     """
 
@@ -134,7 +134,7 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
 
 
 def _cutoffs(values: str | Sequence[int | str]) -> list[int]:
-    """Parse positive integers from a list, or from a text separated by spaces or commas."""
+    """Parse positive integers, in a list or separated by spaces or commas."""
     text = values if isinstance(values, str) else " ".join(map(str, values))
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):

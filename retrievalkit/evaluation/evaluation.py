@@ -71,7 +71,7 @@ class Evaluation(dict[str, float], Tabular):
         ks: Sequence[int],
         mode: Mode = "string",
     ) -> None:
-        """Add top-k accuracy for each k ("top5"): 1 if a query's first k documents contain an answer, else 0."""
+        """Add top-k accuracy ("top5"): 1 if a query's first k documents contain an answer, else 0."""
         answers = {query.id: query.answers for query in queries}
         if not any(answers.values()):
             msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
@@ -104,7 +104,7 @@ class Evaluation(dict[str, float], Tabular):
         return value | {"per_query": self.per_query} if per_query else value
 
     def to_pandas(self) -> DataFrame:
-        """Return a DataFrame with a row for each query, and a column for each metric."""
+        """Return a DataFrame with a row per query and a column per metric."""
         import pandas
 
         table = pandas.DataFrame(self.per_query)
@@ -140,7 +140,7 @@ class Evaluations(dict[str, Evaluation]):
 
     @property
     def summary(self) -> str:
-        """One line per metric for a single run, one line per run for several, or a tab-separated line per query."""
+        """A line per metric for one run, a line per run for several, or a tab-separated line per query."""
         metrics = list(dict.fromkeys(metric for run in self.values() for metric in run))
         rows = [["run", *(["query"] if self.per_query else []), *metrics]]
         for name, run in self.items():

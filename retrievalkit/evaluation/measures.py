@@ -45,7 +45,7 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """Return the distinct metrics, in order; texts are split at spaces and commas outside parentheses."""
+    """Return the distinct metrics in order, split at spaces and commas outside parentheses."""
     texts = [metrics] if isinstance(metrics, str) else metrics
     names = [name for text in texts for name in re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", text)]
     if not names:
@@ -68,7 +68,7 @@ class IrMeasure(Metric):
 
     @classmethod
     def of(cls, name: str) -> IrMeasure:
-        """Return the measure with this name, validated: ir-measures would exit the process for a wrong cutoff."""
+        """Return the named measure, validated: ir-measures would exit the process for a wrong cutoff."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
@@ -95,7 +95,7 @@ class IrMeasure(Metric):
         return cls(measure)
 
     def for_grades(self, qrels: Qrels) -> IrMeasure:
-        """Return the measure, with nDCG's exponential gains written out: ir-measures would call a Perl script for them.
+        """Return the measure with nDCG's exponential gains written out: ir-measures would call a Perl script.
 
         The script computes ERR, and accepts grades up to 4.
         """
@@ -168,7 +168,7 @@ def _required(measure: Any) -> set[str]:
 def computed_by_ir_measures(
     queries: Mapping[str, RankedQuery], measures: Sequence[IrMeasure]
 ) -> dict[Any, dict[str, float]]:
-    """Compute each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
+    """Compute each measure's values; to save time, rankings are truncated to the depth it needs."""
     # Some of ir-measures' programs accept only numbers as ids.
     ids = list(queries)
     # trec_eval keeps counts up to the largest grade: if all grades are negative, it writes out of bounds (SIGSEGV). A

@@ -81,7 +81,7 @@ def _value(name: str, metric: Metric, query_id: str, query: RankedQuery) -> floa
 def _batches(
     run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None
 ) -> Iterator[dict[str, RankedQuery]]:
-    """Yield the judged queries, as many at a time as memory allows."""
+    """Yield batches of judged queries of limited size in memory."""
     batch: dict[str, RankedQuery] = {}
     size = 0
     for query_id, grades in qrels.items():
@@ -154,7 +154,7 @@ class Doubts:
         self._incomplete += relevant < sum(grade > 0 for grade in grades.values())
 
     def sentences(self, metrics: str | Sequence[str]) -> list[str]:
-        """Possible mistakes as sentences, after all judged queries were visited."""
+        """Possible mistakes, after all judged queries were visited."""
         sentences = []
         if self._shared and not self._judged:
             first = next(query_id for query_id in self.run if query_id in self.qrels and self.run[query_id])

@@ -1,4 +1,4 @@
-"""`Run`: search results in memory, which can be saved, evaluated and shown as a table."""
+"""`Run`: search results in memory, to save, evaluate and show as a table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Run(dict[str, Hits], Tabular):
 
     @classmethod
     def found(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
-        """Create a run from hits of the program, without checks."""
+        """Create a run without checking its hits."""
         run = cls(name=name)
         run.update(hits)
         return run
@@ -85,7 +85,7 @@ class Run(dict[str, Hits], Tabular):
 
     @method(EvaluationOptions)
     def evaluate(self, options: EvaluationOptions) -> Evaluation:
-        """Compute the metrics of the run from judgements, its top-k accuracy from answers, or both.
+        """Compute metrics from judgements, top-k accuracy from answers, or both.
 
         Raises:
             InputError: Judgements and run share no query, or an option is invalid.
@@ -95,7 +95,7 @@ class Run(dict[str, Hits], Tabular):
 
     @property
     def address(self) -> str:
-        """The address that commands read: the run's name, with its hits."""
+        """The address for commands: name and hits."""
         return InMemory.of(self.name, run=self)
 
     def to_dict(self) -> dict[str, dict[str, float]]:
@@ -103,7 +103,7 @@ class Run(dict[str, Hits], Tabular):
         return {query: dict(hits) for query, hits in self.items()}
 
     def to_pandas(self) -> DataFrame:
-        """Return a DataFrame with the columns query_id, document_id, rank and score."""
+        """A DataFrame with the columns query_id, document_id, rank and score."""
         import pandas
 
         columns = ["query_id", "document_id", "rank", "score"]

@@ -28,7 +28,7 @@ def randomisation_test(differences: Sequence[float] | Values, *, permutations: i
     """The two-sided p-value of the paired randomisation test on per-query differences.
 
     Exact, over all permutations, if at most 20 queries differ. Otherwise permutations are sampled, and the p-value is
-    (1 + those with a difference at least as large as observed) / (1 + sampled), which is never 0.
+    (1 + permutations with a difference at least as large as observed) / (1 + sampled), which is never 0.
     """
     values = _differing(differences)
     if not values.size:
@@ -63,7 +63,7 @@ def t_test(differences: Sequence[float] | Values) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for multiple comparisons, by Holm's method; the order is kept.
+    """Holm-corrected p-values for multiple comparisons, in input order.
 
     The i-th smallest of m is multiplied by m - i + 1; corrected values never decrease.
     """

@@ -67,12 +67,12 @@ class Sampled:
 
 @dataclass
 class Audit:
-    """Counts of a mining run, or of a part of it; each part is stored with its own.
+    """Counts of a mining run, or of a part of it, stored with the part.
 
     Attributes:
-        counts: Numbers of questions and hits, and their outcomes.
-        dropped: Filter -> number of hits that it dropped, in the order of the filters.
-        shown: Filter -> some of the hits that it dropped.
+        counts: Questions, hits and their outcomes.
+        dropped: Filter -> number of dropped hits, in the order of the filters.
+        shown: Filter -> some of the dropped hits.
         sample: A seeded sample of the questions.
         ranks: Rank (from 0) -> number of negatives.
         positive_ranks: Rank (from 0) -> number of best positives.
@@ -268,9 +268,9 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
-    """The distribution of the number of negatives: extremes, quartiles, mean, and the number of examples without any.
+    """The distribution of the number of negatives: extremes, quartiles, mean, and examples without any.
 
-    `counts` maps a number of negatives to the number of examples that have as many.
+    `counts` maps each number of negatives to the number of examples with it.
     """
     values = [number for number in sorted(counts) for _ in range(counts[number])]
     return {

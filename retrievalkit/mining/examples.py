@@ -1,4 +1,4 @@
-"""Grouping of training examples into questions to mine for, examples with mined negatives, and merging of two sets."""
+"""Training examples: grouping by question, addition of mined negatives, and merging of two sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
         answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
         ids = tuple(dict.fromkeys(example.query_id for example in examples))
         found = [copies[one] for one in positives & copies.keys()]
-        # Usually empty: an empty set for each question would take 200 bytes.
+        # Usually empty: a new empty set for each question would take 200 bytes.
         others = frozenset().union(*found) - positives if found else _NONE
         # The smallest id, not the first: random samples depend on it, but must not depend on the order of the examples.
         questions.append(Question(Query(min(ids), text, answers), ids, positives, others))

@@ -75,7 +75,7 @@ class Rank(Filter):
     """Drops the first ranks.
 
     Args:
-        skip: Number of ranks to drop.
+        skip: Ranks to drop.
     """
 
     name = "rank"
@@ -103,10 +103,10 @@ class _Margin(Filter):
 
 
 class AbsoluteMargin(_Margin):
-    """Drops hits whose score is less than a margin below the positive's.
+    """Drops hits that score less than a margin below the positive.
 
     Args:
-        margin: Minimum difference from the positive's score for a hit to be kept.
+        margin: Minimum score difference to the positive for a hit to be kept.
     """
 
     name = "absolute margin"
@@ -120,7 +120,7 @@ class AbsoluteMargin(_Margin):
 
 
 class RelativeMargin(_Margin):
-    """Drops hits whose score is more than a fraction of the positive's.
+    """Drops hits that score more than a fraction of the positive's score.
 
     Args:
         share: The fraction, such as 0.95.
@@ -171,7 +171,7 @@ class _NearDuplicate(Filter):
     """Base class of the near-duplicate filters.
 
     Args:
-        threshold: Minimum Jaccard coefficient of the word 5-grams of near duplicates.
+        threshold: Minimum Jaccard coefficient of word 5-grams.
     """
 
     def __init__(self, inputs: FilterInputs, *, threshold: float) -> None:

@@ -26,7 +26,7 @@ from retrievalkit.search.options import FusionOptions
 
 
 def hit_sources(several: Any) -> tuple[str, ...]:
-    """Return the addresses of sources of hits: paths, and Python's open indexes and in-memory runs."""
+    """Return the addresses of hit sources: paths, open indexes, and in-memory runs."""
     places = [getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several]
     return inputs.runs(storage.indexes_of(places))
 
@@ -86,7 +86,7 @@ def mine_negatives(options: MineOptions) -> Examples:
     near duplicates, passages with an answer, the first ranks, scores too close to the positive's, hits that plugins'
     filters drop, near duplicates of a better hit, and hits that a re-ranker considers relevant.
 
-    OUTPUT.audit.html (and .json) shows the dropped and the kept hits. A killed command resumes when it is run again.
+    OUTPUT.audit.html (and .json) shows dropped and kept hits. A killed command resumes when it is run again.
     """
     from retrievalkit.mining.audit import audit_table
     from retrievalkit.mining.negatives import mine

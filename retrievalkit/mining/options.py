@@ -111,7 +111,7 @@ def filter_class(text: str) -> type[Filter]:
 
 
 def document_pattern(text: str) -> re.Pattern[str] | None:
-    """Compile the pattern that matches a document's name in a passage's id; None if titles identify documents."""
+    """Compile the pattern of a document's name in a passage's id; None if titles identify documents."""
     if text == TITLE:
         return None
     try:

@@ -35,7 +35,7 @@ _DO = "Remove the folder, and mine again."
 
 @dataclass(frozen=True)
 class Mining:
-    """A mining run: questions, corpus, options and a re-ranker's scores."""
+    """A mining run and its inputs."""
 
     questions: Sequence[Question]
     corpus: Corpus
@@ -46,7 +46,7 @@ class Mining:
     def applicable(self) -> Mining:
         """Return this mining run with the options that apply to its questions.
 
-        If no question has answers, a note reports that answers are not searched for: one recipe serves collections with
+        If no question has answers, the search for answers is skipped with a note: one recipe serves collections with
         answers and without.
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):

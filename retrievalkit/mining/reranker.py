@@ -17,7 +17,7 @@ from retrievalkit.models.rerankers import open_reranker, score_pairs
 
 WINDOW = 4_096
 _RANKINGS = 64
-"""Rankings of a run kept in memory, as pairs come question by question."""
+"""Rankings kept in memory: pairs come question by question."""
 
 
 def open_scores(
@@ -27,9 +27,9 @@ def open_scores(
     precision: Precision = "fp32",
     backend: Backend = "auto",
 ) -> tuple[PairScores, str]:
-    """Return a function that scores pairs, with a re-ranker or a run file of its scores, and its fingerprint.
+    """Return a function that scores pairs, by a re-ranker or a run of its scores, and its fingerprint.
 
-    In fp32 the scores equal the scores of `rkit rerank apply`.
+    In fp32 the scores equal `rkit rerank apply`'s.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)

@@ -47,7 +47,7 @@ def shingles(passage: Passage) -> Shingles:
 
 
 def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]:
-    """Return a cached function from passage id to shingles: a text is processed only once for many questions."""
+    """Cached function from passage id to shingles: a text is processed once for many questions."""
     return lru_cache(_CACHED_TEXTS)(lambda identifier: shingles(passages(identifier)))
 
 
@@ -65,7 +65,7 @@ def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
 def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
     """For each text, the earlier text that it nearly repeats and their coefficient, at least the threshold, or None.
 
-    Of several similar texts the first is the original: a text that is itself a near duplicate does not count as one.
+    Of several similar texts the first is the original: a text that is itself a near duplicate is never an original.
     """
     import numpy as np
     import scipy.sparse

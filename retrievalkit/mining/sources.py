@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Hits = tuple[Sequence[str], Sequence[float]]
 """The ids and scores of a question's hits, best first."""
 Search = Callable[[Sequence[Question], int, int], Iterator[Hits]]
-"""(questions, depth, batch) -> the best `depth` hits of each question, with at most `batch` questions at a time."""
+"""(questions, depth, batch) -> the best `depth` hits of each, at most `batch` questions at a time."""
 
 _KNOWN = "Hits come from bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
 
@@ -76,7 +76,7 @@ class Sources:
 
     @property
     def title(self) -> str:
-        """The name of the sources in the audit."""
+        """The sources' name in the audit."""
         return " + ".join(self.names)
 
     def check(self) -> None:
@@ -183,7 +183,7 @@ class Sources:
 class _Worker:
     """Searches for questions in a separate process, which may run on another machine.
 
-    `identities` are the fingerprints of the places on the machine that runs the command.
+    `identities` are the fingerprints of the command's places.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class _Worker:
 
 
 def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: Sequence[Question]) -> list[Hits]:
-    """Search for questions in a single batch, and return their hits."""
+    """The hits of questions, searched in one batch."""
     import numpy as np
 
     found = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
@@ -227,7 +227,7 @@ def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: 
 
 
 def _is_whole(folder: Path) -> bool:
-    """True if a folder is unchanged since an earlier mining run; a changed folder is removed."""
+    """True if a folder is unchanged since it was written; a changed folder is removed."""
     if not folder.exists():
         return False
     try:

@@ -44,7 +44,7 @@ def described(
     passages: Mapping[str, Hits] | None = None,
     why: bool = True,
 ) -> list[DescribedHit]:
-    """Return hits with their texts and explanations (see `explain`); documents get those of their `passages`."""
+    """Hits with texts and explanations (see `explain`); documents have those of their `passages`."""
     if not passages:
         reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
         return describe_hits(hits, query.text, corpus, reasons)

@@ -164,7 +164,7 @@ class Sum(FusionMethod):
     """CombSUM: the sum of the raw scores.
 
     Args:
-        missing: The score of a document that only other runs found.
+        missing: The score of a document that only other runs retrieved.
     """
 
     weighted = False
@@ -196,11 +196,11 @@ class Sum(FusionMethod):
 
 
 class Linear(Sum):
-    """Linear combination: the weighted sum of normalised scores.
+    """Linear combination of normalised scores.
 
     Args:
-        normalization: Normalisation of a run's scores for a query.
-        missing: The score of a document that only other runs found.
+        normalization: Normalisation of scores, per run and query.
+        missing: The score of a document that only other runs retrieved.
     """
 
     weighted = True
@@ -249,5 +249,5 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
 
 
 def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
-    """Convert ids and scores to the (id, score) pairs of a run."""
+    """Ids and scores as (id, score) pairs."""
     return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))

@@ -49,13 +49,13 @@ class Found:
         index: The name of the index.
         rank: Rank from 1; None if the index did not retrieve the document.
         score: The hit's score; None if the index has none.
-        dense: The vectors' part of the score, if there are also weights over a vocabulary.
+        dense: The vectors' part of the score, if there are vocabulary weights too.
         lexical: The vocabulary weights' part of the score.
-        view: The pooler's name for the document vector nearest to the query.
-        view_number: The position of this vector among the document's vectors, from 0.
-        views: The number of the document's vectors.
+        view: The pooler's name for the document's nearest vector.
+        view_number: The position of this vector, from 0.
+        views: Number of document vectors.
         sentence: The text's sentence nearest to the query, if a text has a single vector.
-        sentence_score: The score of the sentence under the same model.
+        sentence_score: Its score by the same model.
         terms: Shared term -> its contribution to the score, largest first.
         tokens: The query's tokens with their nearest document tokens, most similar first.
     """
@@ -210,7 +210,7 @@ def reasons_of(hit: DescribedHit) -> list[str]:
 
 
 def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
-    """One line per index with an explanation: name, rank and score, and reason; for a single index, only the reason."""
+    """A line per index with an explanation: (name, rank and score, reason); for a single index, only the reason."""
     lines = []
     for found in hit.found:
         parts = []

@@ -1,4 +1,4 @@
-"""Hybrid search: several indexes and runs searched together."""
+"""Hybrid search over several indexes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Hybrid(Searching):
 
     @method(FusedOptions)
     def __init__(self, options: FusedOptions) -> None:
-        """Open the indexes and set up their fusion."""
+        """Open and join the indexes."""
         if len(options.indexes) < 2:
             msg = f"{len(options.indexes)} index given, and fusion takes two or more. Search a single one by itself."
             raise InputError(msg)
@@ -90,11 +90,11 @@ class Hybrid(Searching):
         return [one._searcher for one in self.parts if isinstance(one, Index)]
 
     def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = HITS) -> Hybrid:
-        """Return a copy with the weights (and normalisation) that are best on judged queries.
+        """Return a copy with the best weights (and normalisation) by judgements.
 
         Args:
             qrels: Judgements of queries other than the test queries: a file, a dict or a table.
-            queries: The texts of these queries; None = the queries of the runs, if only runs are fused.
+            queries: Their texts; None = the queries of the runs, if only runs are fused.
             metric: The metric to maximise.
             k: Hits per query that the metric is computed on.
 
@@ -132,7 +132,7 @@ class Hybrid(Searching):
         return {named.get(name, name): value for name, value in values.items() if value is not None}
 
     def mining_options(self) -> dict[str, Any]:
-        """Options with which `rk.mine_negatives` retrieves the same hits as the hybrid."""
+        """Options of `rk.mine_negatives` for mining the hybrid's hits."""
         opened = self.options | {"source": self.parts}
         for one in self.parts:
             opened |= one.mining_options() if isinstance(one, Index) else {}
@@ -161,7 +161,7 @@ def _part(one: Any) -> Index | Run:
 
 
 def _joined(parts: Sequence[Index | Run]) -> Searcher:
-    """Return a searcher over all parts; parts that share a name are labelled by their paths."""
+    """Join all parts in a searcher; parts that share a name are labelled by path."""
     names = [part.name for part in parts]
     sources: list[Source] = []
     for number, part in enumerate(parts, 1):

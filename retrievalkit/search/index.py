@@ -1,4 +1,4 @@
-"""`Index`: an index to build, open, search and update."""
+"""`Index`: build, open, search and update."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments after checking that the output is a local folder."""
+        """The arguments, after checking that the output is a local folder."""
         if values.get("output") is None:
             msg = "index needs 'output', the folder to write, and it was not given."
             raise OptionError(msg)
@@ -368,7 +368,7 @@ class Index(Searching):
 
     @method(DeleteOptions)
     def delete(self, options: DeleteOptions) -> dict[str, int]:
-        """Delete texts: this index, and any later opening of its folder, no longer returns them.
+        """Delete texts from this index; it no longer returns them, also when it is opened again.
 
         Returns:
             The counts, as in `add`.
@@ -427,7 +427,7 @@ class Index(Searching):
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
     def mining_options(self) -> dict[str, Any]:
-        """Options with which `rk.mine_negatives`, which reopens the folder, retrieves the same hits as the index."""
+        """Options of `rk.mine_negatives`, which reopens the folder, for mining the index's hits."""
         if others := [name for name in self.settings if name != "precision"]:
             msg = (
                 f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining does not take. "

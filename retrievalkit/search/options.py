@@ -26,9 +26,9 @@ By = Literal["document", "passage"]
 Normalization = Literal["none", "min_max", "z_score"]
 Missing = Literal["computed", "minimum", "zero"]
 METRIC = "nDCG@10"
-"""The metric that tuning maximises by default."""
+"""The default metric for tuning."""
 RankConstant = Annotated[int, Ge(0), Le(1_000_000_000)]
-"""Bounded, because ranks are added to it as 32-bit numbers."""
+"""Bounded: ranks are added as 32-bit numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class DocumentOptions:
     document_score: Literal["best", "sum"] | None = None
 
     def scored(self, default: By) -> DocumentScore | None:
-        """Return the kind of document score; None if hits are passages."""
+        """The kind of document score; None if hits are passages."""
         by, score = self.by or default, self.document_score
         check_choice("kind of hit", by, get_args(By))
         check_choice("score of documents", score or "best", ("best", "sum"))
@@ -137,7 +137,7 @@ class DocumentOptions:
 
 
 def _model(value: Any) -> Any:
-    """Return a loaded retriever unchanged, or else the path of a model."""
+    """A loaded retriever unchanged, or the path of a model."""
     return value if hasattr(value, "encode_queries") else inputs.place(value, "the model")
 
 

@@ -69,7 +69,7 @@ class RerankOptions(RayOptions, ReadingOptions):
 def rerank(options: RerankOptions) -> Run | Examples:
     """Rank a run by the scores of RERANKER, or give training examples its scores as a teacher's.
 
-    A killed command resumes when it is run again.
+    If it is killed, run it again to resume.
     """
     if (options.run is None) == (options.examples is None) or options.corpus is None:
         msg = "give either a run with its queries, or examples; and the corpus with their texts."

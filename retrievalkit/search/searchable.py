@@ -68,7 +68,7 @@ class Hits(Sequence[Hit], Tabular):
         return Hits(self.query, self._hits[place]) if isinstance(place, slice) else self._hits[place]
 
     def to_pandas(self) -> DataFrame:
-        """Return a DataFrame with the columns rank, id, score, title, text and why."""
+        """A DataFrame with the columns rank, id, score, title, text and why."""
         import pandas
 
         rows = [(hit.rank, hit.id, hit.score, hit.title, hit.text, "; ".join(hit.why)) for hit in self]
@@ -93,9 +93,9 @@ class Searching:
 
     Attributes:
         name: The display name, also of its runs.
-        fusion: The fusion of several indexes; None for a single index.
+        fusion: Fusion of the indexes; None for a single index.
         depth: Hits of each index to fuse; None = 1,000, or k if that is more.
-        corpus: The address of the corpus with the texts of hits; None = the indexed corpus.
+        corpus: The address of the hits' texts; None = the indexed corpus.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class Searching:
         return Hits(query.text, map(Hit.of, readable))
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
-        """Return the searcher, and the corpus with the texts of its hits."""
+        """The searcher and the corpus of its hits."""
         with self._reading:
             searcher = self.searcher
             if self._texts is None or self._texts[0] is not searcher:

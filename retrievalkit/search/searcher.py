@@ -100,7 +100,7 @@ class Searcher:
 
     @classmethod
     def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:
-        """Create a searcher over sources that are already open."""
+        """A searcher over sources that are already open."""
         searcher = cls.__new__(cls)
         searcher._begin(sources, encoders, note)
         return searcher
@@ -148,7 +148,7 @@ class Searcher:
                 self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
 
     def check_runs(self, queries: Sequence[Query]) -> None:
-        """Refuse runs without any of the queries, or without a source to be fused with."""
+        """Refuse runs without any of the queries, or with nothing to be fused with."""
         for source in self.sources:
             if not isinstance(source, OpenRun):
                 continue
@@ -169,7 +169,7 @@ class Searcher:
                 )
 
     def queries_of_runs(self) -> list[Query]:
-        """Return the queries of the runs, without texts; refused if there are indexes, which need texts."""
+        """The queries of the runs, without texts; refused if an index needs texts."""
         if self.indexes:
             msg = f"'{self.indexes[0].label}' is an index to search, but there are no queries. Give queries or a query."
             raise InputError(msg)
@@ -192,7 +192,7 @@ class Searcher:
     ) -> Findings:
         """Return the k best hits of queries from `ask`; `depth` hits per source are fused (1,000, or k if more).
 
-        The hits are documents if `documents` names their score, else passages.
+        The hits are documents if `documents` names a score, else passages.
         """
         if documents is not None:
             return self._documents(queries, k, fusion, depth, filter, documents)
@@ -345,7 +345,7 @@ def find(
 ) -> Iterator[tuple[str, Hits]]:
     """Yield each query's id and hits, with one batch in memory.
 
-    Without queries, the queries of the runs are used. The hits are documents if `documents` names their score. `ask`
+    Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
     prepares a batch; by default its texts are encoded.
     """
     wanted = searcher.queries_of_runs() if queries is None else queries
@@ -373,7 +373,7 @@ def queries_at_once(k: int, depth: int | None = None) -> int:
 
 
 def hit_count(k: Any, default: int) -> int:
-    """Validate the number of hits that a Python program or an HTTP request passes; None = the default."""
+    """Validate the number of hits that a program or a request passes; None = the default."""
     if k is None:
         return default
     if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:

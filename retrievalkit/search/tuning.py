@@ -88,7 +88,7 @@ class Tuned:
         }
 
     def render(self, places: Sequence[str], *, err: bool = False) -> None:
-        """Print the best trials, the best trial of each normalisation, and the command line for the best fusion."""
+        """Print the best trials, the best of each normalisation, and the command line for the best fusion."""
         from rich import box
         from rich.console import Console
         from rich.table import Table
@@ -190,7 +190,7 @@ class _Judge:
         return [fusion.parts(hits) for hits in self.found.values()]
 
     def trial(self, fusion: Fusion, parts_of: Sequence[Scores]) -> Trial:
-        """Evaluate the run that `rkit search` would write: the mean of the metric."""
+        """Compute the metric's mean for the run that `rkit search` would write."""
         run: Run = {}
         for (query_id, hits), parts in zip(self.found.items(), parts_of, strict=True):
             scores = fusion.total(parts)
@@ -245,7 +245,7 @@ def _trials(judge: _Judge, base: Fusion, runs: int, bar: ProgressBar) -> list[Tr
 
 
 def _along(weights: Weights, run: int) -> Iterator[Weights]:
-    """Yield weights that sum to 1: the weight of `run` goes from 0 to 1, and the others keep their proportions."""
+    """Weights that sum to 1: `run`'s weight goes from 0 to 1, and the others keep their proportions."""
     rest = sum(weights) - weights[run]
     for step in range(STEPS + 1):
         share = step / STEPS

@@ -40,11 +40,11 @@ class CompareOptions(Conventions, CommandOptions):
             -> grade, or a table.
         metrics: Metrics by their ir-measures names, separated by spaces; the option may be repeated.
         baseline: The run that the others are compared with, or "all" for all pairs; by default the first run.
-        queries: Texts of the queries, to show the queries that differ most.
-        corpus: Texts of the passages, to show each run's first hits for these queries.
+        queries: Query texts, to show the queries that differ most.
+        corpus: Passage texts, to show each run's first hits for these queries.
         output: A page (.html), a table (.csv, .md, .tex), all figures (.json), or else a folder with page and figures.
         plot: Draw plots for the page; this needs matplotlib.
-        examples: Number of wins and of losses to list.
+        examples: Number of wins and losses to list.
         confidence: Confidence level of the intervals.
         seed: Seed of tests and intervals.
         overwrite: Replace an existing output folder.

@@ -80,7 +80,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class QueryDifference:
-    """A query on which two runs differ: the metric values of the run and of the run it is compared with."""
+    """A query on which two runs differ: the metric of the run, and of the run it is compared with."""
 
     query_id: str
     value: float
@@ -102,8 +102,8 @@ class Difference:
         difference: The mean over the queries of run minus against; its bootstrap interval is [low, high].
         p_value: The p-value of the paired randomisation test.
         t_test: The p-value of the paired t-test.
-        wins: Number of queries that the run wins; the same for `ties` and `losses`.
-        p_corrected: `p_value` with Holm's correction over the metric's pairs; the same for `t_test_corrected`.
+        wins: Queries that the run wins; similarly `ties` and `losses`.
+        p_corrected: `p_value`, Holm-corrected over the metric's pairs; similarly `t_test_corrected`.
         largest: The queries that differ most, best first, wins before losses.
     """
 
@@ -133,7 +133,7 @@ def compare_metric(
     seed: int,
     examples: int,
 ) -> tuple[list[Mean], list[Difference]]:
-    """Compute the means of all runs, and the differences of pairs of runs, by one metric."""
+    """Compute the means of runs and the differences of pairs, by one metric."""
     columns = {name: np.array(list(by_query.values())) for name, by_query in values.items()}
     gaps = [columns[run] - columns[against] for run, against in pairs]
     table = np.stack([*columns.values(), *gaps], axis=1)
@@ -168,7 +168,7 @@ class Comparison(Tabular):
         differences: A difference per metric and pair of runs.
         baseline: The run that the others are compared with, or "all" for all pairs.
         per_query: {metric: {run: {query_id: value}}}.
-        options: Settings of the computation: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
+        options: Settings: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
         notes: Caveats about the figures, as sentences.
         texts: Query id -> text, as far as known.
         output: The output path, if any.
@@ -200,7 +200,7 @@ class Comparison(Tabular):
 
     @property
     def summary(self) -> str:
-        """The text for a terminal: the tables of `render`, and the location of the full results."""
+        """Terminal output: the tables of `render`, and where the rest is."""
         from rich.console import Console
 
         console = Console()
@@ -236,7 +236,7 @@ class Comparison(Tabular):
         return rows
 
     def to_pandas(self) -> DataFrame:
-        """Return a DataFrame with a row for each metric and run, or for each pair of runs."""
+        """Return a DataFrame with a row per metric and run, or per pair of runs."""
         import pandas
 
         return pandas.DataFrame(self.to_table(), columns=list(HEADER))

@@ -25,7 +25,7 @@ from retrievalkit.reporting.table import csv_table, latex_table, markdown_table
 PAGE = "compare.html"
 _TABLES = {".csv": csv_table, ".md": markdown_table, ".tex": latex_table}
 MOST_ROWS = 1_000
-"""Maximum number of rows: more make a browser slow, and per_query.tsv has them all."""
+"""More rows make a browser slow; per_query.tsv has them all."""
 _MOST_VERDICTS = 12
 
 
@@ -39,7 +39,7 @@ def _is_file(output: Path) -> bool:
 
 
 def check_output(output: Path, *, plot: bool, overwrite: bool) -> None:
-    """Refuse an output that cannot be written, before anything is read."""
+    """Refuse an unwritable output before anything is read."""
     if _is_file(output):
         storage.check_output_file(output, stream=True)
     else:
@@ -102,7 +102,7 @@ def comparison_page(
     differences: Mapping[str, Picture] | None = None,
     alone: bool = False,
 ) -> str:
-    """Render the page of a comparison as HTML."""
+    """Render a comparison as an HTML page."""
     names, metrics = comparison.runs, comparison.metrics
     of_pairs = {(one.run, one.metric): one for one in comparison.differences}
     rows: dict[str, list[tuple[Mean, Difference | None]]] = {metric: [] for metric in metrics}

@@ -1,1 +1,1 @@
-"""`rkit evaluate` and `rkit compare`: figures of runs."""
+"""`rkit evaluate` and `rkit compare`: metrics of runs."""

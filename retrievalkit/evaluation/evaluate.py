@@ -3,8 +3,8 @@
     rkit evaluate RUN [RUN...] --qrels QRELS [--metrics "nDCG@10 RR@10"]
     rkit evaluate RUN --answers QUERIES --corpus CORPUS [--top "5 20 100"]
 
-Metrics are those of ir-measures, by its names: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
-queries with at least one hit, which MS MARCO papers report as recall). Top-k accuracy is the share of questions with an
+Metrics have their ir-measures names: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of queries with at
+least one relevant hit, which MS MARCO papers report as recall). Top-k accuracy is the share of questions with an
 answer in the text of the first k documents; see `answers`.
 """
 
@@ -31,12 +31,12 @@ Over = Literal["qrels", "run"]
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """How metrics are computed where programs differ.
+    """Metric conventions in which evaluation programs differ.
 
     Args:
-        ties: Order of documents with equal scores: "document_id", descending, as in trec_eval; or "run", the ranks of
-            the run's file, as in MS MARCO's script.
-        over: Queries that count: all in the "qrels" (a query that the run lacks scores 0), or only those in the "run".
+        ties: Order of documents with equal scores: by descending "document_id", as in trec_eval; or by rank in the
+            "run" file, as in MS MARCO's script.
+        over: Queries that count: all in the "qrels" (a query missing from the run scores 0), or only the run's ("run").
         exclude_self: Leave out hits with the query's own id, as BEIR does (ArguAna, Quora).
     """
 
@@ -49,17 +49,17 @@ class Conventions:
 
 @dataclass(frozen=True)
 class EvaluationOptions(Conventions, CommandOptions):
-    """How runs are evaluated.
+    """Evaluation by judgements, answers, or both.
 
     Args:
         qrels: Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES; in Python also a dict query -> document
             -> grade, or a table.
-        metrics: Metrics by their names in ir-measures, between spaces; given several times, they add up.
+        metrics: Metrics by their ir-measures names, separated by spaces; the option may be repeated.
         answers: Queries with answers, for top-k accuracy.
-        split: Only the queries of this split's judgements, if the answers are in a folder.
+        split: Only the queries judged in this split, if the answers are in a folder.
         corpus: The passages that were searched, for top-k accuracy.
-        top: Each k of top-k accuracy.
-        answer_mode: Whether answers are texts or patterns.
+        top: Values of k for top-k accuracy.
+        answer_mode: Answers are texts ("string") or regular expressions ("regex").
     """
 
     qrels: Annotated[Any, Reads(inputs.judgements)] = None
@@ -89,8 +89,8 @@ class EvaluateOptions(EvaluationOptions):
 def evaluate(options: EvaluateOptions) -> Evaluations:
     """Evaluate runs by judgements, or by the answers that their passages contain.
 
-    Means are over all queries of the qrels, those that a run lacks count 0, and a grade is its own gain in nDCG, as in
-    trec_eval -c. For the values of MS MARCO's script: --metrics RR@10 --ties run; of BEIR: --exclude-self.
+    Means are over all queries of the qrels, with 0 for queries missing from a run; nDCG's gain is the grade itself, as
+    in trec_eval -c. For MS MARCO's values: --metrics RR@10 --ties run; for BEIR's: --exclude-self.
     """
     from retrievalkit.data.corpus import open_corpus
     from retrievalkit.data.qrels import read_qrels
@@ -134,7 +134,7 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
 
 
 def _cutoffs(values: str | Sequence[int | str]) -> list[int]:
-    """Whole numbers from 1 on, in a list or between spaces or commas."""
+    """Parse positive integers, in a list or separated by spaces or commas."""
     text = values if isinstance(values, str) else " ".join(map(str, values))
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):

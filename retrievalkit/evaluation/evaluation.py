@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation(dict[str, float], Tabular):
-    """The quality of a run: a dict from metric, as requested, to its mean; top-k accuracy is "top5".
+    """Metrics of a run: a dict from metric, as requested, to its mean; top-k accuracy is named "top5".
 
     Attributes:
         per_query: Metric -> query id -> value.
@@ -41,7 +41,7 @@ class Evaluation(dict[str, float], Tabular):
     def add_judged(
         self, run: Mapping[str, Hits], qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
     ) -> None:
-        """Add metrics by judgements, with notes about queries without judgements, hits or relevant documents."""
+        """Add metrics from judgements, with notes about queries without judgements, hits or relevant documents."""
         doubts = Doubts(run, qrels)
         values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=doubts.visit)
         for name, by_query in values.items():
@@ -71,7 +71,7 @@ class Evaluation(dict[str, float], Tabular):
         ks: Sequence[int],
         mode: Mode = "string",
     ) -> None:
-        """Add for each k and query 1 if an answer is among the first k documents, else 0: "top5"."""
+        """Add top-k accuracy ("top5"): 1 if a query's first k documents contain an answer, else 0."""
         answers = {query.id: query.answers for query in queries}
         if not any(answers.values()):
             msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
@@ -104,7 +104,7 @@ class Evaluation(dict[str, float], Tabular):
         return value | {"per_query": self.per_query} if per_query else value
 
     def to_pandas(self) -> DataFrame:
-        """A table with a row for each query, and a column for each metric."""
+        """Return a DataFrame with a row per query and a column per metric."""
         import pandas
 
         table = pandas.DataFrame(self.per_query)
@@ -112,7 +112,7 @@ class Evaluation(dict[str, float], Tabular):
         return table
 
     def to_arrow(self) -> Any:
-        """The same as an Arrow table, with the queries in the column `query_id`."""
+        """Return the same table in Arrow, with the queries in the column `query_id`."""
         import pyarrow
 
         return pyarrow.Table.from_pandas(self.to_pandas().reset_index(), preserve_index=False)
@@ -127,7 +127,7 @@ class Evaluation(dict[str, float], Tabular):
 
 
 class Evaluations(dict[str, Evaluation]):
-    """Evaluations of runs, by the names of the runs."""
+    """Evaluations of runs, by run name."""
 
     def __init__(self, *, per_query: bool = False) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Evaluations(dict[str, Evaluation]):
 
     @property
     def summary(self) -> str:
-        """A line per metric for one run, a line per run for several, or tab-separated a line per query."""
+        """A line per metric for one run, a line per run for several, or a tab-separated line per query."""
         metrics = list(dict.fromkeys(metric for run in self.values() for metric in run))
         rows = [["run", *(["query"] if self.per_query else []), *metrics]]
         for name, run in self.items():
@@ -157,6 +157,6 @@ class Evaluations(dict[str, Evaluation]):
         return text_table(rows, right=range(1, len(metrics) + 1))
 
     def as_json(self) -> dict[str, Any]:
-        """The evaluation of one run, or of several by their names, as JSON values."""
+        """The evaluation of a single run, or of several runs by name, as JSON values."""
         values = {name: one.as_json(per_query=self.per_query) for name, one in self.items()}
         return {"runs": values} if len(values) > 1 else next(iter(values.values()))

@@ -1,4 +1,4 @@
-"""Metrics by the names that users write, validated: those of ir-measures, and those that plugins register."""
+"""Lookup and validation of metrics by name: ir-measures' metrics, and metrics that plugins register."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAILURES = (
 
 
 class RankedQuery(NamedTuple):
-    """How many documents were found (None if the run lacks the query), and the grades by rank of the documents."""
+    """The number of documents retrieved (None if the run lacks the query), and the documents' grades by rank."""
 
     depth: int | None
     grades: dict[str, int]
@@ -45,7 +45,7 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The distinct metrics, in order; texts are split at spaces and commas outside parentheses."""
+    """Return the distinct metrics in order, split at spaces and commas outside parentheses."""
     texts = [metrics] if isinstance(metrics, str) else metrics
     names = [name for text in texts for name in re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", text)]
     if not names:
@@ -55,27 +55,27 @@ def metric_names(metrics: str | Sequence[str]) -> list[str]:
 
 
 class IrMeasure(Metric):
-    """A measure of ir-measures, by the name and with the parameters that it has there.
+    """A measure of ir-measures, with its name and parameters there.
 
     `metrics.per_query` computes all of them in one pass; `value` is for a single query.
     """
 
     def __init__(self, measure: Any) -> None:
         self.measure = measure
-        # Documents of a ranking that the measure needs; None if unknown.
+        # The number of first documents that the measure needs; None if unknown.
         known = measure.NAME in _TRUNCATED and not measure.params.get("judged_only")
         self.cutoff = measure.params.get("cutoff") if known else None
 
     @classmethod
     def of(cls, name: str) -> IrMeasure:
-        """The measure with this name, validated: ir-measures would end the process for a wrong cutoff."""
+        """Return the named measure, validated: ir-measures would exit the process for a wrong cutoff."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
                 measure = ir_measures.parse_measure(name)
             if lacking := sorted(_required(measure) - measure.params.keys()):
                 msg = f"it needs {' and '.join(lacking)}"
-                raise ValueError(msg)  # noqa: TRY301 -- as ir-measures' own, whose text shows an address instead of a name
+                raise ValueError(msg)  # noqa: TRY301 -- like ir-measures' error, which shows an address, not a name
             measure.validate_params()
         except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
@@ -95,9 +95,9 @@ class IrMeasure(Metric):
         return cls(measure)
 
     def for_grades(self, qrels: Qrels) -> IrMeasure:
-        """The measure, with exponential gains written out: ir-measures would call a Perl script for those of nDCG.
+        """Return the measure with nDCG's exponential gains written out: ir-measures would call a Perl script.
 
-        The script computes ERR, and takes grades up to 4.
+        The script computes ERR, and accepts grades up to 4.
         """
         measure, err = self.measure, self.measure.NAME == "ERR"
         if not err and (measure.NAME != "nDCG" or measure["dcg"] != "exp-log2"):
@@ -154,7 +154,7 @@ def open_metric(name: str) -> Metric:
 
 
 def _required(measure: Any) -> set[str]:
-    """The parameters without which the measure, or none of the programs that compute it, has a value."""
+    """The parameters that the measure itself, or every program that computes it, requires."""
     programs = [
         {parameter for parameter, values in one.params.items() if getattr(values, "required", False)}
         for provider in ir_measures.providers.registry.values()
@@ -168,16 +168,16 @@ def _required(measure: Any) -> set[str]:
 def computed_by_ir_measures(
     queries: Mapping[str, RankedQuery], measures: Sequence[IrMeasure]
 ) -> dict[Any, dict[str, float]]:
-    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
+    """Compute each measure's values; to save time, rankings are truncated to the depth it needs."""
     # Some of ir-measures' programs accept only numbers as ids.
     ids = list(queries)
-    # trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). A grade
-    # of 0 for a rank that no run has changes no value.
+    # trec_eval keeps counts up to the largest grade: if all grades are negative, it writes out of bounds (SIGSEGV). A
+    # grade of 0 for a rank that no run has changes no value.
     judged = {
         str(number): query.grades if max(query.grades.values(), default=-1) >= 0 else query.grades | {"0": 0}
         for number, query in enumerate(queries.values())
     }
-    # Without queries that found nothing, by whose depth some of the programs divide.
+    # Queries without hits are left out: some of the programs divide by their depth.
     depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
     deepest = max(depths.values(), default=0)
     by_depth: dict[int, list[Any]] = {}
@@ -185,8 +185,8 @@ def computed_by_ir_measures(
         by_depth.setdefault(min(one.cutoff or deepest, deepest), []).append(one.measure)
     values: dict[Any, dict[str, float]] = {one.measure: {} for one in measures}
     for depth, together in by_depth.items():
-        # Documents are called by their ranks, and scores decrease by one per rank, so that all programs see one order;
-        # queries with as many documents share their scores.
+        # Documents are named by rank, and scores decrease by 1 per rank, so that all programs see the same order;
+        # queries with equally many documents share their scores.
         names = [str(rank) for rank in range(1, depth + 1)]
         scores = {
             count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))

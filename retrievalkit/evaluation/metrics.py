@@ -1,8 +1,8 @@
-"""The value of metrics for each query of a run.
+"""Metric values for each query of a run.
 
-The conventions are those of `trec_eval -c`: a query of the judgements that is absent from the run has the value 0,
-nDCG's gain is the grade itself, and documents with equal scores (as 32-bit floats) are in descending order of their
-ids. ir-measures delegates to several programs, which break ties in different ways; here all of them see the same order.
+The conventions are trec_eval's with -c: a judged query that is absent from the run has the value 0, nDCG's gain is the
+grade itself, and documents with equal scores (as 32-bit floats) are in descending order of their ids. ir-measures
+delegates to several programs, which break ties in different ways; here all of them see the same order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PerQuery = dict[str, dict[str, float]]
 
 
 Visit = Callable[[str, Columns, dict[str, int]], None]
-"""Called with a judged query, its hits, and document -> rank from 1 on: the order on which metrics are computed."""
+"""Called with a judged query, its hits, and document -> rank (from 1): the order on which metrics are computed."""
 
-_FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
+_FIRST = {"RR", "Success"}  # documents after the first relevant document do not count
 _HITS_AT_ONCE = 1 << 17
 
 
@@ -46,7 +46,7 @@ def per_query(
     over: Over = "qrels",
     visit: Visit | None = None,
 ) -> PerQuery:
-    """Each metric for each query, {metric: {query_id: value}}, by the names that were asked for; see `Conventions`.
+    """Compute each metric for each query, {metric: {query_id: value}}, by requested name; see `Conventions`.
 
     Only some queries are in memory at a time; `visit` is called with each judged query of the run and its hits.
     """
@@ -68,7 +68,7 @@ def per_query(
 
 
 def _value(name: str, metric: Metric, query_id: str, query: RankedQuery) -> float:
-    """A query's value of a plugin's metric."""
+    """Compute a plugin's metric for a query."""
     depth = min(query.depth or 0, metric.cutoff or query.depth or 0)
     found = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
     value = metric.value(Judged(found, list(query.grades.values())))
@@ -81,7 +81,7 @@ def _value(name: str, metric: Metric, query_id: str, query: RankedQuery) -> floa
 def _batches(
     run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None
 ) -> Iterator[dict[str, RankedQuery]]:
-    """The judged queries, as many at a time as memory allows."""
+    """Yield batches of judged queries of limited size in memory."""
     batch: dict[str, RankedQuery] = {}
     size = 0
     for query_id, grades in qrels.items():
@@ -97,7 +97,7 @@ def _batches(
             list(run[query_id])  # raises the error of a file, with the line
             msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
             raise InputError(msg)
-        # Each judgement is named by its document's rank, or by a negative number if the run lacks the document.
+        # Judgements are keyed by their document's rank, or by a negative number if the run lacks the document.
         by_rank = {str(ranks.get(name, -number)): grade for number, (name, grade) in enumerate(grades.items(), 1)}
         batch[query_id] = RankedQuery(len(ranks), by_rank)
         size += len(ranks) + len(grades)
@@ -107,7 +107,7 @@ def _batches(
 
 
 def _ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
-    """Document -> rank from 1 on, in the order on which metrics are computed."""
+    """Document -> rank (from 1), in the order on which metrics are computed."""
     ids = columns.documents
     with np.errstate(over="ignore"):
         scores = np.array(columns.scores, dtype=np.float32)
@@ -120,7 +120,7 @@ def _ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
 
 
 def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") -> None:
-    """Refuse judgements that belong to other queries."""
+    """Refuse judgements that share no query with the run."""
     if run.keys().isdisjoint(qrels):
         msg = (
             f"no query of {name} is in the qrels: the run has {first_ids(run)}, the qrels {first_ids(qrels)}. "
@@ -130,7 +130,7 @@ def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") 
 
 
 class Doubts:
-    """Finds possible mistakes in a run and the judgements of its queries."""
+    """Detects possible mistakes in a run and in the judgements of its queries."""
 
     def __init__(self, run: Mapping[str, Hits], qrels: Qrels) -> None:
         self.run = run
@@ -140,7 +140,7 @@ class Doubts:
         self._judged = False
 
     def visit(self, query_id: str, _: Columns, ranks: dict[str, int]) -> None:
-        """See the hits of a judged query."""
+        """Record the hits of a judged query."""
         if not ranks:
             return
         self._shared += 1
@@ -154,7 +154,7 @@ class Doubts:
         self._incomplete += relevant < sum(grade > 0 for grade in grades.values())
 
     def sentences(self, metrics: str | Sequence[str]) -> list[str]:
-        """What may be wrong, after all judged queries were seen."""
+        """Possible mistakes, after all judged queries were visited."""
         sentences = []
         if self._shared and not self._judged:
             first = next(query_id for query_id in self.run if query_id in self.qrels and self.run[query_id])
@@ -191,7 +191,7 @@ def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
 
 
 class WithoutSameId(Mapping[str, Hits]):
-    """The run without documents that have the query's id: in some collections the queries are documents too."""
+    """A run without documents that have the query's id: in some collections the queries are documents too."""
 
     def __init__(self, run: Mapping[str, Hits]) -> None:
         self._run = run

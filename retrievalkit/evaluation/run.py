@@ -1,4 +1,4 @@
-"""A run in memory: what a search found, saved, evaluated and shown as a table."""
+"""`Run`: search results in memory, to save, evaluate and show as a table."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _SHOWN = 10
 
 
 class Run(dict[str, Hits], Tabular):
-    """What a search found: query id -> (document id, score), best first.
+    """Search results: query id -> (document id, score), best first.
 
     Args:
         hits: A dict query -> hits, where hits are a dict document -> score or pairs; or a table (pandas, polars,
             Arrow) or rows with query_id, document_id and score.
-        name: What it is called in comparisons.
+        name: The name of the run in comparisons.
 
     Attributes:
-        path: The file that it was read from, if it was.
-        report: The counts of the command that wrote it, if one did.
-        summary: The same as a sentence.
+        path: The file that it was read from, if any.
+        report: The counts of the command that wrote it, if any.
+        summary: The counts as a sentence.
 
     Raises:
-        InputError: It is something else, or a query has a document twice.
+        InputError: The hits have another form, or a query has a document twice.
     """
 
     def __init__(self, hits: Any = (), name: str = "run") -> None:
@@ -49,18 +49,18 @@ class Run(dict[str, Hits], Tabular):
 
     @classmethod
     def found(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
-        """A run of the program, as it is."""
+        """Create a run without checking its hits."""
         run = cls(name=name)
         run.update(hits)
         return run
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, ties: Ties = "document_id") -> Run:
-        """Read a run: TREC's form, MS MARCO's or BEIR's.
+        """Read a run in TREC, MS MARCO or BEIR format.
 
         Args:
             path: The file.
-            ties: The order of documents with equal scores: by id, descending; or as in the "run".
+            ties: The order of documents with equal scores: by descending id, or as in the "run".
 
         Raises:
             DataError: A line is damaged.
@@ -71,7 +71,7 @@ class Run(dict[str, Hits], Tabular):
         return run
 
     def save(self, path: str | os.PathLike[str], *, form: Form = "trec") -> None:
-        """Write the run as `rkit search --output` does; the file appears when it is whole.
+        """Write the run like `rkit search --output`; the file appears when it is complete.
 
         Args:
             path: The file; .gz and .zst files are compressed.
@@ -80,30 +80,30 @@ class Run(dict[str, Hits], Tabular):
         write_run(os.fspath(path), self, form=form)
 
     def as_json(self) -> dict[str, Any] | None:
-        """What `--json` prints of a command that wrote it."""
+        """The `--json` output of the command that wrote it."""
         return self.report
 
     @method(EvaluationOptions)
     def evaluate(self, options: EvaluationOptions) -> Evaluation:
-        """The metrics of the run by judgements, its top-k accuracy by answers, or both.
+        """Compute metrics from judgements, top-k accuracy from answers, or both.
 
         Raises:
-            InputError: Judgements and run share no query, or an option does not fit.
+            InputError: Judgements and run share no query, or an option is invalid.
         """
         (evaluation,) = evaluate(run=[self], **vars(options)).values()
         return evaluation
 
     @property
     def address(self) -> str:
-        """What programs read: its name, with its hits."""
+        """The address for commands: name and hits."""
         return InMemory.of(self.name, run=self)
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """Query -> document -> score, as pytrec_eval, ranx and BEIR have it."""
+        """Query -> document -> score, the format of pytrec_eval, ranx and BEIR."""
         return {query: dict(hits) for query, hits in self.items()}
 
     def to_pandas(self) -> DataFrame:
-        """A table with the columns query_id, document_id, rank and score."""
+        """A DataFrame with the columns query_id, document_id, rank and score."""
         import pandas
 
         columns = ["query_id", "document_id", "rank", "score"]

@@ -1,7 +1,7 @@
-"""Is a difference between two systems more than chance? Seeded tests and intervals over per-query values.
+"""Significance of the difference between two systems: seeded tests and intervals over per-query values.
 
-The paired randomisation test (Fisher, 1935; Smucker, Allan and Carterette, 2007) asks how often the mean difference
-would be as large if each query's two values were swapped by the toss of a coin. Student's t-test is given as well.
+The paired randomisation test (Fisher, 1935; Smucker, Allan and Carterette, 2007) estimates how often the mean
+difference would be as large if each query's two values were swapped at random. Student's t-test is also available.
 Multiple comparisons are corrected by Holm's step-down method (1979). Intervals are percentiles of bootstrap means.
 
 `scipy.stats.permutation_test` has the same exact p-values, but takes 2 s instead of 3 ms for 18 differing queries and
@@ -28,7 +28,7 @@ def randomisation_test(differences: Sequence[float] | Values, *, permutations: i
     """The two-sided p-value of the paired randomisation test on per-query differences.
 
     Exact, over all permutations, if at most 20 queries differ. Otherwise permutations are sampled, and the p-value is
-    (1 + those with a difference at least as large as observed) / (1 + sampled), which is never 0.
+    (1 + permutations with a difference at least as large as observed) / (1 + sampled), which is never 0.
     """
     values = _differing(differences)
     if not values.size:
@@ -63,7 +63,7 @@ def t_test(differences: Sequence[float] | Values) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for multiple comparisons, in the order given.
+    """Holm-corrected p-values for multiple comparisons, in input order.
 
     The i-th smallest of m is multiplied by m - i + 1; corrected values never decrease.
     """
@@ -78,7 +78,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def bootstrap_intervals(
     values: Any, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> list[tuple[float, float]]:
-    """(low, high) for the mean of each column: percentiles of the means of resampled queries, which columns share."""
+    """The bootstrap interval (low, high) of each column's mean: percentiles over resamples that columns share."""
     table = np.asarray(values, np.float64)
     table = table[:, None] if table.ndim == 1 else table  # (queries, columns)
     queries = table.shape[0]

@@ -1,1 +1,1 @@
-"""`rkit mine-negatives`: hits become hard negatives, by way of filters that say what they dropped."""
+"""`rkit mine-negatives`: turns hits into hard negatives, with filters that report what they dropped."""

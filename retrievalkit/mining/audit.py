@@ -1,7 +1,7 @@
-"""The audit of mined negatives: the hits that each filter dropped, the negatives' ranks, and a sample to check by hand.
+"""Audit of mined negatives: the hits that each filter dropped, the negatives' ranks, and a sample to check by hand.
 
-Audits are written part by part as JSON and added up, so that an interrupted run ends with the same audit as an
-uninterrupted one. All counts are exact; scores are those of a seeded sample of questions.
+Audits are written part by part as JSON and added up, so that an interruption does not change the final audit. All
+counts are exact; scores come from a seeded sample of questions.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SHOWN = 5
 SAMPLED_SCORES = 1_000
 SAMPLED_QUESTIONS = 20
 NEGATIVES_SHOWN = 3
-_SCORES = 1_000  # most scores of a sampled question, spread evenly over its negatives
+_SCORES = 1_000  # maximum scores per sampled question, spread evenly over its negatives
 _SNIPPET = 300
 _BINS = 30
-_OPENED = 3  # how many questions of the page are unfolded: enough to show what can be checked
+_OPENED = 3  # questions unfolded on the page: enough to show what can be checked
 Count = Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"]
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
 _FIRST_RANKS = 3
@@ -67,15 +67,15 @@ class Sampled:
 
 @dataclass
 class Audit:
-    """Counts of a mining run, or of a part of it, with which they are written.
+    """Counts of a mining run, or of a part of it, stored with the part.
 
     Attributes:
-        counts: Of questions, hits, and what became of them.
-        dropped: Filter -> how many hits it dropped, in the order of the filters.
-        shown: Filter -> some of these.
+        counts: Questions, hits and their outcomes.
+        dropped: Filter -> number of dropped hits, in the order of the filters.
+        shown: Filter -> some of the dropped hits.
         sample: A seeded sample of the questions.
-        ranks: Rank (from 0) -> how many negatives have it.
-        positive_ranks: The same of the best positives.
+        ranks: Rank (from 0) -> number of negatives.
+        positive_ranks: Rank (from 0) -> number of best positives.
     """
 
     counts: dict[Count, int]
@@ -87,9 +87,9 @@ class Audit:
 
     @classmethod
     def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
-        """The audit of a part; `questions` is the number of them in all parts, of which a sample is kept.
+        """Compute the audit of a part; `questions` is the total of all parts, which sets the rate of the sample.
 
-        It is made before the filters see the next part: they remember the reasons of one part only.
+        Call it before the filters see the next part: they remember the reasons of one part only.
         """
         names = [step.name for step in filters]
         audit = cls(dict.fromkeys(_COUNTS, 0), dict.fromkeys(names, 0), {name: [] for name in names}, [], [], [])
@@ -116,7 +116,7 @@ class Audit:
                     reason = step.reason(found, dropped[0])
                     shown = Shown(query.id, query.text, positive, document, rank, score, reason)
                     audit.shown[step.name].append(shown)
-            # It depends on the question only: the order of questions does not change the sample.
+            # The key depends on the question only: the order of questions does not change the sample.
             digest = hashlib.blake2b(f"audit {seed} {query.text}".encode(), digest_size=6).digest()
             key = int.from_bytes(digest) / (1 << 48)
             if key < SAMPLED_SCORES / max(1, questions):
@@ -141,9 +141,9 @@ class Audit:
         self.sample += other.sample
 
     def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
-        """The audit for the file and the page: counts, examples with their texts, and warnings.
+        """Return the audit for the file and the page: counts, examples with their texts, and warnings.
 
-        `without` says how many of the examples lack negatives.
+        `without` is the number of examples without negatives.
         """
         sample = sorted(self.sample, key=lambda row: row.key)
         report = {
@@ -206,7 +206,7 @@ def _hits(found: Found, places: Sequence[int]) -> list[tuple[int, float, str]]:
 
 
 def _sampled_question(row: Sampled, corpus: Corpus) -> dict[str, Any]:
-    """A question of the sample, with the texts needed to check it by hand."""
+    """A sampled question, with the texts needed to check it by hand."""
     ranks = {document: (rank, score) for rank, score, document in row.found}
     unranked = (len(ranks) + 1_000_000,)
     main = min(row.positives, key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
@@ -233,7 +233,7 @@ def _passage(passage: Passage) -> dict[str, str]:
 
 
 def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
-    """Counts by rank, in wider buckets towards the end."""
+    """Counts by rank, in buckets that get wider with rank."""
     edges = [*_RANKS, max(_RANKS[-1], len(counts)) + 1]
     return [
         {"from": low, "to": min(high - 1, len(counts)), "count": sum(counts[low - 1 : high - 1])}
@@ -243,7 +243,7 @@ def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
 
 
 def _scores(sample: Sequence[Sampled]) -> dict[str, Any]:
-    """The distribution of the scores of retrieved positives, and of negatives."""
+    """The score distributions of retrieved positives and of negatives."""
     positives = [score for row in sample for _, score, _ in row.found]
     negatives = [score for row in sample for score in row.scores]
     values = [*positives, *negatives]
@@ -268,9 +268,9 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
-    """The distribution of the number of negatives: extremes, quartiles, mean, and how many examples have none.
+    """The distribution of the number of negatives: extremes, quartiles, mean, and examples without any.
 
-    `counts` has the number of examples for each number of negatives.
+    `counts` maps each number of negatives to the number of examples with it.
     """
     values = [number for number in sorted(counts) for _ in range(counts[number])]
     return {
@@ -306,7 +306,7 @@ def audit_table(audit: Mapping[str, Any]) -> str:
 
 
 def describe_source(source: Mapping[str, str]) -> str:
-    """The source of the hits, with its kind unless that is its name."""
+    """The source of the hits, with its kind unless they are the same."""
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 
@@ -339,7 +339,7 @@ def _ranks(audit: Mapping[str, Any]) -> list[dict[str, int]]:
 
 
 def _score_chart(scores: Mapping[str, Any]) -> str:
-    """The frequency of scores, as one line per kind of passage; each point is the middle of a bin."""
+    """Chart the frequency of scores, one line per kind of passage; each point is the middle of a bin."""
     low, width = scores["from"], scores["bin"]
     series = {
         name: [

@@ -1,4 +1,4 @@
-"""Training examples as the questions that are mined for, with the mined negatives, and merged with another set."""
+"""Training examples: grouping by question, addition of mined negatives, and merging of two sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> list[Question]:
-    """The distinct questions of the examples; with a corpus, including copies of their positives in it."""
+    """Group examples by question; with a corpus, include the copies of their positives in it."""
     grouped: dict[str, list[Example]] = {}
     for row in rows:
         grouped.setdefault(row.query, []).append(row)
@@ -28,15 +28,15 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
         answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
         ids = tuple(dict.fromkeys(example.query_id for example in examples))
         found = [copies[one] for one in positives & copies.keys()]
-        # Usually none, and another empty set for each question would take 200 bytes.
+        # Usually empty: a new empty set for each question would take 200 bytes.
         others = frozenset().union(*found) - positives if found else _NONE
-        # Not the first id: random samples depend on the id, and must not depend on the order of the examples.
+        # The smallest id, not the first: random samples depend on it, but must not depend on the order of the examples.
         questions.append(Question(Query(min(ids), text, answers), ids, positives, others))
     return questions
 
 
 def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[str]]:
-    """Document id -> all ids with the same text, for those with copies. Memory does not depend on the corpus's size."""
+    """Map each document id with copies to all ids with its text. Memory use does not depend on the corpus's size."""
     digests = {document: text_digest(corpus.get(document)) for document in sorted(document_ids)}
     same_text: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
     if same_text:
@@ -49,13 +49,13 @@ def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[s
 
 
 class MinedTexts(Protocol):
-    """The mined negatives, by the text of the query."""
+    """The mined negatives by query text."""
 
     def __getitem__(self, text: str, /) -> Mined: ...
 
 
 def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Example]:
-    """The examples with the negatives mined for their texts; with a mined positive, one example per query text."""
+    """Yield the examples with their mined negatives; with a mined positive, one example per query text."""
     seen: set[str] = set()
     for row in rows:
         result = mined[row.query]
@@ -69,10 +69,10 @@ def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Examp
 def merge_examples(
     first: Sequence[Example], second: Iterable[Example], *, keep: int | None = None, merge: Merge = "concatenate"
 ) -> Iterator[Example]:
-    """Merge two sets, with at most `keep` negatives of each example.
+    """Merge two sets, with at most `keep` negatives per example.
 
-    "pool" joins the examples with the same query text: the first set's negatives, then the second's, without the
-    positives of either. "concatenate" keeps all separate, and takes one of the second set at a time.
+    "pool" joins examples with the same query text: the first set's negatives, then the second's, without the positives
+    of either. "concatenate" keeps all examples separate, and streams the second set.
     """
     texts = {row.query_id: row.query for row in first}
 
@@ -116,7 +116,7 @@ def merge_examples(
 
 
 def _with_documents(row: Example, positives: tuple[str, ...], negatives: tuple[str, ...]) -> Example:
-    """The example with other documents, and only their scores by the teacher."""
+    """Return the example with other documents, and only their teacher scores."""
     documents = {*positives, *negatives}
     teacher = {document: score for document, score in (row.teacher or {}).items() if document in documents}
     return replace(row, positives=positives, negatives=negatives, teacher=teacher or None)

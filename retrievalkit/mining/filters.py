@@ -1,9 +1,9 @@
-"""The filters that hits pass through before they become negatives.
+"""Filters that hits must pass to become negatives.
 
 In order, they drop: known positives, copies of a positive's text, passages of its document, its near duplicates,
-passages that contain the answer, the first ranks, scores too near the positive's, what plugins' filters drop, near
-duplicates of a better negative, and last, because it is the most expensive, hits that a re-ranker considers relevant.
-Each filter sees only the hits that the previous ones kept.
+passages that contain the answer, the first ranks, scores too close to the positive's, hits that plugins' filters drop,
+near duplicates of a better negative, and last, because it is the most expensive, hits that a re-ranker considers
+relevant. Each filter sees only the hits that the previous filters kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Passages = Callable[[str], Passage]
 
 
 class _Inputs(FilterInputs):
-    """The inputs of a mining's filters, two of which look at the same shingles."""
+    """The inputs of the filters of a mining run; two filters share the shingles."""
 
     @cached_property
     def shingles(self) -> Callable[[str], Shingles]:
@@ -38,7 +38,7 @@ class _Inputs(FilterInputs):
 
 
 class KnownPositive(Filter):
-    """Drops the question's known positives, of all examples with its text."""
+    """Drops the question's known positives, from all examples with its text."""
 
     name = "known positive"
 
@@ -47,7 +47,7 @@ class KnownPositive(Filter):
 
 
 class PositiveCopy(Filter):
-    """Drops passages with the text of a positive."""
+    """Drops passages with the same text as a positive."""
 
     name = "copy of a positive"
 
@@ -75,7 +75,7 @@ class Rank(Filter):
     """Drops the first ranks.
 
     Args:
-        skip: How many.
+        skip: Ranks to drop.
     """
 
     name = "rank"
@@ -106,7 +106,7 @@ class AbsoluteMargin(_Margin):
     """Drops hits that score less than a margin below the positive.
 
     Args:
-        margin: How much less than the positive hits score that are kept.
+        margin: Minimum score difference to the positive for a hit to be kept.
     """
 
     name = "absolute margin"
@@ -140,7 +140,7 @@ class SameDocument(Filter):
     """Drops passages of a positive's document.
 
     Args:
-        way: "title", or a regular expression that finds the document's name in an id; see `MiningOptions`.
+        way: "title", or a regular expression that matches the document's name in an id; see `MiningOptions`.
     """
 
     name = "document of a positive"
@@ -168,10 +168,10 @@ class SameDocument(Filter):
 
 
 class _NearDuplicate(Filter):
-    """Base of the filters for near duplicates.
+    """Base class of the near-duplicate filters.
 
     Args:
-        threshold: The least fraction of shared 5-grams of near duplicates.
+        threshold: Minimum Jaccard coefficient of word 5-grams.
     """
 
     def __init__(self, inputs: FilterInputs, *, threshold: float) -> None:
@@ -210,7 +210,7 @@ class LikePositive(_NearDuplicate):
 
 
 class LikeBetter(_NearDuplicate):
-    """Drops near duplicates of a better hit that is kept."""
+    """Drops near duplicates of a higher-ranked hit that is kept."""
 
     name = "near duplicate of a better negative"
 
@@ -223,11 +223,11 @@ class LikeBetter(_NearDuplicate):
 
 
 class Reranked(Filter):
-    """Drops hits that a re-ranker scores too high, or too near the positive; a hit without a score is kept.
+    """Drops hits that a re-ranker scores too high, or too close to the positive; hits without a score are kept.
 
     Args:
-        above: Drop hits that it scores above this.
-        margin: Keep hits that it scores at least this much less than the positive.
+        above: Drop hits that the re-ranker scores above this.
+        margin: Keep hits that the re-ranker scores at least this much below the positive.
     """
 
     name = "re-ranker"
@@ -271,7 +271,7 @@ class Reranked(Filter):
 
 
 def make_filters(options: MiningOptions, passages: Passages, scores: PairScores | None = None) -> list[Filter]:
-    """The filters that the options select, in order."""
+    """Create the filters that the options select, in order."""
     inputs = _Inputs(passages, scores)
     filters: list[Filter] = []
     for name, given in _selected(options):
@@ -315,9 +315,9 @@ class Filtered:
     """The hits of a question after filtering.
 
     Attributes:
-        found: The hits, with the positive that they were compared to.
-        dropped: For each filter, the places of the hits that it dropped.
-        negatives: The places of the negatives.
+        found: The hits, with the positive that they were compared with.
+        dropped: For each filter, the positions of the hits that it dropped.
+        negatives: The positions of the negatives.
         mined: The result to write.
     """
 
@@ -328,7 +328,7 @@ class Filtered:
 
 
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
-    """Filter the hits of the questions of a part, and choose negatives from the remaining ones."""
+    """Filter the hits of a part's questions, and choose negatives from the remaining hits."""
     if options.positives == "retrieved":
         # The best hit that contains an answer is the positive.
         holding = [[one for one, held in zip(found.ids, found.holds or (), strict=False) if held] for found in part]

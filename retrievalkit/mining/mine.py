@@ -1,11 +1,11 @@
-"""`rkit mine-negatives`: hits and training examples in, examples with hard negatives and an audit of them out.
+"""`rkit mine-negatives`: hits and training examples in, examples with hard negatives and an audit out.
 
     rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
 
-The best hits of each question go through the filters of `mine.filters`; of the remaining hits, the first or a seeded
-sample are kept. FILE.audit.json records the hits that each filter dropped, with examples, and FILE.audit.html shows
-them. Memory use does not grow with questions times hits (except that sets to pool are read whole), and a killed
-command resumes where it stopped when it is run again.
+The best hits of each question pass through the filters of `mining.filters`; the first of the remaining hits, or a
+seeded sample of them, are kept. FILE.audit.json records the hits that each filter dropped, with examples, and
+FILE.audit.html shows them. Memory use does not grow with questions times hits (except that sets to pool are read
+whole), and a killed command resumes where it stopped when it is run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from retrievalkit.search.options import FusionOptions
 
 
 def hit_sources(several: Any) -> tuple[str, ...]:
-    """The addresses of sources of hits: of places, and of what Python has open or in memory."""
+    """Return the addresses of hit sources: paths, open indexes, and in-memory runs."""
     places = [getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several]
     return inputs.runs(storage.indexes_of(places))
 
@@ -36,19 +36,18 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
     """Options of `mine-negatives`.
 
     Args:
-        source: "bm25", a checkpoint, an index or a run (TREC), in Python also an open one or a hybrid; several are
-            fused.
-        examples: The examples to find negatives for; in Python also rows.
-        corpus: The passages to mine; in Python by default those of the examples, or those that were indexed.
-        output: The file to write, with its audit beside it (.audit.json and .audit.html).
-        split: The split of examples that are a folder or another source with several; train by default.
-        merge_with: Examples to put before the mined ones.
-        model: The new place of an index's checkpoint, if it was moved.
-        precision: Number format that questions are encoded and pairs scored in, fp32 by default; passages too, if
-            given (else auto). auto is bf16 if the hardware multiplies in it, else fp32.
-        backend: Library that computes the layers of models: "auto" (the default) is OpenVINO on a processor where it is
-            installed, else torch.
-        indexer_options: Options of the index that is made for bm25.
+        source: "bm25", a checkpoint, an index or a TREC run; in Python also an open index, a `Run` or a hybrid; several
+            are fused.
+        examples: The examples to mine negatives for; in Python also rows.
+        corpus: The passages to mine; in Python by default the corpus of the examples, or the indexed corpus.
+        output: The file to write, with its audit next to it (.audit.json and .audit.html).
+        split: The split of the examples, if they are a folder or another source with several splits; train by default.
+        merge_with: Examples to place before the mined examples.
+        model: The new path of an index's checkpoint, if it was moved.
+        precision: Number format for encoding questions and scoring pairs, fp32 by default; if set, also for encoding
+            passages (else auto). auto is bf16 if the hardware computes in it, else fp32.
+        backend: Library that runs models: "auto" (the default) is OpenVINO on a CPU if installed, else torch.
+        indexer_options: Options of the index that is built for bm25.
     """
 
     source: Annotated[Any | Sequence[Any], Flag(("--from",)), Reads(hit_sources)]
@@ -65,7 +64,7 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with the parts and the options of open indexes and hybrids, and with their passages."""
+        """Return the arguments, with the parts, options and passages of open indexes and hybrids."""
         given = inputs.with_corpus({name: value for name, value in values.items() if value is not None})
         if (source := given.get("source")) is None:
             return given
@@ -84,10 +83,10 @@ def mine_negatives(options: MineOptions) -> Examples:
     """Find hard negatives: passages that rank high and are not the answer.
 
     Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
-    near duplicates, passages with an answer, the first ranks, scores too near the positive's, hits that filters of
-    plugins drop, near duplicates of a better hit, and what a re-ranker considers relevant.
+    near duplicates, passages with an answer, the first ranks, scores too close to the positive's, hits that plugins'
+    filters drop, near duplicates of a better hit, and hits that a re-ranker considers relevant.
 
-    OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it resumes.
+    OUTPUT.audit.html (and .json) shows dropped and kept hits. A killed command resumes when it is run again.
     """
     from retrievalkit.mining.audit import audit_table
     from retrievalkit.mining.negatives import mine

@@ -1,4 +1,4 @@
-"""The program behind `rkit mine-negatives`; see `mine.mine`."""
+"""Implementation of `rkit mine-negatives`; see `mining.mine`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retrievalkit.reporting.page import write_page
 
 
 def mine(options: MineOptions) -> dict[str, Any]:
-    """Mine negatives and write training examples to the output; returns the audit, which is written beside it."""
+    """Mine negatives, write training examples and their audit, and return the audit."""
     options.check(merging=options.merge_with is not None)
     output = Path(options.output or "")
     storage.check_output_file(output)
@@ -62,7 +62,7 @@ def mine(options: MineOptions) -> dict[str, Any]:
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(options.examples)]
     identity = [*inputs, options.split, scored_by, mining.options.as_dict(), part_size(options.depth)]
     place = storage.place_of(output)
-    # A folder beside the output; it stays only if mining is interrupted or the disk is full.
+    # A folder next to the output; it remains only if mining is interrupted or the disk is full.
     with storage.held(output), storage.work_folder(place.with_name(f".{place.name}.mining")) as work:
         parts = work / f"parts-{storage.fingerprint_value(identity)[:12]}"
         for folder in work.glob("parts-*"):
@@ -112,7 +112,7 @@ def _counted(rows: Iterable[Example], sizes: Counter[int]) -> Iterator[Example]:
 
 
 def _read(options: MineOptions) -> Examples:
-    """The examples without their negatives; if positives are mined, also questions without a positive."""
+    """Read the examples without their negatives; if positives are mined, also questions without a positive."""
     source, split = options.examples, options.split or "train"
     if options.split is not None and Path(source).is_file():
         msg = f"split has no effect on the examples of a file, '{source}'. Leave it out."

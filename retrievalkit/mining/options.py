@@ -1,4 +1,4 @@
-"""The options of mining, and its result for a question."""
+"""Mining options, and the result of mining for a question."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ TITLE = "title"
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions:
-    """Which of the hits become negatives, and how the mined examples are merged with another set.
+    """Selection of negatives from the hits, and merging of the mined examples with another set.
 
     Args:
-        depth: How many hits per question are considered, positives included.
-        negatives: How many negatives per question are kept.
-        skip_top: Drop this many of the first ranks, which may be unlabelled positives.
-        drop_answers: Drop passages that contain the question's answer (DPR's rule, see `evaluate.answers`).
-        drop_positives: Drop the question's known positives, of all examples with its text, and copies of their text.
-        same_document: Drop passages of a positive's document: "title" where passages of a document share a title (as
-            DPR's do), or a regular expression that finds the document's name in the start of an id, such as "(.+)#".
+        depth: Hits per question to consider, positives included.
+        negatives: Negatives per question to keep.
+        skip_top: Number of top ranks to drop, as they may be unlabelled positives.
+        drop_answers: Drop passages that contain the question's answer (DPR's rule, see `data.answers`).
+        drop_positives: Drop the question's known positives, from all examples with its text, and copies of their text.
+        same_document: Drop passages of a positive's document: "title" if passages of a document share a title (as DPR's
+            do), or a regular expression that matches the document's name at the start of an id, such as "(.+)#".
         near_duplicates: Drop passages that share at least this fraction of their word 5-grams with a positive, or with
             a better negative (Jaccard's coefficient, such as 0.8).
-        margin_absolute: Keep hits that score at least this much less than the positive.
-        margin_relative: Keep hits that score at most this fraction of the positive's score, such as 0.95 (for a
-            negative score: lower by the same fraction of its magnitude). With several positives the lowest score
-            counts; a positive that is not among the hits counts with the score of the last hit.
-        reranker: A second opinion on the hits: a re-ranker (rkit rerank train, or a Hugging Face cross-encoder), or a
-            run of its scores (rkit rerank apply).
+        margin_absolute: Keep hits whose score is at least this much below the positive's.
+        margin_relative: Keep hits whose score is at most this fraction of the positive's, such as 0.95 (for a negative
+            score: lower by the same fraction of its magnitude). With several positives the lowest score counts; a
+            positive that is not among the hits gets the score of the last hit.
+        reranker: Re-ranker that filters the hits (rkit rerank train, or a Hugging Face cross-encoder), or a run of its
+            scores (rkit rerank apply).
         reranker_above: Drop hits that the re-ranker scores above this; the score of a cross-encoder is its logit.
-        reranker_margin: Keep hits that the re-ranker scores at least this much less than the positive (with several,
-            the lowest-scoring one).
+        reranker_margin: Keep hits that the re-ranker scores at least this much below the positive (of several, the
+            lowest-scoring positive).
         filters: More filters, registered by plugins: names, with options as in "longer_than(words=5)".
         sample: Keep the "top" of the hits that pass the filters, or a "random" sample of them, in rank order.
-        seed: Of the random sample, which otherwise depends only on the question's id.
-        positives: "keep" those of the examples; or "retrieved", as in MLR's released code: the best hit that contains
-            an answer is the positive, only hits without an answer are negatives, and a question without such a hit
-            is dropped; "keep" where no question has answers, but all have positives.
-        keep: How many negatives of each example are kept when merging; None = all.
-        merge: "concatenate": the other set's examples, then the mined ones, as separate examples; "pool": one example
-            per question, with the negatives of both.
+        seed: Seed of the random sample, which otherwise depends only on the question's id.
+        positives: "keep" the examples' positives; or "retrieved", as in MLR's released code: the best hit with an
+            answer is the positive, only hits without an answer are negatives, and a question without a hit with an
+            answer is dropped; "keep" applies if no question has answers, but all have positives.
+        keep: Negatives per example to keep when merging; None = all.
+        merge: "concatenate": the other set's examples, then the mined examples, kept separate; "pool": one example per
+            question, with the negatives of both.
     """
 
     depth: Annotated[int, Ge(1)] = 200
@@ -75,17 +75,17 @@ class MiningOptions:
 
     @property
     def needs_answers(self) -> bool:
-        """Whether hits are checked for the answers."""
+        """True if hits are checked for the answers."""
         wanted = self.drop_answers or self.positives == "retrieved"
         return wanted or any(filter_class(text).needs_answers for text in self.filters)
 
     def as_dict(self) -> dict[str, Any]:
-        """The options for the audit; filters of plugins if there are some."""
+        """The options for the audit; `filters` only if there are any."""
         values = {one.name: getattr(self, one.name) for one in fields(MiningOptions)}
         return {name: value for name, value in values.items() if name != "filters" or value}
 
     def check(self, *, merging: bool) -> None:
-        """Refuse combinations that make no sense; `merging` says whether there is another set to merge with."""
+        """Refuse invalid combinations; `merging` is True if there is another set to merge with."""
         if self.skip_top >= self.depth:
             msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise depth, or skip less."
             raise OptionError(msg)
@@ -106,12 +106,12 @@ class MiningOptions:
 
 
 def filter_class(text: str) -> type[Filter]:
-    """The class of a filter that is named like "longer_than(words=5)"."""
+    """The class of a filter that is written like "longer_than(words=5)"."""
     return registry.get("filter", read_call(text)[0])
 
 
 def document_pattern(text: str) -> re.Pattern[str] | None:
-    """The pattern that finds a document's name in a passage's id; None if titles identify documents."""
+    """Compile the pattern of a document's name in a passage's id; None if titles identify documents."""
     if text == TITLE:
         return None
     try:

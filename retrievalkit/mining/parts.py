@@ -1,7 +1,7 @@
 """Mining in parts: questions are searched and filtered part by part, and each finished part is written to a file.
 
 A killed run resumes after its last complete part. Parts always contain the same questions, and questions are always
-searched in the same batches, so the result is the same as that of an uninterrupted run.
+searched in the same batches, so an interruption does not change the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from retrievalkit.reporting.progress import ProgressBar
 
 PART = 512
 HITS_AT_ONCE, PART_HITS = 1 << 21, 1 << 19
-_SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
+_SEARCH_BATCH = 1_024  # queries that `search` encodes at a time
 _CACHED_PARTS = 4
 _PART_BYTES = 1 << 30
 _DO = "Remove the folder, and mine again."
@@ -35,7 +35,7 @@ _DO = "Remove the folder, and mine again."
 
 @dataclass(frozen=True)
 class Mining:
-    """The mining of negatives for questions."""
+    """A mining run and its inputs."""
 
     questions: Sequence[Question]
     corpus: Corpus
@@ -44,10 +44,10 @@ class Mining:
     scores: PairScores | None = None
 
     def applicable(self) -> Mining:
-        """This mining with the options that apply to its questions.
+        """Return this mining run with the options that apply to its questions.
 
-        Looking for answers where no question has any is noted, and left out: one recipe serves collections with answers
-        and without.
+        If no question has answers, the search for answers is skipped with a note: one recipe serves collections with
+        answers and without.
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):
             return self
@@ -77,12 +77,12 @@ class Mining:
         return mined
 
     def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
-        """The parts after the first `done`, with their numbers and hits; several parts are searched at once."""
+        """Yield the parts after the first `done`, with their numbers and hits; several parts are searched together."""
         at_once, size = searched_at_once(self.options.depth), part_size(self.options.depth)
         if done * size >= len(self.questions):
             return
         first = done * size // at_once * at_once
-        # Searched as they are taken, so that only those of one round are in memory.
+        # The search is lazy, so that only the hits of one round are in memory.
         hits = search(self.questions[first:], self.options.depth, at_once)
         for start in range(first, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
@@ -93,7 +93,7 @@ class Mining:
                 number = (start + offset) // size
                 if number >= done:
                     yield number, found[offset : offset + size]
-        next(hits, None)  # what the search noticed is told at its end
+        next(hits, None)  # the search reports its notes at its end
 
     def _found(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
         wanted = {document for ids, _ in hits for document in ids}
@@ -115,7 +115,7 @@ class Mining:
 
 
 class MinedParts:
-    """The mined negatives in a folder of parts, `size` questions each, only a few of which are in memory at a time.
+    """Mined negatives in a folder of parts, `size` questions each; only a few parts are in memory at a time.
 
     The audits of the parts are added to `audit`.
     """
@@ -132,7 +132,7 @@ class MinedParts:
         return Mined(*self._part(number).mined[place])
 
     def complete(self) -> int:
-        """Count the consecutive parts that already exist as they were written, and add them to the audit."""
+        """Count the consecutive parts that are already written and intact, and add them to the audit."""
         number = 0
         while self._whole(number):
             self.audit.add(self._read(number).audit)
@@ -145,7 +145,7 @@ class MinedParts:
         part: dict[str, Any] = {"mined": mined, "audit": asdict(audit)}
         part["fingerprint"] = storage.fingerprint_value(part)
         if self._file(number).is_symlink():
-            # Nobody else puts links here, and what is behind one is not ours to write.
+            # A link must come from someone else: replace it, and do not write to its target.
             self._file(number).unlink()
         storage.write_json(self._file(number), part, indent=None)
         self.audit.add(audit)
@@ -171,25 +171,25 @@ class MinedParts:
 
 @dataclass(frozen=True)
 class _Part:
-    """The form of a part's file."""
+    """Schema of a part's file."""
 
     mined: list[tuple[tuple[str, ...], str | None, bool]]
     audit: Audit
 
 
 def part_size(depth: int) -> int:
-    """How many questions a part has: fewer if each has many hits."""
+    """The number of questions per part: fewer if each has many hits."""
     return _halved(PART, depth, PART_HITS)
 
 
 def searched_at_once(depth: int) -> int:
-    """How many questions are searched at once, limited by the number of hits in memory; a multiple of a part."""
+    """The number of questions searched together, limited by the hits in memory; a multiple of the part size."""
     unit = max(PART, _SEARCH_BATCH)
     return HITS_AT_ONCE // depth // unit * unit or max(part_size(depth), _halved(unit, depth, HITS_AT_ONCE))
 
 
 def _halved(questions: int, depth: int, most: int) -> int:
-    """A number of questions, halved until they have at most so many hits; at least 1."""
+    """Halve a number of questions until they have at most `most` hits; at least 1 remains."""
     while questions > 1 and questions * depth > most:
         questions //= 2
     return questions

@@ -1,4 +1,4 @@
-"""A re-ranker's scores of hits: computed, or read from a run."""
+"""Re-ranker scores of hits: computed, or read from a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrievalkit.models.rerankers import open_reranker, score_pairs
 
 WINDOW = 4_096
 _RANKINGS = 64
-"""Rankings of a run in memory: pairs come question by question."""
+"""Rankings kept in memory: pairs come question by question."""
 
 
 def open_scores(
@@ -27,9 +27,9 @@ def open_scores(
     precision: Precision = "fp32",
     backend: Backend = "auto",
 ) -> tuple[PairScores, str]:
-    """A function that scores pairs, by a re-ranker or a run file of its scores, and its fingerprint.
+    """Return a function that scores pairs, by a re-ranker or a run of its scores, and its fingerprint.
 
-    In fp32 the scores equal those of `rkit rerank apply`.
+    In fp32 the scores equal `rkit rerank apply`'s.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)

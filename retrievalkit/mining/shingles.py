@@ -1,7 +1,7 @@
-"""How similar the wording of two texts is: Jaccard's coefficient of their word 5-grams.
+"""Near-duplicate detection: the Jaccard coefficient of the word 5-grams of two texts.
 
 Words are case-insensitive runs of letters and digits; a text of fewer than five words is a single shingle. Titles count
-only if there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact unless two of them collide
+only if there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact unless two hashes collide
 (Broder, "On the resemblance and containment of documents", 1997).
 """
 
@@ -47,12 +47,12 @@ def shingles(passage: Passage) -> Shingles:
 
 
 def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]:
-    """The shingles of passages by id, cached, so that a text is processed only once for many questions."""
+    """Cached function from passage id to shingles: a text is processed once for many questions."""
     return lru_cache(_CACHED_TEXTS)(lambda identifier: shingles(passages(identifier)))
 
 
 def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
-    """Jaccard's coefficient of each text with the other text; 0 if either is empty."""
+    """The Jaccard coefficient of each text with the other text; 0 if either is empty."""
     import numpy as np
 
     coefficients = []
@@ -63,10 +63,9 @@ def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
 
 
 def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
-    """For each text, the earlier text that it nearly repeats, with the coefficient, which is at least the threshold.
+    """For each text, the earlier text that it nearly repeats and their coefficient, at least the threshold, or None.
 
-    Of several similar texts the first is the original: a text that is itself a near duplicate does not count as the
-    earlier one. None = there is none.
+    Of several similar texts the first is the original: a text that is itself a near duplicate is never an original.
     """
     import numpy as np
     import scipy.sparse
@@ -76,14 +75,14 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
     rows = np.repeat(np.arange(len(texts)), sizes)
     shape = len(texts), len(values)
     incidence = scipy.sparse.csr_matrix((np.ones(len(rows), np.int64), (rows, columns)), shape=shape)
-    pairs = scipy.sparse.tril(incidence @ incidence.T, -1).tocoo()  # (later, earlier): how many shingles both have
+    pairs = scipy.sparse.tril(incidence @ incidence.T, -1).tocoo()  # (later, earlier): number of shared shingles
     like = pairs.data / (sizes[pairs.row] + sizes[pairs.col] - pairs.data)
     alike = like >= threshold
     found = zip(*(each[alike].tolist() for each in (pairs.row, pairs.col, like)), strict=True)
     originals: list[tuple[int, float] | None] = [None] * len(texts)
     for later, earlier, coefficient in sorted(found):
         best = originals[later]
-        # A text that is dropped itself is no reason to drop a later one.
+        # A dropped text is no reason to drop a later text.
         if originals[earlier] is None and (best is None or coefficient > best[1]):
             originals[later] = (earlier, coefficient)
     return originals

@@ -1,6 +1,6 @@
-"""The sources of hits to mine: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
+"""Sources of hits to mine: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
 
-For a checkpoint and BM25 an index is built first, in a folder beside the output. Its name is a hash of its inputs, so
+For a checkpoint and BM25 an index is built first, in a folder next to the output. Its name is a hash of its inputs, so
 that an interrupted run reuses it, but a run with other inputs does not.
 """
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from retrievalkit.search.searcher import Searcher
 
 Hits = tuple[Sequence[str], Sequence[float]]
-"""The ids and scores of the hits of a question, best first."""
+"""The ids and scores of a question's hits, best first."""
 Search = Callable[[Sequence[Question], int, int], Iterator[Hits]]
-"""(questions, depth, at once) -> the best `depth` hits of each, of so many questions at once at most."""
+"""(questions, depth, batch) -> the best `depth` hits of each, at most `batch` questions at a time."""
 
 _KNOWN = "Hits come from bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
 
@@ -49,11 +49,11 @@ class Sources:
         names: Checkpoints, indexes, runs and "bm25" (Lucene, over the corpus; "./bm25" is a folder of that name).
         model: The new path of an index's checkpoint, if it was moved.
         indexer_options: Options of the index built for "bm25".
-        fusion: How the hits of several sources are fused, as in `rkit search`.
-        precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
-            compared, and the corpus in auto.
+        fusion: Fusion of the hits of several sources, as in `rkit search`.
+        precision: The number format in which checkpoints encode; None = fp32 for questions, as their scores are
+            compared, and auto for the corpus.
         cluster: The Ray cluster whose workers encode the corpus and search; None = this process.
-        backend: The library that computes the layers of checkpoints.
+        backend: The library that runs the checkpoints.
     """
 
     names: Sequence[str]
@@ -110,7 +110,7 @@ class Sources:
         if kind == "run":
             return fingerprint(name)
         manifest = storage.read_manifest(name, kind)
-        # Lucene's files are not the same when the same index is made again.
+        # Lucene's files differ when the same index is built again.
         made = {entry: value for entry, value in manifest.items() if entry != "files"}
         return manifest.get("fingerprint") or storage.fingerprint_value(made)
 
@@ -181,9 +181,9 @@ class Sources:
 
 
 class _Worker:
-    """Searches for questions in a process of its own, which another machine may run.
+    """Searches for questions in a separate process, which may run on another machine.
 
-    `identities` are the fingerprints of the places where the command runs.
+    `identities` are the fingerprints of the command's places.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class _Worker:
 
 
 def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: Sequence[Question]) -> list[Hits]:
-    """The hits of questions, which are searched at once."""
+    """The hits of questions, searched in one batch."""
     import numpy as np
 
     found = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
@@ -227,7 +227,7 @@ def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: 
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder is as an earlier mining left it; one that is not is removed."""
+    """True if a folder is unchanged since it was written; a changed folder is removed."""
     if not folder.exists():
         return False
     try:
@@ -248,7 +248,7 @@ def _check(folder: Path) -> None:
 
 
 def source_kind(source: str | Path) -> str:
-    """The kind of a name: "bm25", "checkpoint", "index" or "run"."""
+    """The kind of a source: "bm25", "checkpoint", "index" or "run"."""
     path = Path(source)
     if str(source) == "bm25":
         return "bm25"
@@ -269,7 +269,7 @@ def source_kind(source: str | Path) -> str:
 
 
 def _names_in(source: OpenRun, questions: Sequence[Question]) -> dict[str, str]:
-    """The run's id of each question, whichever of the question's ids it is."""
+    """Map each question to its id in the run, out of all ids of the question."""
     return {
         question.query.id: next((other for other in question.ids if other in source.run), question.query.id)
         for question in questions

@@ -1,1 +1,1 @@
-"""`rkit search`: indexes opened, searched and fused, and hits shown to a reader."""
+"""`rkit search`: opens, searches and fuses indexes, and displays hits."""

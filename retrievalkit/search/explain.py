@@ -1,7 +1,7 @@
-"""Why a hit was found: the terms that make up its score, its nearest vector or sentence, or pairs of similar tokens.
+"""Explanations of hits: the terms that make up a score, the nearest vector or sentence, or pairs of similar tokens.
 
-An index of texts explains its own scores. For an index of vectors the few texts of the hits are encoded again with the
-checkpoint that made it, which is cheap and works with every indexer.
+A text index explains its own scores. For a vector index, the few texts of the hits are encoded again with its
+checkpoint, which is cheap and works with every indexer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
 
 MOST = 20
-"""The maximum number of terms or pairs of tokens per hit; fewer are printed."""
+"""Maximum number of terms or token pairs per hit; fewer are printed."""
 
 MOST_SENTENCES = 20
-"""The maximum number of sentences per text that are compared with the query."""
+"""Maximum number of sentences per text that are compared with the query."""
 
 
 def described(
@@ -44,7 +44,7 @@ def described(
     passages: Mapping[str, Hits] | None = None,
     why: bool = True,
 ) -> list[DescribedHit]:
-    """Hits with their texts and reasons; see `explain`. Documents have those of their `passages`."""
+    """Hits with texts and explanations (see `explain`); documents have those of their `passages`."""
     if not passages:
         reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
         return describe_hits(hits, query.text, corpus, reasons)
@@ -73,9 +73,9 @@ def explain(
     candidates: Candidates | None = None,
     why: bool = True,
 ) -> list[tuple[Found, ...]]:
-    """Explain each hit, source by source; without a corpus, the scores of vectors are not explained.
+    """Explain each hit, source by source; without a corpus, vector scores are not explained.
 
-    `candidates` has the hits of each source, if several were searched; without `why`, it is their ranks and scores.
+    `candidates` holds the hits of each source if several were searched. Without `why`, return only ranks and scores.
     """
     ids = [document for document, _ in hits]
     rows: list[int] = []
@@ -88,7 +88,7 @@ def explain(
         reasons = _reasons(searcher, source, query, ids, corpus) if why else {}
         ranked: list[tuple[int | None, float | None]] = [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
         if candidates is not None:
-            # A hit with a score but no rank was not found by this source, only scored.
+            # A hit with a score but no rank was scored by this source, but not retrieved.
             pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
             ranked = [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
         column = [
@@ -102,7 +102,7 @@ def explain(
 def _reasons(
     searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
 ) -> dict[str, Found]:
-    """The explanations of documents' scores in one source, by the parts that it compares, as far as they are known."""
+    """Explanations of documents' scores in one source, where available: terms, vectors, sentences or token pairs."""
     if not isinstance(source, OpenIndex) or not ids:
         return {}
     if not source.needs_encoding:
@@ -115,23 +115,22 @@ def _reasons(
     texts = {document: (passages[document].title, passages[document].text) for document in ids if document in passages}
     if not texts:
         return {}
-    # Of a search of texts alone, the import of torch would take most of the time.
+    # Imported late: if only text indexes are searched, importing torch would take most of the time.
     from retrievalkit.scoring import scores, viewed
 
-    # The search and `rkit encode` noted the texts that are cut.
+    # Truncated texts were already reported by the search and by `rkit encode`.
     with searcher.encoders.using(source) as retriever, notices.gathered():
         view, counts = source.indexer.view, source.manifest.get("counts", {})
         asked = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
         if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
-            # One vector per text and query has no parts.
+            # A single vector per text and query has no parts to explain.
             return dict(zip(texts, _by_sentences(searcher, source, asked, list(texts.values())), strict=True))
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if asked.vectors is not None:
             reasons = _by_vectors(retriever, query.text, list(texts.values()), asked, documents)
         if asked.weights is not None and documents.weights is not None:
-            # The terms shared by query and document, with their contributions; with vectors also both parts of the
-            # score.
+            # Terms shared by query and document, with their contributions; with vectors, also both parts of the score.
             products = asked.weights * documents.weights  # (D, vocabulary)
             values, terms = products.topk(min(MOST, products.shape[1]), dim=1)
             for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
@@ -151,12 +150,12 @@ def _vectors(representation: Representation) -> int:
 
 
 def _by_sentences(searcher: Searcher, index: OpenIndex, asked: Representation, texts: Sequence[Text]) -> list[Found]:
-    """The sentence of each text that is nearest to the query by the same model; none if the text is one sentence."""
+    """Each text's sentence nearest to the query under the same model; none if the text has a single sentence."""
     from retrievalkit.scoring import scores, viewed
 
     with searcher.encoders.using(index) as retriever:
         parts = [found if len(found := _sentences(retriever, text)) > 1 else [] for text in texts]
-        # Passages that overlap share sentences.
+        # Overlapping passages share sentences.
         sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
         if not sentences:
             return [Found("")] * len(texts)
@@ -168,7 +167,7 @@ def _by_sentences(searcher: Searcher, index: OpenIndex, asked: Representation, t
 
 
 def _sentences(retriever: Retriever, text: Text) -> list[str]:
-    """The sentences of a text, without its title, that the model reads: its vector has nothing of later ones."""
+    """The sentences of a text, without its title, that the model reads: later sentences do not affect the vector."""
     title, body = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
@@ -184,7 +183,7 @@ def _sentences(retriever: Retriever, text: Text) -> list[str]:
 def _by_vectors(
     retriever: Retriever, query: str, texts: Sequence[Text], asked: Representation, documents: Representation
 ) -> list[Found]:
-    """The document's vector that is nearest to the query's only vector, or the pairs of the nearest tokens."""
+    """The document vector nearest to a query of a single vector, or else the pairs of nearest tokens."""
     from retrievalkit.scoring import vector_scores
 
     products = vector_scores(asked, documents)[0]  # (m_q, D, m_d)
@@ -204,7 +203,7 @@ def _by_vectors(
     own = _token_names(retriever, [("", query)], asked, "query")
     if own is None or names is None:
         return reasons
-    # The encoder adds tokens to those of the text.
+    # The encoder adds special tokens to the text's tokens.
     encoder = retriever.tower("query")
     batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
     is_word = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()
@@ -220,7 +219,7 @@ def _by_vectors(
 def _token_names(
     retriever: Retriever, texts: Sequence[Text], encoded: Representation, side: Side
 ) -> list[list[str]] | None:
-    """For each text, the token of each of its vectors; None if the vectors do not belong to tokens."""
+    """The token of each vector, by text; None if vectors do not correspond to tokens."""
     encoder = retriever.tower(side)
     batch = encoder.collate(encoder.tokenize(texts, side), side)
     if batch.input_ids.shape[1] != _vectors(encoded) or (side == "document" and encoded.vector_mask is None):

@@ -1,8 +1,8 @@
-"""Fuses the hits of several systems into one run: `rkit search INDEX INDEX --fusion`.
+"""Fusion of the hits of several systems into one run: `rkit search INDEX INDEX --fusion`.
 
-`rrf` adds 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009), `sum` adds scores as they are, `linear`
-adds weighted, normalised scores; plugins register other methods. Fused scores are 32-bit floats; documents with equal
-scores are ordered by id.
+`rrf` is reciprocal rank fusion: the sum of 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009). `sum`
+adds raw scores, `linear` weighted, normalised scores; plugins register other methods. Fused scores are 32-bit floats;
+documents with equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RRF_K = 60
 
 @dataclass(frozen=True)
 class Fusion:
-    """How several runs are fused into one; see `FusionOptions`."""
+    """Fusion of several runs into one; see `FusionOptions`."""
 
     method: str = "rrf"
     weights: tuple[float, ...] | None = None
@@ -58,7 +58,7 @@ class Fusion:
         self._made  # noqa: B018 - refuses wrong options of the method
 
     def takes(self, name: str) -> bool:
-        """Whether the method looks at the weights, the normalization, the choice of `missing`, or k."""
+        """True if the method uses an option: weights, normalization, missing or rrf_k."""
         return self._class.weighted if name == "weights" else name in registry.options(self._class)
 
     @cached_property
@@ -80,11 +80,11 @@ class Fusion:
 
     @property
     def looks_at_scores(self) -> bool:
-        """Whether scores are used, rather than ranks."""
+        """True if the method uses scores, rather than ranks."""
         return self._class.uses_scores
 
     def weights_of(self, runs: int) -> Scores:
-        """(runs,) the weight of each run."""
+        """The weight of each run, shape (runs,)."""
         if not runs:
             msg = "there is no run to fuse. Give one or more."
             raise InputError(msg)
@@ -94,15 +94,15 @@ class Fusion:
         return np.array(self.weights or [1.0] * runs, dtype=np.float64)
 
     def parts(self, found: Candidates) -> Scores:
-        """(documents, runs): each run's contribution to each document, before weighting."""
+        """Each run's contribution to each document before weighting, shape (documents, runs)."""
         return self._made.parts(found)
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and scores of the best documents of a query, at most `depth` of them."""
+        """Ids and scores of a query's best documents, at most `depth`."""
         return best(found.ids, self.total(self.parts(found)), depth)
 
     def total(self, parts: Scores) -> NDArray[np.float32]:
-        """(documents,) the fused scores, computed from each run's contributions."""
+        """The fused scores, shape (documents,), computed from each run's contributions."""
         weighted = parts * self.weights_of(parts.shape[1])
         if weighted.shape[1] > 2:
             # Added in order of size, so that rounding does not depend on the order of the runs.
@@ -121,7 +121,7 @@ class _Index:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The entries of a file of tuned weights that a search reads."""
+    """The entries that a search reads from a file of tuned weights."""
 
     indexes: list[_Index]
     fusion: Fusion
@@ -143,10 +143,10 @@ def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
 
 
 class ReciprocalRanks(FusionMethod):
-    """Adds 1 / (k + rank) over the runs.
+    """Reciprocal rank fusion (RRF): the sum of 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009).
 
     Args:
-        rrf_k: The constant k: the greater it is, the less the first ranks count.
+        rrf_k: The constant k; a larger value gives the first ranks less weight.
     """
 
     uses_scores = False
@@ -155,16 +155,16 @@ class ReciprocalRanks(FusionMethod):
         self.rrf_k = rrf_k
 
     def parts(self, found: Candidates) -> Scores:
-        """The reciprocals, 0 for documents that a run did not find."""
+        """The reciprocals; 0 for documents that a run did not retrieve."""
         reciprocal: Scores = 1.0 / np.maximum(found.ranks + self.rrf_k, 1)
         return np.where(found.ranks > 0, reciprocal, 0.0)
 
 
 class Sum(FusionMethod):
-    """Adds the scores as they are.
+    """CombSUM: the sum of the raw scores.
 
     Args:
-        missing: The score of a document that only other runs found.
+        missing: The score of a document that only other runs retrieved.
     """
 
     weighted = False
@@ -188,7 +188,7 @@ class Sum(FusionMethod):
             elif self.normalization == "z_score":
                 deviation = own.std()
                 own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
-            # "min_max" maps equal scores to 1, so that missing documents are below them at 0.
+            # "min_max" maps equal scores to 1, above missing documents, which get 0.
             lowest = 0.0 if self.normalization == "min_max" else own.min()
             parts[:, run] = lowest if missing == "minimum" else 0.0
             parts[known, run] = own
@@ -196,11 +196,11 @@ class Sum(FusionMethod):
 
 
 class Linear(Sum):
-    """Adds weighted, normalised scores.
+    """Linear combination of normalised scores.
 
     Args:
-        normalization: How a run's scores for a query are normalised.
-        missing: The score of a document that only other runs found.
+        normalization: Normalisation of scores, per run and query.
+        missing: The score of a document that only other runs retrieved.
     """
 
     weighted = True
@@ -211,7 +211,7 @@ class Linear(Sum):
 
 
 def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
-    """Gather the hits of the runs for one query."""
+    """Collect the hits of all runs for one query."""
     for number, (ids, _) in enumerate(rankings, 1):
         if len(set(ids)) < len(ids):
             twice, _ = Counter(ids).most_common(1)[0]
@@ -235,7 +235,7 @@ def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
 
 
 def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str], NDArray[np.float32]]:
-    """The documents with the highest scores (as 32-bit floats); equal scores by id ascending."""
+    """The documents with the highest scores (as 32-bit floats); ties in ascending order of id."""
     rounded = scores.astype(np.float32)
     order = np.argsort(-rounded, kind="stable")
     ranked = rounded[order]
@@ -249,5 +249,5 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
 
 
 def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
-    """Ids and scores as the pairs of a run."""
+    """Ids and scores as (id, score) pairs."""
     return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""Readable hits: rank, score, title, the part of the passage that matches the query best, and reasons.
+"""Readable hits: rank, score, title, the snippet of the passage that matches the query best, and explanations.
 
-The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector, the
-sentence or the pairs of tokens that are nearest to the query.
+Explanations (`Found`) are printed as one line per index: the hit's rank and score, and the terms, document vector,
+sentence or token pairs nearest to the query.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDENT = 6
 
 SHOWN_TERMS, SHOWN_TOKENS, SHOWN_CHARACTERS = 6, 5, 160
 SHOWN_PASSAGES = 3
-"""Passages of a document that are printed, and whose reasons are computed."""
+"""Number of a document's passages that are printed and explained."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,21 @@ class TokenPair:
 
 @dataclass(frozen=True)
 class Found:
-    """The reasons of one index for a hit.
+    """The explanation of a hit by one index.
 
     Attributes:
         index: The name of the index.
-        rank: 1 for its best; None if it did not find the document.
-        score: None if the index has none.
-        dense: The part of the score that vectors contribute, if there are also weights over a vocabulary.
-        lexical: The part that these weights contribute.
-        view: The pooler's name for the nearest of the document's vectors.
-        view_number: Its position among them, counted from 0.
-        views: How many vectors the document has.
-        sentence: The sentence of the text that is nearest to the query, where a text has a single vector.
+        rank: Rank from 1; None if the index did not retrieve the document.
+        score: The hit's score; None if the index has none.
+        dense: The vectors' part of the score, if there are vocabulary weights too.
+        lexical: The vocabulary weights' part of the score.
+        view: The pooler's name for the document's nearest vector.
+        view_number: The position of this vector, from 0.
+        views: Number of document vectors.
+        sentence: The text's sentence nearest to the query, if a text has a single vector.
         sentence_score: Its score by the same model.
         terms: Shared term -> its contribution to the score, largest first.
-        tokens: The query's tokens with their nearest document tokens, the most similar first.
+        tokens: The query's tokens with their nearest document tokens, most similar first.
     """
 
     index: str
@@ -74,14 +74,14 @@ class Found:
     tokens: tuple[TokenPair, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The reasons as JSON values; unknown ones are left out, except rank and score."""
+        """The explanation as JSON values; unknown values are left out, except rank and score."""
         kept = {name: _short(value) for name, value in asdict(self).items() if value not in (None, {}, ())}
         return {"index": self.index, "rank": self.rank, "score": _short(self.score), **kept}
 
 
 @dataclass(frozen=True)
 class DescribedHit:
-    """A hit with its texts and reasons; of a document, those of its best passage.
+    """A hit with its text and explanations; a document has those of its best passage.
 
     Attributes:
         rank: 1 for the best.
@@ -89,11 +89,11 @@ class DescribedHit:
         id: The document's id.
         title: "" if the document has none, or without a corpus.
         snippet: Consecutive words of the text.
-        matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
-        found: The reasons of each index.
+        matches: (start, end) of the query's words, or terms of the score, in the snippet's characters.
+        found: The explanation by each index.
         text: The whole text.
-        fields: The fields of its passage: metadata.
-        passages: The passages of the document that match, best first; none if the hit is a passage itself.
+        fields: The metadata fields of its passage.
+        passages: The document's matching passages, best first; empty if the hit is a passage.
     """
 
     rank: int
@@ -118,14 +118,14 @@ class DescribedHit:
 
 
 def _short(value: Any) -> Any:
-    """A number with the digits of a 32-bit float."""
+    """Round a float to the digits of a 32-bit float."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def describe_hits(
     hits: Sequence[tuple[str, float]], query: str, corpus: Corpus | None, found: Sequence[Sequence[Found]] = ()
 ) -> list[DescribedHit]:
-    """The hits with title and snippet, unless there is no corpus or it lacks the document."""
+    """Add title and snippet to hits, unless there is no corpus or it lacks the document."""
     passages = {} if corpus is None else corpus.find(document_id for document_id, _ in hits)
     described = []
     for rank, (document_id, score) in enumerate(hits, 1):
@@ -144,7 +144,7 @@ def describe_hits(
 
 
 def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], indexes: Sequence[str]) -> None:
-    """Write hits: as a page (.html), for programs (.json), or else as a run (TREC)."""
+    """Write hits as a page (.html), as JSON for programs (.json), or else as a TREC run."""
     suffix = Path(path).suffix
     if suffix == ".json":
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
@@ -158,7 +158,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
 
 
 def render(hits: Sequence[DescribedHit], console: Console) -> None:
-    """Print hits, wrapped on a terminal; elsewhere each part is one line, however long, for programs to read."""
+    """Print hits, wrapped on a terminal; elsewhere each part is one line of any length, for programs to read."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -167,7 +167,7 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
     for hit in hits:
         head = Text(f"{hit.rank:>3}  ")
         head.append(printable(hit.title or hit.id), style="bold")
-        # In documentation of packages, the name is both id and title.
+        # In package documentation, the name is both id and title.
         if hit.title and hit.title != hit.id:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
@@ -205,12 +205,12 @@ def _fields_line(fields: Mapping[str, Value]) -> str:
 
 
 def reasons_of(hit: DescribedHit) -> list[str]:
-    """A line of text for each index with something to report."""
+    """Explanations as text, one line per index that has any."""
     return ["".join(parts) for parts in _reasons(hit)]
 
 
 def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
-    """A line per index with something to report: its name, its rank and score, and why; alone, only why."""
+    """A line per index with an explanation: (name, rank and score, reason); for a single index, only the reason."""
     lines = []
     for found in hit.found:
         parts = []

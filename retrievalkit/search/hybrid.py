@@ -1,4 +1,4 @@
-"""Several indexes searched together."""
+"""Hybrid search over several indexes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FusedOptions(HybridOptions):
     """Options of `Hybrid`.
 
     Args:
-        indexes: Open indexes, or their folders; runs, or their files.
-        corpus: Where the texts of hits are; by default the corpus that was indexed.
+        indexes: Open indexes or index folders; runs or run files.
+        corpus: Corpus with the texts of hits; by default the indexed corpus.
     """
 
     indexes: Annotated[Sequence[Any], Reads(storage.indexes_of)]
@@ -45,21 +45,21 @@ class FusedOptions(HybridOptions):
 
 
 class Hybrid(Searching):
-    """Indexes and runs whose hits are fused. The indexes stay open, and may be searched alone meanwhile.
+    """Indexes and runs whose hits are fused. The indexes stay open, and may also be searched on their own.
 
-    After `add`, `delete` or `compact` of one of the indexes, the hybrid searches what that became.
+    After `add`, `delete` or `compact` on one of the indexes, the hybrid searches its new state.
 
     Attributes:
-        parts: What is searched.
-        tuned: The tuning that found the fusion, if `tune` did.
+        parts: The indexes and runs.
+        tuned: The result of `tune`, if the fusion was tuned.
 
     Raises:
-        InputError: One of them is neither an index nor a run, or an option does not fit.
+        InputError: An entry is neither an index nor a run, or an option is invalid.
     """
 
     @method(FusedOptions)
     def __init__(self, options: FusedOptions) -> None:
-        """Open the indexes, and fuse them."""
+        """Open and join the indexes."""
         if len(options.indexes) < 2:
             msg = f"{len(options.indexes)} index given, and fusion takes two or more. Search a single one by itself."
             raise InputError(msg)
@@ -77,10 +77,10 @@ class Hybrid(Searching):
 
     @property
     def searcher(self) -> Searcher:
-        """The program's searcher of all of them, joined again once an index was changed."""
+        """The searcher over all parts, rebuilt after an index has changed."""
         with self._joining:
             searcher, now = super().searcher, self._open_now()
-            # What was open stays open here when an index is closed.
+            # If an index is closed, its searcher stays open here.
             if now != self._sources and None not in now:
                 searcher = self._searcher = _joined(self.parts)
                 self._sources = now
@@ -90,13 +90,13 @@ class Hybrid(Searching):
         return [one._searcher for one in self.parts if isinstance(one, Index)]
 
     def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = HITS) -> Hybrid:
-        """The same indexes with the weights (and normalisation) that are best by judgements.
+        """Return a copy with the best weights (and normalisation) by judgements.
 
         Args:
-            qrels: Judgements of questions that are not the test questions: a file, a dict, a table.
-            queries: Their texts; None = the queries of the runs, where only runs are fused.
-            metric: What to maximise.
-            k: How many hits per query it is computed on.
+            qrels: Judgements of queries other than the test queries: a file, a dict or a table.
+            queries: Their texts; None = the queries of the runs, if only runs are fused.
+            metric: The metric to maximise.
+            k: Hits per query that the metric is computed on.
 
         Raises:
             InputError: No query is judged, or there is nothing to tune.
@@ -117,7 +117,7 @@ class Hybrid(Searching):
         """Write the tuned weights, for `rkit search --weights` and `Hybrid(..., weights=path)`.
 
         Raises:
-            InputError: They were not tuned.
+            InputError: The weights were not tuned.
         """
         if self.tuned is None:
             msg = "there are no tuned weights to write. Tune them first: hybrid.tune(qrels, queries)."
@@ -126,13 +126,13 @@ class Hybrid(Searching):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of its fusion."""
+        """The options of the fusion."""
         named = {"method": "fusion"}
         values = asdict(self.fusion or Fusion())
         return {named.get(name, name): value for name, value in values.items() if value is not None}
 
     def mining_options(self) -> dict[str, Any]:
-        """The options of `rk.mine_negatives` that find what the hybrid finds."""
+        """Options of `rk.mine_negatives` for mining the hybrid's hits."""
         opened = self.options | {"source": self.parts}
         for one in self.parts:
             opened |= one.mining_options() if isinstance(one, Index) else {}
@@ -161,7 +161,7 @@ def _part(one: Any) -> Index | Run:
 
 
 def _joined(parts: Sequence[Index | Run]) -> Searcher:
-    """A searcher of all of them; those that share a name get their places as labels."""
+    """Join all parts in a searcher; parts that share a name are labelled by path."""
     names = [part.name for part in parts]
     sources: list[Source] = []
     for number, part in enumerate(parts, 1):

@@ -1,4 +1,4 @@
-"""An index: built, opened and searched."""
+"""`Index`: build, open, search and update."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
-    """Options of `Index.build`; those of encoding go with a model.
+    """Options of `Index.build`; encoding options require a model.
 
     Args:
-        texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set, the
-            address of a corpus; or a vectors folder. Passages in memory are kept in the index.
-        model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed as they are.
+        texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set or the
+            address of a corpus; or a vectors folder. In-memory passages are stored in the index.
+        model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed without encoding.
         output: The index folder to write.
-        vectors: Vectors that were made elsewhere, as `Vectors.of` takes them: then `texts` may be left out, and `model`
-            is what encodes queries, if not they are given as vectors. Or a path, where to keep the vectors that the
-            model makes, for other indexes of them; None = they are removed.
-        ids: The ids of vectors that were made elsewhere; None = those of the texts, or their numbers from 0.
+        vectors: Precomputed vectors, in a form that `Vectors.of` accepts: `texts` are then optional, and `model`
+            encodes queries, unless they are vectors too. Or a path at which to keep the vectors that the model
+            computes, for other indexes; None = they are removed.
+        ids: Ids of precomputed vectors; None = the ids of the texts, or numbers from 0.
         indexer: Indexer (rkit plugins list); by default flat for vectors, bm25 for texts.
         indexer_options: Options of the indexer.
-        shards: Build the index in so many parts.
+        shards: Number of parts to build the index in.
         overwrite: Replace an existing output folder.
     """
 
@@ -64,7 +64,7 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, with an output that is a folder of this machine."""
+        """The arguments, after checking that the output is a local folder."""
         if values.get("output") is None:
             msg = "index needs 'output', the folder to write, and it was not given."
             raise OptionError(msg)
@@ -81,9 +81,9 @@ def _source(
     model: Retriever | None = None,
     encoding: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
-    """The address that the indexer reads while the block lasts: the texts, or a folder of their vectors.
+    """Yield the address that the indexer reads: the texts, or a folder of their vectors.
 
-    Vectors go into a hidden folder beside the output, which stays after an interruption.
+    Vectors go into a hidden folder next to the output, which remains after an interruption.
     """
     place, encoding = storage.place_of(output), encoding or {}
     beside = place.with_name(f".{place.name}.building")
@@ -112,7 +112,7 @@ def _source(
 def _write_vectors(
     folder: Path, texts: str | None, vectors: Any, ids: Iterable[Any] | None, model: Retriever | None
 ) -> None:
-    """Write vectors that were made elsewhere, with the passages that they are of and the model that encodes queries."""
+    """Write precomputed vectors, with their passages and the model that encodes queries."""
     # torch takes seconds to import.
     from retrievalkit.indexing.vectors import Vectors
     from retrievalkit.models.retriever import describe_retriever
@@ -131,7 +131,7 @@ def _write_vectors(
         entries["corpus"] = {"source": described["path"], "fingerprint": corpus.fingerprint()}
     if model is not None:
         with model.lock:
-            # It may have encoded other texts since.
+            # The model may have encoded other texts since.
             model.model.dimensions = made.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
     made.write(folder, **entries)
@@ -145,12 +145,12 @@ class CheckOptions(ReadingOptions):
     """Options of `Index.check`.
 
     Args:
-        queries: Queries to compare by; None = texts of the index.
-        count: Number of queries at most; None = 100.
+        queries: Queries for the comparison; None = texts of the index.
+        count: Maximum number of queries; None = 100.
         k: Hits per query; None = 10.
-        model: The place of the model that encodes the queries, if it was moved.
-        precision: Number format to encode the queries in; None = fp32.
-        indexer_options: Options of the indexer that differ from those at indexing.
+        model: Path of the model that encodes the queries, if it was moved.
+        precision: Number format for encoding the queries; None = fp32.
+        indexer_options: Indexer options that differ from the options at indexing.
     """
 
     queries: Annotated[Any, Reads(given.queries)] = None
@@ -167,11 +167,11 @@ class AddOptions(ReadingOptions):
     """Options of `Index.add`.
 
     Args:
-        texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.
-        vectors: Vectors that were made elsewhere; then `texts` may be left out, and their texts are not known.
-        ids: The ids of these vectors; None = their own, or those of the texts.
-        model: The place of the model that encodes the passages, if it is not where the index knows it.
-        precision: Number format to encode in; None = as before.
+        texts: Passages with ids, in a form that `Index.build` accepts; or vectors or a vectors folder of the model.
+        vectors: Precomputed vectors; `texts` are then optional, and if left out, unknown to the index.
+        ids: Ids of the vectors; None = their own ids, or the ids of the texts.
+        model: Path of the model that encodes the passages, if it is not the path that the index records.
+        precision: Number format for encoding; None = as before.
     """
 
     texts: Annotated[Any, Reads()] = None
@@ -187,7 +187,7 @@ class DeleteOptions(ReadingOptions):
     """Options of `Index.delete`.
 
     Args:
-        ids: The ids of the texts, or one; the id of a document deletes its passages ID#1, ID#2 ...
+        ids: Ids of texts, or a single id; the id of a document deletes its passages ID#1, ID#2 ...
     """
 
     ids: Any
@@ -199,7 +199,7 @@ class OpenIndexOptions(OpenOptions):
 
     Args:
         folder: A folder that `Index.build` or `rkit index` wrote.
-        encoder: Load the model that encodes queries, and all else that the first query would load; see `warm`.
+        encoder: Load the query encoder and everything else that the first query would load; see `warm`.
     """
 
     folder: Annotated[Place, Reads()]
@@ -208,13 +208,13 @@ class OpenIndexOptions(OpenOptions):
 
 
 class Index(Searching):
-    """An open index; `Index.build` and `Index.open` make it. Several threads may search it at once.
+    """An open index, returned by `Index.build` and `Index.open`. Several threads may search it concurrently.
 
     Attributes:
         folder: Its folder.
-        manifest: What made it: the indexer with its options, inputs, counts, versions.
-        model: The model that was given to encode queries; None = the one that made the index.
-        settings: How it was opened: `precision`, `indexer_options` and `encoder_options`, where they were given.
+        manifest: The record of its build: indexer with options, inputs, counts and versions.
+        model: The model passed for encoding queries; None = the index's own model.
+        settings: The options it was opened with: `precision`, `indexer_options` and `encoder_options`, if set.
     """
 
     def __init__(self, folder: Path, opened: Callable[[], Searcher], options: OpenOptions) -> None:
@@ -231,12 +231,12 @@ class Index(Searching):
     @classmethod
     @method(BuildOptions)
     def build(cls, options: BuildOptions) -> Index:
-        """Encode passages and index their vectors, index their words, or index vectors that were made elsewhere.
+        """Encode passages and index their vectors, index their words, or index precomputed vectors.
 
-        Interrupted and called again, it continues.
+        An interrupted build resumes when it is called again.
 
         Raises:
-            InputError: A text is damaged, or an option does not fit.
+            InputError: A text is damaged, or an option is invalid.
         """
         output = Path(options.output or "")
         storage.check_output(output, overwrite=options.overwrite)
@@ -294,7 +294,7 @@ class Index(Searching):
         """Open an index.
 
         Raises:
-            InputError: There is no such index, it is damaged, or another model made it.
+            InputError: The index does not exist, is damaged, or was made by another model.
         """
         indexes = storage.indexes_of(options.folder)
         if len(indexes) > 1:
@@ -310,13 +310,13 @@ class Index(Searching):
 
     @method(CheckOptions)
     def check(self, options: CheckOptions) -> dict[str, Any]:
-        """Compare the index with brute force, and write the result into its manifest.
+        """Compare the index with brute-force search, and write the result into its manifest.
 
         Returns:
             The recall, and whether the index is exact.
 
         Raises:
-            InputError: It is an index of texts, or its vectors are gone.
+            InputError: It is a text index, or its vectors no longer exist.
         """
         from retrievalkit.indexing import recall
 
@@ -332,18 +332,18 @@ class Index(Searching):
 
     @method(AddOptions)
     def add(self, options: AddOptions) -> dict[str, int]:
-        """Add passages, or vectors, to the index; only new texts and changed ones are encoded.
+        """Add passages or vectors to the index; only new and changed texts are encoded.
 
-        A text of an id that the index has takes its place; a document that comes in passages ID#1 to ID#3 loses its
-        other passages. The index searches the new state at once, and so does a hybrid that was made of it; a service
-        does when it reloads.
+        A text whose id is already indexed replaces the old text; a document added as passages ID#1 to ID#3 loses its
+        other passages. The index and hybrids that contain it search the new state immediately; a service does after a
+        reload.
 
         Returns:
-            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded`, `compacted`; `texts` and `segments` from
-            now on.
+            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded` and `compacted`; and the new totals `texts`
+            and `segments`.
 
         Raises:
-            InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.
+            InputError: A text has no id or is damaged, the vectors are incompatible, or the indexer cannot add.
         """
         place = self.moved_model if options.model is None else options.model
         texts, vectors, ids = options.texts, options.vectors, options.ids
@@ -359,7 +359,7 @@ class Index(Searching):
         address = None if texts is None else given.passages(texts, numbered=False)
         with storage.scratch() as work:
             if vectors is not None and isinstance(address, InMemory):
-                # The change looks its texts up by the address in the folder of vectors.
+                # The update reads the texts at the address recorded in the vectors folder.
                 kept = work / "texts.jsonl"
                 write_corpus(kept, open_corpus(address))
                 address = str(kept)
@@ -368,10 +368,10 @@ class Index(Searching):
 
     @method(DeleteOptions)
     def delete(self, options: DeleteOptions) -> dict[str, int]:
-        """Delete texts: neither this index nor one that is opened from now on finds them.
+        """Delete texts from this index; it no longer returns them, also when it is opened again.
 
         Returns:
-            The counts, as of `add`.
+            The counts, as in `add`.
 
         Raises:
             InputError: An id is unknown, or no text would be left; nothing is changed.
@@ -384,19 +384,19 @@ class Index(Searching):
 
     @method(ReadingOptions)
     def compact(self, options: ReadingOptions) -> dict[str, int]:
-        """Make one segment of the index, as a new build of its texts would.
+        """Merge the index into a single segment, as if its texts were built again.
 
         Returns:
-            The counts, as of `add`.
+            The counts, as in `add`.
 
         Raises:
-            UnsupportedError: It holds no vectors to make one index of.
+            UnsupportedError: The index holds no vectors to merge.
         """
         del options
         return self._change(compact=True)
 
     def _change(self, **change: Any) -> dict[str, int]:
-        """Change the folder, and search its new state; models that are loaded stay."""
+        """Change the folder, and switch to its new state; loaded models are kept."""
         from retrievalkit.indexing.change import change_index
 
         with self._changing:
@@ -414,7 +414,7 @@ class Index(Searching):
 
     @property
     def texts_address(self) -> str | None:
-        """The address of the passages that were indexed; None if the index does not know it."""
+        """The address of the indexed passages; None if it is not recorded."""
         entry = self.manifest.get("corpus")
         if self.corpus is not None or entry is None:
             return self.corpus
@@ -422,12 +422,12 @@ class Index(Searching):
 
     @property
     def moved_model(self) -> str | None:
-        """Where the model that encodes queries is, if it is not where the index knows it."""
+        """The path of the query encoder, if it differs from the path that the index records."""
         known = self.manifest.get("checkpoint", {}).get("path")
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
     def mining_options(self) -> dict[str, Any]:
-        """The options of `rk.mine_negatives`, which opens the folder again, that find what the index finds."""
+        """Options of `rk.mine_negatives`, which reopens the folder, for mining the index's hits."""
         if others := [name for name in self.settings if name != "precision"]:
             msg = (
                 f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining does not take. "
@@ -438,7 +438,7 @@ class Index(Searching):
 
     @property
     def indexer(self) -> str:
-        """The name of its indexer."""
+        """The name of the indexer."""
         return str(self.manifest["indexer"]["name"])
 
     def __repr__(self) -> str:

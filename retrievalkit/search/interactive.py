@@ -1,7 +1,7 @@
-"""Questions and answers at a prompt: `rkit search INDEX... --interactive`.
+"""Interactive search at a prompt: `rkit search INDEX... --interactive`.
 
-A line is a query; lines that start with a colon are commands. If standard input is not a terminal, every line of it is
-answered without a prompt.
+Each line is a query; lines that start with a colon are commands. If standard input is not a terminal, each of its lines
+is answered without a prompt.
 """
 
 from __future__ import annotations

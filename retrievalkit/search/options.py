@@ -1,6 +1,6 @@
-"""Options of a search: how the hits of several indexes are fused, and how indexes are opened.
+"""Search options: fusion of several indexes, document scores, and opening of indexes.
 
-Nothing heavy is imported here, so that recipes can check options before anything runs.
+This module imports nothing heavy, so that recipes can check options before anything runs.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ By = Literal["document", "passage"]
 Normalization = Literal["none", "min_max", "z_score"]
 Missing = Literal["computed", "minimum", "zero"]
 METRIC = "nDCG@10"
-"""Tuning maximises it by default."""
+"""The default metric for tuning."""
 RankConstant = Annotated[int, Ge(0), Le(1_000_000_000)]
-"""Ranks are added to it as 32-bit numbers."""
+"""Bounded: ranks are added as 32-bit numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusionOptions:
-    """How the hits of several indexes are fused.
+    """Fusion of the hits of several indexes.
 
     Args:
-        fusion: Fuse by ranks ("rrf", the default), by the "sum" of scores, or by a "linear" combination of scores that
-            may be normalised; or a plugin's method, with options as in "combined(power=2)".
+        fusion: Fuse by ranks ("rrf", the default), by the "sum" of scores, or by a "linear" combination of optionally
+            normalised scores; or by a plugin's method, with options as in "combined(power=2)".
         weights: One number per index, such as 0.3,0.7; or a file that rkit search --tune wrote.
         normalization: Normalisation of scores, for linear fusion.
-        missing: Scores of documents that an index did not find: computed by it (the default, if it can), its lowest for
-            the query, or 0.
-        rrf_k: The constant of rrf, 60 by default: the greater it is, the less the first ranks count.
+        missing: Scores of documents that an index did not retrieve: computed by the index (the default, if it can), its
+            lowest score for the query, or 0.
+        rrf_k: The constant k of rrf, 60 by default; a larger value gives the first ranks less weight.
     """
 
     heading: ClassVar = "Fusion"
@@ -60,9 +60,9 @@ class FusionOptions:
         return {name: value for name, value in values.items() if value is not None}
 
     def fused(self, indexes: int, identities: Sequence[str] | None = None) -> Fusion | None:
-        """The fusion of a number of indexes; None for a single one.
+        """Return the fusion for a number of indexes; None for a single index.
 
-        A file of weights is read, and compared with the fingerprints of the indexes, once these are open and given.
+        A weights file is read and checked only with `identities`, the fingerprints of the open indexes.
         """
         from retrievalkit.search.fusion import Fusion, read_choice
 
@@ -98,10 +98,10 @@ class FusionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class HybridOptions(FusionOptions):
-    """How several indexes are searched together.
+    """Joint search of several indexes.
 
     Args:
-        depth: Hits of each index that are fused; 1000, or as many as are wanted if that is more.
+        depth: Hits of each index to fuse; by default 1000, or the number of hits requested if that is more.
     """
 
     heading: ClassVar = "Fusion"
@@ -111,13 +111,13 @@ class HybridOptions(FusionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentOptions:
-    """How hits are made of the passages ID#1, ID#2 ... of document ID.
+    """Grouping of the passages ID#1, ID#2 ... of document ID into hits.
 
     Args:
-        by: Hits are documents, each with its passages, or single passages; by default documents where hits are read,
-            and passages in runs.
-        document_score: A document's score is its best passage's (the default), or the sum of its passages' among the
-            first 1000 passages, or 10 times as many as there are hits if that is more.
+        by: Hits are documents, each with its passages, or single passages; by default documents in readable hits, and
+            passages in runs.
+        document_score: Score of a document: the best score of its passages (the default), or the sum of the scores of
+            its passages among the first 1000 passages, or 10 times the number of hits if that is more.
     """
 
     heading: ClassVar = "Documents"
@@ -126,7 +126,7 @@ class DocumentOptions:
     document_score: Literal["best", "sum"] | None = None
 
     def scored(self, default: By) -> DocumentScore | None:
-        """The score of documents; None if hits are passages."""
+        """The kind of document score; None if hits are passages."""
         by, score = self.by or default, self.document_score
         check_choice("kind of hit", by, get_args(By))
         check_choice("score of documents", score or "best", ("best", "sum"))
@@ -137,23 +137,22 @@ class DocumentOptions:
 
 
 def _model(value: Any) -> Any:
-    """A loaded retriever as it is, or the place of a model."""
+    """A loaded retriever unchanged, or the path of a model."""
     return value if hasattr(value, "encode_queries") else inputs.place(value, "the model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenOptions(ReadingOptions, RayOptions):
-    """How indexes are opened.
+    """Options for opening indexes.
 
     Args:
-        model: The checkpoint that encodes queries, in Python also a loaded one; by default the one that made the index.
-        precision: Number format that queries are encoded in, fp32 by default; auto is bf16 if the hardware multiplies
-            in it, else fp32.
-        backend: Library that computes the encoder's layers: "auto" (the default) is OpenVINO on a processor where it is
-            installed, else torch.
-        corpus: Where the texts of hits are; by default the corpus that was indexed.
-        indexer_options: Options that differ from those at indexing, for all indexes that have them.
-        encoder_options: query_length=N has queries cut there instead of where the checkpoint cuts them.
+        model: Checkpoint that encodes queries, in Python also a loaded retriever; by default the index's own.
+        precision: Number format for encoding queries, fp32 by default; auto is bf16 if the hardware computes in it,
+            else fp32.
+        backend: Library that runs the encoder: "auto" (the default) is OpenVINO on a CPU if installed, else torch.
+        corpus: Corpus with the texts of hits; by default the indexed corpus.
+        indexer_options: Indexer options that differ from the options at indexing, for all indexes that have them.
+        encoder_options: query_length=N truncates queries to N tokens instead of the checkpoint's limit.
     """
 
     heading: ClassVar = "Indexes"

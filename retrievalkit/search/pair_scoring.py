@@ -1,7 +1,7 @@
-"""The program behind `rkit rerank apply`: scores pairs of queries and documents by a re-ranker.
+"""Implementation of `rkit rerank apply`: scores query-document pairs with a re-ranker.
 
-Pairs are scored window by window: memory does not grow with their number, and a killed command that is run again
-continues at the first incomplete window.
+Pairs are scored window by window: memory use does not grow with their number, and a killed command that is run again
+resumes at the first incomplete window.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.search.rerank import DEPTH, RerankOptions
 
 WINDOW = 4_096
-"""Pairs that are sorted by length and scored together: the unit of memory and of resuming."""
+"""Number of pairs sorted by length and scored together: the unit of memory use and of resuming."""
 _Window = list[tuple[str, Text]]
 
 
 def rerank_run(options: RerankOptions) -> Run:
-    """Score the best documents of a run, and write them by score; equal scores stay in their order."""
+    """Re-rank the best documents of a run, and write them by score; ties keep the order of the run."""
     output, run = Path(options.output or ""), options.run
     _check_output(output, run)
     first = {query: hits[: options.k or DEPTH] for query, hits in open_run(run).items()}
@@ -81,10 +81,10 @@ def rerank_run(options: RerankOptions) -> Run:
         return ((texts[query], document) for query, hits in first.items() for document, _ in hits)
 
     with _scores(options, corpus, pairs, count, identity) as scores:
-        # As text and back: the shortest decimals that stand for these 32-bit floats.
+        # Converted through text: the shortest decimals that represent these 32-bit floats.
         values = map(float, scores.astype(str))
         ranked: dict[str, Hits] = {
-            # The sort is stable: equal scores stay in the order of the run.
+            # The sort is stable: ties keep the order of the run.
             query: sorted(((document, next(values)) for document, _ in hits), key=lambda hit: -hit[1])
             for query, hits in first.items()
         }
@@ -96,7 +96,7 @@ def rerank_run(options: RerankOptions) -> Run:
 
 
 def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
-    """Write training examples with a score for each of their documents, for distillation."""
+    """Write training examples with a teacher's score for each document, for distillation."""
     output = Path(options.output or "")
     _check_output(output, options.examples)
     corpus = open_corpus(options.corpus)
@@ -148,10 +148,10 @@ def _scores(
     count: int,
     inputs: Mapping[str, Any],
 ) -> Iterator[np.ndarray]:
-    """The scores of all pairs, float32, mapped from a file that is removed at the end of the block.
+    """Yield the float32 scores of all pairs, memory-mapped from a file that is removed at the end of the block.
 
-    Until the output is complete, they are in a hidden folder beside it, and those that a killed command left are used
-    if the fingerprints in `inputs` are the same. `pairs` starts anew at each call.
+    Until the output is complete, the scores are in a hidden folder next to it; scores left by a killed command are
+    reused if the fingerprints in `inputs` match. Each call of `pairs` starts from the beginning.
     """
     precision = resolve_precision(options.precision, default_device())
     settings = options.max_length, precision, options.batch_tokens, options.backend
@@ -175,7 +175,7 @@ def _scores(
         with storage.work_folder(work):
             note.write_text(identity, encoding="utf-8")
             with path.open("ab") as stream:
-                # A window that was cut off, or was the last and shorter one, is scored again.
+                # A truncated window, or the shorter last window, is scored again.
                 done = stream.tell() // (4 * WINDOW) * WINDOW
                 stream.truncate(4 * done)
                 windows = partial(_windows, pairs, corpus, WINDOW, done)
@@ -195,7 +195,7 @@ def _scores(
 
 
 class _Scorer:
-    """Scores windows of pairs, perhaps in a process of its own, which another machine may run."""
+    """Scores windows of pairs, optionally in a separate process or on another machine."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Scorer:
 
 
 def _windows(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, size: int, done: int) -> Iterator[_Window]:
-    """The texts of the pairs after the first `done`, window by window."""
+    """Yield the texts of the pairs after the first `done`, window by window."""
     rest = islice(pairs(), done, None)
     while window := list(islice(rest, size)):
         by_id = {document: corpus.get(document) for _, document in window}

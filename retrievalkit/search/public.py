@@ -1,10 +1,10 @@
-"""What a plugin that searches indexes may use besides the contract: open indexes, fusion, explanations, re-rankers.
+"""Search API for plugins, in addition to the contracts: open indexes, fusion, explanations, re-rankers.
 
     searcher = opened(["dense", "bm25"], OpenOptions())
     found = searcher.search(searcher.ask([Query("1", "eigenvalues")]), 10, Fusion("rrf"))
 
-Promised to plugins, as `retrievalkit.contracts` is; what Python programs use is `rk.Index` and `rk.Hybrid`. `opened`
-makes the `Searcher`; `described` gives hits, documents too, the reasons of `explain` and the texts of `describe_hits`.
+As stable for plugins as `retrievalkit.contracts`; Python programs use `rk.Index` and `rk.Hybrid`. `opened` returns the
+`Searcher`; `described` adds the explanations of `explain` and the texts of `describe_hits` to passages or documents.
 Heavy to import. The options are in `retrievalkit.contracts.commands`.
 """
 

@@ -1,4 +1,4 @@
-"""`rkit rerank apply`: a run in the order of a re-ranker's scores, or training examples with these as a teacher's.
+"""`rkit rerank apply`: re-ranks a run, or adds a re-ranker's scores to training examples as a teacher's.
 
     rkit rerank apply RERANKER --run RUN --queries QUERIES --corpus CORPUS [--k 100] --output RERANKED
     rkit rerank apply RERANKER --examples EXAMPLES --corpus CORPUS --output SCORED
@@ -32,19 +32,18 @@ class RerankOptions(RayOptions, ReadingOptions):
     """Options of `rerank apply`.
 
     Args:
-        reranker: A cross-encoder: a folder or a hub name, or `NAME:MODEL` of a plugin.
-        run: The run whose best documents are scored; in Python also one in memory.
-        queries: The texts of its queries; in Python also a dict, a table.
-        corpus: The texts of the documents; in Python by default those of the examples.
+        reranker: A cross-encoder (a folder or a hub name), or a plugin's re-ranker as `NAME:MODEL`.
+        run: The run whose best documents are scored; in Python also an in-memory run.
+        queries: The queries of the run, with texts; in Python also a dict or a table.
+        corpus: The corpus with the documents' texts; in Python by default the corpus of the examples.
         examples: Training examples to score for distillation, instead of a run.
         output: The file to write: a run, or examples with a score for each of their documents.
-        k: Documents of a query to score and keep, 100 by default.
-        max_length: Most tokens of a pair, for a cross-encoder that was not trained here; 512 or its limit by default.
-        precision: Number format that pairs are scored in. In fp32 a pair has the same score, but for rounding in the
-            last digits, whatever it is batched with; auto is bf16 if the hardware multiplies in it, else fp32.
-        backend: Library that computes a cross-encoder's layers: "auto" (the default) is OpenVINO on a processor where
-            it is installed, else torch.
-        batch_tokens: Most tokens of a batch, padding included; a size that suits the device by default.
+        k: Documents per query to score and keep, 100 by default.
+        max_length: Maximum tokens per pair, for a cross-encoder not trained with rkit; 512 or its limit by default.
+        precision: Number format for scoring. In fp32 a pair's score does not depend on its batch, except for rounding
+            in the last digits; auto is bf16 if the hardware computes in it, else fp32.
+        backend: Library that runs a cross-encoder: "auto" (the default) is OpenVINO on a CPU if installed, else torch.
+        batch_tokens: Maximum tokens per batch, padding included; by default a size that suits the device.
     """
 
     reranker: Annotated[Place, Argument(), Reads()]
@@ -62,7 +61,7 @@ class RerankOptions(RayOptions, ReadingOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, with the passages that `rk.Examples` name where no corpus was given."""
+        """Return the arguments, with the corpus of `rk.Examples` if none was passed."""
         return inputs.with_corpus(values)
 
 
@@ -70,7 +69,7 @@ class RerankOptions(RayOptions, ReadingOptions):
 def rerank(options: RerankOptions) -> Run | Examples:
     """Rank a run by the scores of RERANKER, or give training examples its scores as a teacher's.
 
-    Killed and run again, it continues.
+    If it is killed, run it again to resume.
     """
     if (options.run is None) == (options.examples is None) or options.corpus is None:
         msg = "give either a run with its queries, or examples; and the corpus with their texts."

@@ -3,9 +3,9 @@
     rkit search INDEX... --queries FILE|--query TEXT|--interactive [--k N] [--fusion rrf|sum|linear] [--output RUN]
     rkit search INDEX INDEX --fusion linear --tune QRELS --tune-queries FILE
 
-Queries for an index of vectors are encoded by the checkpoint that made it; any other is refused. Several indexes may be
-of different kinds and made by different checkpoints: each is searched, and their hits are fused. A run file may replace
-an index.
+Queries for a vector index are encoded by the checkpoint that encoded its texts; any other checkpoint is refused.
+Several indexes may differ in kind and checkpoint: each is searched, and their hits are fused. A run file may replace an
+index.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
     """Options of `search`.
 
     Args:
-        indexes: Folders that rkit index wrote, or runs (TREC) to fuse with others.
-        queries: Queries to search for: a file, a BEIR folder, pydoc:PACKAGES; in Python also a list, a dict, a table.
-        split: Only the queries of this split's judgements, if the queries are a folder.
-        query: One query; prints readable hits.
+        indexes: Index folders (rkit index), or TREC runs to fuse with other sources.
+        queries: Queries: a file, a BEIR folder or pydoc:PACKAGES; in Python also a list, a dict or a table.
+        split: Only the queries judged in this split, if the queries are a folder.
+        query: A single query; prints readable hits.
         interactive: Read queries from a prompt, or line by line from a pipe.
-        k: Hits per query; 1000 for many queries, 10 for readable hits.
-        filter: Only texts whose fields pass, such as "year >= 2020 and source = faq".
-        tune: Find the weights that are best by these judgements (a BEIR folder: dev).
-        tune_queries: The queries to tune on; by default those of the folder of judgements, or the queries.
-        tune_metric: The metric to tune for, as ir-measures writes it; by default nDCG@10.
-        explain: Show the reasons for the scores of readable hits, as is the default.
-        output: The run to write (TREC) instead of printing it; of one query also a page (.html) or .json of its hits;
-            with tune alone the weights.
+        k: Hits per query; by default 1000 for many queries, 10 for readable hits.
+        filter: Only texts whose fields match, as in "year >= 2020 and source = faq".
+        tune: Tune the weights on these judgements (of a BEIR folder, the dev split).
+        tune_queries: The queries to tune on; by default the queries in the folder of judgements, or else `queries`.
+        tune_metric: The metric to tune for, by its ir-measures name; nDCG@10 by default.
+        explain: Explain the scores of readable hits (the default).
+        output: The run to write (TREC) instead of printing it; for a single query also a page (.html) or .json of its
+            hits; with tune alone, the weights.
         as_json: Print a machine-readable result.
-        named_options: Options of some of the indexes, by the name of their indexer or of their folder.
+        named_options: Options for some of the indexes, by the name of their indexer or folder.
     """
 
     indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads(storage.indexes_of)]
@@ -71,12 +71,12 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
 
     @property
     def shows_hits(self) -> bool:
-        """Whether hits are printed with their texts, instead of a run."""
+        """True if hits are printed with their texts, instead of a run."""
         return self.query is not None or self.interactive
 
     @property
     def runs_alone(self) -> bool:
-        """Whether all that is searched is files."""
+        """True if all sources are run files."""
         return all(Path(place).is_file() for place in self.indexes)
 
 
@@ -84,9 +84,9 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
 def search(options: SearchOptions) -> None:
     """Search one INDEX, or several and combine what they find.
 
-    Combined scores are 32-bit numbers, equal ones by document id. --set takes indexer.OPTION for all indexes that have
-    it, and for some of them OPTION after the name of an indexer or of an index folder; encoder.query_length=N has
-    queries cut there instead of where the checkpoint cuts them.
+    Fused scores are 32-bit floats; ties are ordered by document id. --set indexer.OPTION applies to all indexes that
+    have the option, NAME.OPTION to the indexes whose indexer or folder has that name; encoder.query_length=N truncates
+    queries to N tokens instead of the checkpoint's limit.
 
     \b
     rkit search dense --queries test.jsonl --output dense.trec
@@ -96,7 +96,7 @@ def search(options: SearchOptions) -> None:
     rkit search dense bm25 --fusion linear --tune dev.tsv --tune-queries dev.jsonl --output weights.json
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
-    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    """  # noqa: D301 - click needs the literal backspace to keep the lines apart
     from rich.console import Console
 
     from retrievalkit.data.qrels import read_qrels
@@ -107,7 +107,7 @@ def search(options: SearchOptions) -> None:
     from retrievalkit.search.searchable import Searching
     from retrievalkit.search.searcher import HITS, HITS_TO_READ, find, opened
 
-    # 1. Refuse what cannot work, and read the queries, before any index is opened.
+    # 1. Refuse invalid options, and read the queries, before any index is opened.
     count, places = len(options.indexes), list(map(str, options.indexes))
     tunes_linear = options.tune is not None and options.fusion is None and count > 1
     fused = replace(options, fusion="linear") if tunes_linear else options
@@ -127,18 +127,18 @@ def search(options: SearchOptions) -> None:
             raise InputError(msg)
         dev = None if source is None else read_queries(source)
 
-    # 2. Open the indexes; weights in a file are compared with what they were tuned for.
+    # 2. Open the indexes; a weights file must have been tuned for the same indexes.
     searcher = opened(options.indexes, options, options.named_options)
     fusion = fused.fused(count, searcher.identities)
 
-    # 3. One query, or one after another: readable hits.
+    # 3. A single query, or an interactive session: readable hits.
     if options.shows_hits:
         k, why = options.k or HITS_TO_READ, options.explain is not False
         searching = Searching("", searcher, fusion=fusion, depth=options.depth, corpus=options.corpus)
         echoes = options.interactive and not sys.stdin.isatty() and not options.as_json
 
         def answer(text: str, k: int) -> Sequence[DescribedHit]:
-            # On a terminal the query is visible already.
+            # On a terminal the query is already visible.
             sys.stdout.write(f"{printable(text)}\n" if echoes else "")
             hits = searching.hits(text, k, filter=options.filter, documents=documents, explain=why)
             if options.as_json:
@@ -151,7 +151,7 @@ def search(options: SearchOptions) -> None:
             return hits
 
         if options.query is None:
-            # Reported at once, as a conversation may be long.
+            # Notes are printed immediately, as a session may be long.
             searcher.note = notices.at_once
             searching.warm()
             converse(answer, k)
@@ -161,7 +161,7 @@ def search(options: SearchOptions) -> None:
             write_hits(str(options.output), options.query, hits, searcher.labels)
         return
 
-    # 4. Tune the weights, if that was asked for.
+    # 4. Tune the weights, if requested.
     k, about = options.k or HITS, {}
     if qrels is not None:
         from retrievalkit.search.tuning import tune
@@ -240,7 +240,7 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
 
 
 def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about: Mapping[str, Any]) -> None:
-    """Write or print a run while it is found, so that the hits of a batch are in memory, not those of all queries."""
+    """Write or print a run during the search, so that only one batch of hits is in memory."""
     queries, lines = 0, 0
 
     def passed() -> Iterator[tuple[str, Hits]]:
@@ -264,7 +264,7 @@ def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about:
         return
     import numpy as np
 
-    # A program is given the ids as they are, a terminal nothing that could control it.
+    # Programs get the raw ids; a terminal gets no control characters.
     shown = printable if sys.stdout.isatty() else str
     for query_id, hits in found:
         scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()

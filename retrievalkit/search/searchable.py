@@ -1,4 +1,4 @@
-"""Indexes and hybrids of several are searched alike: queries in, hits or a run out."""
+"""Search interface shared by `Index` and `Hybrid`: queries in, hits or a run out."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Hit(DescribedHit):
-    """A document that was found; its text and title are "" if the index does not know where its texts are."""
+    """A retrieved document; its text and title are "" if the texts of the index are not available."""
 
     @classmethod
     def of(cls, hit: DescribedHit) -> Self:
-        """A hit that is described."""
+        """Convert a described hit."""
         return cls(**{**vars(hit), "passages": tuple(map(cls.of, hit.passages))})
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The reasons for the score as sentences, one for each index that has something to report."""
+        """Explanations of the score as sentences, one per index that has any."""
         return tuple(reasons_of(self))
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Hits(Sequence[Hit], Tabular):
         return Hits(self.query, self._hits[place]) if isinstance(place, slice) else self._hits[place]
 
     def to_pandas(self) -> DataFrame:
-        """A table with the columns rank, id, score, title, text and why."""
+        """A DataFrame with the columns rank, id, score, title, text and why."""
         import pandas
 
         rows = [(hit.rank, hit.id, hit.score, hit.title, hit.text, "; ".join(hit.why)) for hit in self]
@@ -89,13 +89,13 @@ class Hits(Sequence[Hit], Tabular):
 
 
 class Searching:
-    """Something to search. Several threads may search at once.
+    """Search over one or several indexes. Several threads may search concurrently.
 
     Attributes:
-        name: Its display name, which its runs get.
-        fusion: How several indexes are fused; None for one.
-        depth: How many hits of each index are fused; None = 1,000, or k if that is more.
-        corpus: The address of the texts of hits; None = the corpus that was indexed.
+        name: The display name, also of its runs.
+        fusion: Fusion of the indexes; None for a single index.
+        depth: Hits of each index to fuse; None = 1,000, or k if that is more.
+        corpus: The address of the hits' texts; None = the indexed corpus.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class Searching:
         self.corpus = corpus
         self._searcher: Searcher | None = searcher
         self._texts: tuple[Searcher, Corpus | None] | None = None
-        # Looking up texts builds an index of the corpus once.
+        # The first text lookup builds an index of the corpus.
         self._reading = threading.Lock()
 
     @property
     def searcher(self) -> Searcher:
-        """The program's searcher."""
+        """The open searcher."""
         if self._searcher is None:
             msg = f"'{self.name}' was closed. Open it again to search it."
             raise InputError(msg)
@@ -163,22 +163,22 @@ class Searching:
         """Search for a text, or for many queries.
 
         Args:
-            query: A text gives its hits, with their texts and reasons. Many queries give a run: a list of texts
-                (numbered from 0), a dict id -> text, a table, a data set, or the `pathlib.Path` of a file or folder.
-                Vectors do too (`Vectors`, arrays, tensors); a single vector (dim,) gives hits.
-                None = all queries of the runs that are fused.
+            query: A text returns hits with texts and explanations. Many queries return a run: a list of texts (numbered
+                from 0), a dict id -> text, a table, a data set, or the `pathlib.Path` of a file or folder. So do
+                vectors (`Vectors`, arrays, tensors); a single vector (dim,) returns hits.
+                None = all queries of the fused runs.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
-            filter: Only texts whose fields pass, such as "year >= 2020 and source = faq".
+            filter: Only texts whose fields match, as in "year >= 2020 and source = faq".
             by: Hits are documents ("document"), each with its passages ID#1, ID#2 ..., or single passages ("passage");
                 None = documents for a text, passages for many queries.
-            document_score: A document's score is its best passage's ("best", the default), or the "sum" of its
-                passages' among the first 1,000 passages, or 10 * k if that is more.
-            split: Only the queries that are judged in this split of a BEIR folder.
-            explain: Whether to find the reasons for the scores of a text's hits.
-            strict: Take what a note would tell (queries that were cut ...) for an error.
+            document_score: Score of a document: the "best" score of its passages (the default), or the "sum" of the
+                scores of its passages among the first 1,000 passages, or 10 * k if that is more.
+            split: Only the queries judged in this split of a BEIR folder.
+            explain: Explain the scores of a text's hits.
+            strict: Treat notes (truncated queries ...) as errors.
 
         Raises:
-            InputError: A query is empty, or an option does not fit.
+            InputError: A query is empty, or an option is invalid.
         """
         kinds = DocumentOptions(by=by, document_score=document_score)
         with notices.collected(strict=strict):
@@ -195,22 +195,22 @@ class Searching:
             return Run.found(found, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
-        """The texts of hits that were found before, and the reasons for their scores.
+        """Add texts and explanations to the hits of an earlier search.
 
         Args:
             query: The text of the query.
-            hits: `Hits`, or pairs of id and score as a run has them.
-            explain: Whether to find the reasons; False = only titles and texts.
+            hits: `Hits`, or (id, score) pairs as in a run.
+            explain: Explain the scores; False = only titles and texts.
 
         Raises:
-            InputError: The indexes do not find one of them for this query.
+            InputError: The indexes do not retrieve one of the hits for this query.
         """
         known = list(hits)
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in known]
         documents = [hit for hit in known if isinstance(hit, Hit) and hit.passages]
         passages = {hit.id: [(passage.id, passage.score) for passage in hit.passages] for hit in documents}
         asked, (searcher, texts) = _query(query), self._opened_texts()
-        # Passages have their ranks in a single index, too.
+        # The passages need their ranks from a single index, too.
         fusion = self.fusion or (Fusion("sum", missing="minimum") if passages else None)
         candidates = None
         if fusion is not None and pairs:
@@ -223,7 +223,7 @@ class Searching:
         return self._described(searcher, texts, asked, (pairs, candidates, passages), explain)
 
     def warm(self) -> Self:
-        """Load what the first query would load: the models that encode queries, and the index of the texts."""
+        """Load everything that the first query would load: the query encoders and the index of the texts."""
         for index in self.searcher.indexes:
             if index.needs_encoding:
                 self.searcher.encoders.of(index)
@@ -234,7 +234,7 @@ class Searching:
         return self
 
     def close(self) -> None:
-        """Give models and indexes back; it cannot be searched any more."""
+        """Release models and indexes; searching is no longer possible."""
         self._searcher = self._texts = None
 
     def __enter__(self) -> Self:
@@ -244,13 +244,13 @@ class Searching:
         self.close()
 
     def document(self, hit: str | Hit) -> Document:
-        """The whole document of a hit, put together from its passages.
+        """Return the whole document of a hit, joined from its passages.
 
         Args:
             hit: A hit, or its id.
 
         Raises:
-            InputError: The index does not know its texts, or has no such document.
+            InputError: The texts are not available, or the document is unknown.
         """
         identifier = hit.id if isinstance(hit, Hit) else hit
         _, texts = self._opened_texts()
@@ -271,7 +271,7 @@ class Searching:
         vectors, alone = Vectors.of(data), getattr(data, "ndim", 0) == 1
         rows = {name: number for number, name in enumerate(vectors.ids)}
         encoded = vectors.representation
-        # The searcher finds and explains the same hits, though the index may change in between.
+        # One searcher for both search and explanation, as the index may change in between.
         searcher, texts = self._opened_texts() if alone else (self.searcher, None)
 
         def ask(queries: Sequence[Query]) -> EncodedBatch:
@@ -297,7 +297,7 @@ class Searching:
         documents: DocumentScore | None = None,
         explain: bool = True,
     ) -> Hits:
-        """The hits of a text, with their texts and, unless `explain` is False, the reasons for their scores."""
+        """Return a text's hits with their texts and, unless `explain` is False, explanations of their scores."""
         asked, (searcher, texts) = _query(text), self._opened_texts()
         found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, asked, found.of(0), explain)
@@ -309,13 +309,13 @@ class Searching:
         return Hits(query.text, map(Hit.of, readable))
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
-        """The searcher, and the texts of its hits."""
+        """The searcher and the corpus of its hits."""
         with self._reading:
             searcher = self.searcher
             if self._texts is None or self._texts[0] is not searcher:
                 texts = open_texts(searcher, self.corpus)
                 if texts is not None:
-                    # Noted when the corpus was indexed, and hits are shown one by one.
+                    # Empty texts were reported when the corpus was indexed.
                     texts.counts_empty = False
                 self._texts = searcher, texts
             return self._texts

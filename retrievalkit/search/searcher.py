@@ -1,4 +1,4 @@
-"""Several sources searched together: their hits are joined by query, and scores that a source lacks are filled in."""
+"""Search over several sources: hits are joined by query, and scores that a source lacks are filled in."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ FUSION_DEPTH = 1000
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
 PASSAGES = 10
-"""Passages that are searched for each document, and the factor by which this grows until there are enough documents."""
+"""Passages to retrieve per requested document, and the growth factor until there are enough documents."""
 
 Note = Callable[[str], None]
 Answer = tuple[Hits, Candidates | None, Mapping[str, Hits]]
-"""The hits of a query, the hits of each source if several were fused, and the passages of documents."""
+"""A query's hits, the hits of each source if several were fused, and the documents' passages."""
 
 
 class Findings(NamedTuple):
-    """For each query the ids and scores of its hits, best first, and the hits of all sources if several were fused.
+    """Search results: each query's ids and scores, best first, and the hits of all sources if several were fused.
 
-    Of hits that are documents, also the passages of each.
+    If hits are documents, also the passages of each document.
     """
 
     rankings: Sequence[Ranking]
@@ -60,21 +60,21 @@ class Findings(NamedTuple):
     passages: Sequence[Mapping[str, Hits]] | None = None
 
     def of(self, row: int) -> Answer:
-        """The answer to a query."""
+        """The answer to the query at `row`."""
         candidates = None if self.candidates is None else self.candidates[row]
         return as_hits(*self.rankings[row]), candidates, {} if self.passages is None else self.passages[row]
 
 
 class Searcher:
-    """Indexes and runs, opened.
+    """Open indexes and runs.
 
     Args:
         places: Index folders and run files.
         model: The checkpoint that encodes queries, if it is not at the path that the index records.
-        options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
-            the name of an indexer or of an index folder for that one only.
-        query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
-        backend: The library that computes the layers of the models that encode queries.
+        options: Indexer options that differ from the options at indexing: under "indexer" for all indexes, under the
+        name of an indexer or of an index folder for those indexes only.
+        query_length: Maximum tokens per query; None = the limit in each index's manifest or checkpoint.
+        backend: The library that runs the query encoders.
         note: Called with messages for the user, one sentence at a time.
         cluster: The Ray cluster whose workers search the indexes; None = this process.
     """
@@ -100,7 +100,7 @@ class Searcher:
 
     @classmethod
     def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:
-        """A searcher of sources that are open already."""
+        """A searcher over sources that are already open."""
         searcher = cls.__new__(cls)
         searcher._begin(sources, encoders, note)
         return searcher
@@ -109,10 +109,10 @@ class Searcher:
         self.sources = sources
         self.encoders = encoders
         self.note = note
-        # Sources already reported to the user, because they cannot compute scores or lack documents.
+        # Sources already reported to the user because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
-        # Whether a search found passages ID#N: the next search for documents looks deep at once.
+        # True once a search has returned passages ID#N: the next search for documents starts deep.
         self._in_parts = False
         known = [index for index in self.indexes if "corpus" in index.manifest]
         for index in known[1:]:
@@ -142,13 +142,13 @@ class Searcher:
         return [source.identity for source in self.sources]
 
     def note_short_runs(self, depth: int | None) -> None:
-        """Report runs that end before the depth that was asked for, once they were searched."""
+        """Report runs that end before the requested depth, after they were searched."""
         for source in self.sources:
             if isinstance(source, OpenRun) and 0 < source.deepest < (depth or 0):
                 self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
 
     def check_runs(self, queries: Sequence[Query]) -> None:
-        """Refuse runs that share no query, or that have nothing to be fused with."""
+        """Refuse runs without any of the queries, or with nothing to be fused with."""
         for source in self.sources:
             if not isinstance(source, OpenRun):
                 continue
@@ -169,7 +169,7 @@ class Searcher:
                 )
 
     def queries_of_runs(self) -> list[Query]:
-        """The queries of the runs, without texts, where no index needs texts."""
+        """The queries of the runs, without texts; refused if an index needs texts."""
         if self.indexes:
             msg = f"'{self.indexes[0].label}' is an index to search, but there are no queries. Give queries or a query."
             raise InputError(msg)
@@ -190,9 +190,9 @@ class Searcher:
         filter: str | None = None,
         documents: DocumentScore | None = None,
     ) -> Findings:
-        """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more).
+        """Return the k best hits of queries from `ask`; `depth` hits per source are fused (1,000, or k if more).
 
-        The hits are documents if their score is chosen, else passages.
+        The hits are documents if `documents` names a score, else passages.
         """
         if documents is not None:
             return self._documents(queries, k, fusion, depth, filter, documents)
@@ -210,7 +210,7 @@ class Searcher:
         filter: str | None,
         score: DocumentScore,
     ) -> Findings:
-        """Search for passages: a query deeper and deeper, until it has k documents, or there are no more passages."""
+        """Search for passages, going deeper for each query until it has k documents or no passages are left."""
         deep = max(PASSAGES * k, FUSION_DEPTH if score == "sum" else 0)
         answers: dict[int, tuple[Ranking, Candidates, dict[str, Hits]]] = {}
         waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
@@ -218,7 +218,7 @@ class Searcher:
             rows, batch, wanted = waiting.pop()
             found, incomplete = self.search(batch, wanted, fusion, depth, filter), list[int]()
             self._in_parts |= any(PART.fullmatch(passage) for ids, _ in found.rankings for passage in ids)
-            # The ranks of passages are those among all passages, of a single source too.
+            # Passages are ranked among all passages, with a single source too.
             candidates = found.candidates or [
                 gather([ranking], query.id) for ranking, query in zip(found.rankings, batch, strict=True)
             ]
@@ -240,7 +240,7 @@ class Searcher:
     def candidates(
         self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None, filter: str | None = None
     ) -> list[Candidates]:
-        """For each query the hits of all sources, with the scores that the fusion needs; see `search`."""
+        """Return each query's hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth
         pairs = zip(self.sources, self.allowed(filter), strict=True)
         rankings = [source.rankings(queries, depth, allowed) for source, allowed in pairs]
@@ -251,7 +251,7 @@ class Searcher:
         return candidates
 
     def allowed(self, filter: str | None) -> list[Allowed | None]:
-        """For each source the texts that pass a filter, by its own fields, or else those of an index of its corpus."""
+        """Return each source's texts that match a filter, by its own fields or those of an index of its corpus."""
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]
@@ -271,7 +271,7 @@ class Searcher:
     def _fill_in(
         self, number: int, queries: QueryBatch, candidates: Sequence[Candidates], missing: Missing | None
     ) -> None:
-        """Let a source compute the scores of documents that only the others found."""
+        """Let a source score the documents that only other sources retrieved."""
         source = self.sources[number]
         lacking = [hits.missing(number) for hits in candidates]
         if number in self._without_scores or not any(lacking):
@@ -295,12 +295,12 @@ class Searcher:
 def opened(
     places: Sequence[declarations.Place], options: OpenOptions, named: Options | None = None, note: Note = notices.note
 ) -> Searcher:
-    """The searcher of indexes and runs."""
+    """Open indexes and runs for searching."""
     if "document_length" in options.encoder_options:
         msg = "encoder.document_length has no effect on a search, whose documents are encoded already. Give it to rkit "
         msg += "encode."
         raise OptionError(msg)
-    # An index folder may be called "encoder", too.
+    # An index folder may be named "encoder", too.
     rest = {name: value for name, value in options.encoder_options.items() if name != "query_length"}
     settings = {"indexer": options.indexer_options, "encoder": rest, **(named or {})}
     length = options.encoder_options.get("query_length")
@@ -343,10 +343,10 @@ def find(
     documents: DocumentScore | None = None,
     ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
-    """Each query's id with its hits, with one batch in memory.
+    """Yield each query's id and hits, with one batch in memory.
 
-    Without queries, those of the runs are searched. The hits are documents if their score is chosen. `ask` prepares a
-    batch; by default its texts are encoded.
+    Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
+    prepares a batch; by default its texts are encoded.
     """
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
@@ -358,7 +358,7 @@ def find(
 
 
 def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Sequence[Query]]:
-    """The queries, as many at once as `queries_at_once` allows, with a bar of progress."""
+    """Yield the queries in batches of `queries_at_once`, with a progress bar."""
     size = queries_at_once(k, depth)
     with ProgressBar("search", len(queries), unit="queries") as progress:
         for start in range(0, len(queries), size):
@@ -368,12 +368,12 @@ def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Seq
 
 
 def queries_at_once(k: int, depth: int | None = None) -> int:
-    """How many queries are searched at once, at most: fewer if each has many hits, which are in memory together."""
+    """Maximum number of queries per batch: fewer if each has many hits, as the hits of a batch are in memory."""
     return max(1, min(BATCH_QUERIES, HITS_AT_ONCE // max(k, depth or 0)))
 
 
 def hit_count(k: Any, default: int) -> int:
-    """The number of hits that a Python program or a request asks for; None = the default."""
+    """Validate the number of hits that a program or a request passes; None = the default."""
     if k is None:
         return default
     if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
@@ -383,13 +383,13 @@ def hit_count(k: Any, default: int) -> int:
 
 
 def facets(searcher: Searcher, most: int = 20) -> dict[str, list[tuple[Any, int]]]:
-    """The values of fields that have 2 to `most`, with their numbers of texts, the most frequent first."""
+    """The values of fields with 2 to `most` values, with their text counts, most frequent first."""
     tables = (index.fields for index in searcher.indexes if index.fields is not None)
     return next((table.facets(most) for table in tables), {})
 
 
 def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None:
-    """The texts of hits: of a given source, or of the corpus that was indexed; None, with a note, if it is gone."""
+    """Open the texts of hits: `corpus`, or else the indexed corpus; None, with a note, if it is not available."""
     if corpus is not None:
         return open_corpus(corpus)
     problem = "no index was given"

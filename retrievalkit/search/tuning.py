@@ -1,9 +1,9 @@
-"""Tunes the fusion of runs on judged queries: `rkit search INDEX INDEX --tune QRELS`.
+"""Tuning of the fusion of runs on judged queries: `rkit search INDEX INDEX --tune QRELS`.
 
-Every index is searched once. Then weights are tried from 0 to 1 in steps of 0.05 (with three or more indexes one weight
-at a time, until nothing improves), with each normalisation of scores, or for `rrf` with several constants; the same
-queries always give the same result. Without normalisation the scores of indexes differ in scale, so the steps then
-apply to scores divided by their mean standard deviation.
+Every index is searched once. A grid search then tries weights from 0 to 1 in steps of 0.05 (with three or more indexes
+one weight at a time, until nothing improves) with each score normalisation, or for `rrf` with several constants. The
+result is deterministic. Unnormalised scores differ in scale between indexes, so their steps apply to scores divided by
+their mean standard deviation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Weights = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Trial:
-    """A fusion and its value of the metric."""
+    """A fusion and its metric value."""
 
     fusion: Fusion
     value: float
@@ -49,7 +49,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """All fusions that were tried, best first, and the value of each index alone and of fusion without tuning."""
+    """All fusions tried, best first, and the metric values of each index alone and of untuned fusion."""
 
     labels: Sequence[str]
     identities: Sequence[str]
@@ -64,7 +64,7 @@ class Tuned:
         return self.trials[0]
 
     def options(self) -> str:
-        """The options of `rkit search` for the best fusion."""
+        """The `rkit search` options for the best fusion."""
         fusion = self.best.fusion
         named = {
             "--fusion": fusion.method,
@@ -88,7 +88,7 @@ class Tuned:
         }
 
     def render(self, places: Sequence[str], *, err: bool = False) -> None:
-        """Print the best few trials, the best of each normalisation, and the command line for the best."""
+        """Print the best trials, the best of each normalisation, and the command line for the best fusion."""
         from rich import box
         from rich.console import Console
         from rich.table import Table
@@ -123,7 +123,7 @@ def tune(
     k: int = 1000,
     depth: int | None = None,
 ) -> Tuned:
-    """Find the best weights, and the best normalisation or constant of rrf if it is not fixed by `fusion`."""
+    """Find the best weights, and the best normalisation or rrf constant unless `fusion` fixes it."""
     if not fusion.takes("weights"):
         msg = f"fusion '{fusion.method}' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
         raise OptionError(msg)
@@ -151,7 +151,7 @@ def tune(
     found: dict[str, Candidates] = {}
     for batch in batches(judged, k, depth):
         for query, hits in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
-            # One string per id, however many queries found it: ids take most of the memory.
+            # Store one string per id across queries: ids take most of the memory.
             hits.ids = [names.setdefault(name, name) for name in hits.ids]
             found[query.id] = hits
     searcher.note_short_runs(depth)
@@ -186,23 +186,23 @@ class _Judge:
         self.k = min(k, open_metric(metric).cutoff or k)
 
     def parts(self, fusion: Fusion) -> list[Scores]:
-        """The contributions of the runs to each query's documents, whatever the weights are."""
+        """The runs' contributions to each query's documents, before weighting."""
         return [fusion.parts(hits) for hits in self.found.values()]
 
     def trial(self, fusion: Fusion, parts_of: Sequence[Scores]) -> Trial:
-        """The mean of the metric for the run that `rkit search` would write."""
+        """Compute the metric's mean for the run that `rkit search` would write."""
         run: Run = {}
         for (query_id, hits), parts in zip(self.found.items(), parts_of, strict=True):
             scores = fusion.total(parts)
             rows = np.arange(len(scores))
             if len(scores) > self.k:
-                # Documents tied with the last one are all kept, because the metric breaks ties in its own way.
+                # Keep all documents tied with the last document, because the metric breaks ties in its own way.
                 rows = np.flatnonzero(scores >= np.partition(scores, -self.k)[-self.k])
             run[query_id] = [(hits.ids[row], float(scores[row])) for row in rows]
         return Trial(fusion, self._mean(run))
 
     def alone(self, run: int) -> float:
-        """The value of a run without the others."""
+        """The mean of the metric for a single run."""
         alone: Run = {}
         for query_id, hits in self.found.items():
             rows = np.flatnonzero((hits.ranks[:, run] > 0) & (hits.ranks[:, run] <= self.depth))
@@ -210,7 +210,7 @@ class _Judge:
         return self._mean(alone)
 
     def scales(self) -> Scores:
-        """(runs,) the standard deviation of a run's scores for a query, averaged over queries."""
+        """The standard deviation of a run's scores for a query, averaged over queries, shape (runs,)."""
         deviations = [
             [float(column[~np.isnan(column)].std()) if not np.isnan(column).all() else 0.0 for column in hits.scores.T]
             for hits in self.found.values()
@@ -234,7 +234,7 @@ def _trials(judge: _Judge, base: Fusion, runs: int, bar: ProgressBar) -> list[Tr
             for weights in (current, *_along(current, run)):
                 if weights not in tried:
                     bar.update(label=f"tune: {_name(base)}, {len(tried) + 1}")
-                    # Weights of scores divided by their scale become weights of raw scores that sum to 1.
+                    # Convert weights of scaled scores to weights of raw scores that sum to 1.
                     divided = np.array(weights) / scales
                     scaled = tuple(float(f"{weight:.{_DIGITS}g}") for weight in divided / divided.sum())
                     tried[weights] = judge.trial(replace(base, weights=scaled), parts)
@@ -245,7 +245,7 @@ def _trials(judge: _Judge, base: Fusion, runs: int, bar: ProgressBar) -> list[Tr
 
 
 def _along(weights: Weights, run: int) -> Iterator[Weights]:
-    """Weights that sum to 1: that of `run` goes from 0 to 1, and the others keep their proportions."""
+    """Weights that sum to 1: `run`'s weight goes from 0 to 1, and the others keep their proportions."""
     rest = sum(weights) - weights[run]
     for step in range(STEPS + 1):
         share = step / STEPS
@@ -255,7 +255,7 @@ def _along(weights: Weights, run: int) -> Iterator[Weights]:
 
 
 def _order(trial: Trial) -> tuple[float, float, int, Weights]:
-    """Sort key: best first; equal values by the evenness of their weights, then by normalisation."""
+    """Sort key: best first; ties by the evenness of the weights, then by normalisation."""
     weights = trial.fusion.weights or ()
     normalization = _NORMALIZATIONS.index(trial.fusion.normalization or "none")
     uneven = round(max(weights, default=0) - min(weights, default=0), 9)

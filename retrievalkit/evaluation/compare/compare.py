@@ -3,8 +3,8 @@
     rkit compare RUN RUN... --qrels QRELS [--output PAGE.html|FIGURES.json|...]
 
 For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
-paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
-lost, and those that differ most, with the top hits of both runs. Equal inputs and seed give equal numbers.
+paired randomisation test and t-test, both Holm-corrected over the pairs of the metric, the queries won, tied and lost,
+and the queries that differ most, with the top hits of both runs. Equal inputs and seed give equal numbers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class CompareOptions(Conventions, CommandOptions):
         runs: Two or more runs; in Python a list of runs and files, or a dict by name.
         qrels: Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES; in Python also a dict query -> document
             -> grade, or a table.
-        metrics: Metrics by their names in ir-measures, between spaces; given several times, they add up.
-        baseline: The run that the others are compared with, or "all" for each with each; by default the first.
-        queries: Texts of the queries, to show those that differ most.
-        corpus: Texts of the passages, to show what each run ranks first for these queries.
+        metrics: Metrics by their ir-measures names, separated by spaces; the option may be repeated.
+        baseline: The run that the others are compared with, or "all" for all pairs; by default the first run.
+        queries: Query texts, to show the queries that differ most.
+        corpus: Passage texts, to show each run's first hits for these queries.
         output: A page (.html), a table (.csv, .md, .tex), all figures (.json), or else a folder with page and figures.
-        plot: Draw plots for the page, which needs matplotlib.
-        examples: Wins and losses to list.
-        confidence: Confidence of the intervals.
+        plot: Draw plots for the page; this needs matplotlib.
+        examples: Number of wins and losses to list.
+        confidence: Confidence level of the intervals.
         seed: Seed of tests and intervals.
         overwrite: Replace an existing output folder.
     """
@@ -118,7 +118,7 @@ def compare(options: CompareOptions) -> Comparison:
         )
         means += of_runs
         differences += of_pairs
-    # What holds of several runs is said once.
+    # A problem that several runs share is reported once.
     said: dict[tuple[str, str], list[str]] = {}
     for name, contender in contenders.items():
         for problem in contender.problems:

@@ -1,4 +1,4 @@
-"""The comparison of runs by a metric, its result, and how a terminal shows it; a browser's page is in `page`."""
+"""Comparison of runs by a metric, its result, and its display on a terminal; the HTML page is in `page`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = (
     "p (t-test)", "p (t-test, Holm)", "won/tied/lost",
 )  # fmt: skip
 NUMERIC = [place for place, name in enumerate(HEADER) if name not in ("metric", "run", "against")]
-"""The columns of `HEADER` that hold numbers."""
+"""The numeric columns of `HEADER`."""
 _COLUMNS = ("metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p (Holm)")
 
 
@@ -45,13 +45,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class TopHit:
-    """One of the first documents of a ranking.
+    """A document at the top of a ranking.
 
     Attributes:
         grade: None if the document is not judged.
         title: "" without a corpus.
         snippet: The part of the text that contains most words of the query; "" without a corpus.
-        matches: (start, end) of the characters in the snippet that are words of the query.
+        matches: (start, end) of the query's words in the snippet's characters.
     """
 
     rank: int
@@ -80,7 +80,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class QueryDifference:
-    """A query on which two runs differ: the metric of the run and of the run it is compared with."""
+    """A query on which two runs differ: the metric of the run, and of the run it is compared with."""
 
     query_id: str
     value: float
@@ -96,14 +96,14 @@ class QueryDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better a run is than another, and whether that may be chance.
+    """The difference between a run and another, and its significance.
 
     Attributes:
         difference: The mean over the queries of run minus against; its bootstrap interval is [low, high].
-        p_value: Of the paired randomisation test.
+        p_value: The p-value of the paired randomisation test.
         t_test: The p-value of the paired t-test.
-        wins: Queries that the run wins; likewise `ties` and `losses`.
-        p_corrected: `p_value` corrected by Holm over the metric's pairs; likewise `t_test_corrected`.
+        wins: Queries that the run wins; similarly `ties` and `losses`.
+        p_corrected: `p_value`, Holm-corrected over the metric's pairs; similarly `t_test_corrected`.
         largest: The queries that differ most, best first, wins before losses.
     """
 
@@ -133,7 +133,7 @@ def compare_metric(
     seed: int,
     examples: int,
 ) -> tuple[list[Mean], list[Difference]]:
-    """Means of all runs, and differences of pairs of them, by one metric."""
+    """Compute the means of runs and the differences of pairs, by one metric."""
     columns = {name: np.array(list(by_query.values())) for name, by_query in values.items()}
     gaps = [columns[run] - columns[against] for run, against in pairs]
     table = np.stack([*columns.values(), *gaps], axis=1)
@@ -164,14 +164,14 @@ class Comparison(Tabular):
     """The result of `compare`: means, differences with intervals and tests, wins and losses.
 
     Attributes:
-        means: One per metric and run, in the order asked for.
-        differences: One per metric and pair of runs.
-        baseline: The run that the others are compared with, or "all" for each with each.
+        means: A mean per metric and run, in the requested order.
+        differences: A difference per metric and pair of runs.
+        baseline: The run that the others are compared with, or "all" for all pairs.
         per_query: {metric: {run: {query_id: value}}}.
-        options: How it was computed: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
+        options: Settings: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
         notes: Caveats about the figures, as sentences.
         texts: Query id -> text, as far as known.
-        output: Where it was written, if it was.
+        output: The output path, if any.
     """
 
     means: list[Mean]
@@ -185,22 +185,22 @@ class Comparison(Tabular):
 
     @property
     def runs(self) -> list[str]:
-        """The names of the runs, in the order given."""
+        """The names of the runs, in input order."""
         return list(dict.fromkeys(mean.run for mean in self.means))
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics, in the order asked for."""
+        """The metrics, in the requested order."""
         return list(self.per_query)
 
     def shows(self, difference: Difference) -> bool:
-        """Whether a difference is more than chance: by the corrected p-value, at the confidence of the intervals."""
+        """True if a difference is significant: by its corrected p-value, at the confidence level of the intervals."""
         # 1 - 0.95 is slightly more than 0.05 in floating point.
         return bool(difference.p_corrected <= 1 - self.options["confidence"] + 1e-12)
 
     @property
     def summary(self) -> str:
-        """What a terminal shows: the tables of `render`, and where the rest is."""
+        """Terminal output: the tables of `render`, and where the rest is."""
         from rich.console import Console
 
         console = Console()
@@ -236,7 +236,7 @@ class Comparison(Tabular):
         return rows
 
     def to_pandas(self) -> DataFrame:
-        """A table with a row for each metric and run, or for each pair of runs."""
+        """Return a DataFrame with a row per metric and run, or per pair of runs."""
         import pandas
 
         return pandas.DataFrame(self.to_table(), columns=list(HEADER))
@@ -259,11 +259,11 @@ class Comparison(Tabular):
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print a table per metric; of two runs, also the queries that differ most by the first metric."""
+    """Print a table per metric; for two runs, also the queries that differ most by the first metric."""
     from rich.text import Text
 
     def show(title: str, table: str, colours: Mapping[int, tuple[str, str]] | None = None) -> None:
-        """Print a table; `colours` has for some lines a cell and its style. Unlike rich's tables, no cell is broken."""
+        """Print a table; `colours` maps lines to a cell and its style. Unlike in rich's tables, no cell is wrapped."""
         lines = [Text(line) for line in table.split("\n")]
         lines[0].stylize("bold")
         for number, (cell, style) in (colours or {}).items():
@@ -299,7 +299,7 @@ def render(comparison: Comparison, console: Console) -> None:
             continue
         rows = [["query", "left", "right", "text"]]
         for query in one.largest:
-            # The query's text, and each run's first document if more than its id is known.
+            # The query's text, and each run's first document if it has a title or a snippet.
             hits = ((run, hit) for run, ranking in query.rankings.items() for hit in ranking.first[:1])
             named = ((run, hit, hit.title or hit.snippet) for run, hit in hits)
             rows.append([query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""])
@@ -316,7 +316,7 @@ def render(comparison: Comparison, console: Console) -> None:
         f"{options['confidence']:.0%}, by bootstrap. p is of the paired randomisation test, p of t of the t-test, "
         f"corrected by Holm over a metric's pairs; w/t/l: queries won, tied, lost. Seed {options['seed']}."
     )
-    # Not wrapped by rich, which breaks a name that is longer than the line.
+    # Wrapped here, as rich breaks a name that is longer than the line.
     wrapped = textwrap.wrap(printable(explanation), console.width, break_long_words=False, break_on_hyphens=False)
     console.print(Text("\n".join(wrapped)), overflow="ignore", crop=False)
 

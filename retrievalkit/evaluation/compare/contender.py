@@ -1,4 +1,4 @@
-"""A run in a comparison, reduced to the little that is needed, so that only one whole run is in memory at a time."""
+"""A run reduced to the data that a comparison needs, so that only one whole run is in memory at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOP_HITS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """The parts of a run that a comparison needs; problems are sentences in two parts, around the names of runs."""
+    """The data of a run that a comparison needs; problems are sentences in two parts, around the names of runs."""
 
     values: PerQuery
     rankings: dict[str, Ranking]
@@ -31,7 +31,7 @@ class Contender:
 def measured(
     name: str, place: str | Path, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
 ) -> Contender:
-    """Compute the metrics of a run; about 2 KB for each query of the qrels stay in memory, whatever the run's size."""
+    """Compute the metrics of a run; keeps about 2 KB per query of the qrels in memory, whatever the run's size."""
     whole = open_run(place, conventions.ties)
     run = WithoutSameId(whole) if conventions.exclude_self else whole
     check_overlap(run, qrels, f"run '{name}'")
@@ -70,7 +70,7 @@ def add_rankings(
     texts: Mapping[str, str],
     corpus: str | Path | None,
 ) -> None:
-    """Give the queries that differ most the top hits of both runs."""
+    """Add the top hits of both runs to the queries that differ most."""
     shown = [
         (query, name, contenders[name].rankings[query.query_id])
         for one in differences
@@ -82,7 +82,7 @@ def add_rankings(
     passages: dict[str, Passage] = {}
     if corpus is not None and wanted:
         opened = open_corpus(corpus)
-        # A single pass over the corpus, which may therefore be of any size.
+        # A single pass over the corpus, so that it may be of any size.
         passages = {one.id: one for one in islice((one for one in opened if one.id in wanted), len(wanted))}
         if lacking := sorted(wanted.keys() - passages.keys()):
             raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")

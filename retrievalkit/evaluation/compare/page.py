@@ -1,9 +1,9 @@
-"""A comparison as files: `rkit compare --output` writes the form that the name of the output asks for.
+"""Output files of a comparison: the file name of `rkit compare --output` selects the format.
 
-A page (.html) is one file for a browser. A table (.csv, .md, .tex) has the means, differences and p-values, a row per
-run and metric. Figures (.json) are all of it for programs. Any other name is a folder with the page (compare.html), its
-plots as PNG (means.png, differences-METRIC.png), the figures (comparison.json), and per_query.tsv with the value of
-each query: metric, query, a column per run.
+A page (.html) is a single file for a browser. A table (.csv, .md, .tex) has the means, differences and p-values, with a
+row per run and metric. Figures (.json) are all results for programs. Any other name is a folder with the page
+(compare.html), its plots as PNG (means.png, differences-METRIC.png), the figures (comparison.json), and per_query.tsv
+with the value of each query: metric, query, a column per run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from retrievalkit.reporting.table import csv_table, latex_table, markdown_table
 PAGE = "compare.html"
 _TABLES = {".csv": csv_table, ".md": markdown_table, ".tex": latex_table}
 MOST_ROWS = 1_000
-"""More rows make a browser slow; the rest is in per_query.tsv."""
+"""More rows make a browser slow; per_query.tsv has them all."""
 _MOST_VERDICTS = 12
 
 
 def page_of(output: Path) -> Path | None:
-    """The page that is written for an output, if any."""
+    """The page written for an output, if any."""
     return output if output.suffix in PAGES else None if _is_file(output) else output / PAGE
 
 
@@ -39,7 +39,7 @@ def _is_file(output: Path) -> bool:
 
 
 def check_output(output: Path, *, plot: bool, overwrite: bool) -> None:
-    """Refuse what cannot be written, before anything is read."""
+    """Refuse an unwritable output before anything is read."""
     if _is_file(output):
         storage.check_output_file(output, stream=True)
     else:
@@ -102,7 +102,7 @@ def comparison_page(
     differences: Mapping[str, Picture] | None = None,
     alone: bool = False,
 ) -> str:
-    """The page of a comparison, as HTML."""
+    """Render a comparison as an HTML page."""
     names, metrics = comparison.runs, comparison.metrics
     of_pairs = {(one.run, one.metric): one for one in comparison.differences}
     rows: dict[str, list[tuple[Mean, Difference | None]]] = {metric: [] for metric in metrics}
@@ -113,7 +113,7 @@ def comparison_page(
     many = len(comparison.differences) > _MOST_VERDICTS
     by_run = comparison.per_query[metrics[0]]
     queries = [(query_id, [by_run[run][query_id] for run in names]) for query_id in by_run[names[0]]]
-    # The queries first on which the runs differ most.
+    # The queries on which the runs differ most come first.
     queries.sort(key=lambda row: (min(row[1]) - max(row[1]), row[0]))
     return render(
         "compare.html.j2",

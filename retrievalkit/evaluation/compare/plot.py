@@ -1,4 +1,4 @@
-"""The plots of a comparison: means with their intervals, and the difference on each query.
+"""Plots of a comparison: means with their intervals, and the difference on each query.
 
 The two colours (blue and orange of Okabe and Ito's palette) are safe for colour-blind readers, and position repeats
 their meaning: wins are above the line, losses below.
@@ -27,7 +27,7 @@ _DARK = {"paper": "#14181c", "ink": "#e4e8eb", "soft": "#9aa5af", "line": "#4a54
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and its twin for a dark screen; the width of both is in CSS pixels (96 per inch)."""
+    """A PNG and its dark-mode version; the width of both is in CSS pixels (96 per inch)."""
 
     light: bytes
     dark: bytes
@@ -35,7 +35,7 @@ class Picture:
 
 
 def draw_means(comparison: Comparison) -> Picture:
-    """One panel per metric, with each run's mean and interval."""
+    """Draw one panel per metric, with each run's mean and interval."""
     metrics, runs = comparison.metrics, comparison.runs
     columns = min(len(metrics), PANELS_PER_ROW)
     rows = -(-len(metrics) // columns)
@@ -81,7 +81,7 @@ def draw_means(comparison: Comparison) -> Picture:
 
 
 def draw_differences(comparison: Comparison, metric: str) -> Picture:
-    """One panel per pair of runs, with the difference on each query in descending order."""
+    """Draw one panel per pair of runs, with the difference on each query in descending order."""
     pairs = [pair for pair in comparison.differences if pair.metric == metric][:_MAX_PAIRS]
     by_run = comparison.per_query[metric]
 
@@ -141,6 +141,6 @@ def _picture(
 
 
 def _short(name: str, limit: int = 28) -> str:
-    """The name, shortened, with dollar signs escaped: matplotlib would typeset a formula."""
+    """Shorten a name, and escape dollar signs, which matplotlib would typeset as formulas."""
     name = name if len(name) <= limit else f"{name[: limit // 2 - 1]}…{name[-(limit - limit // 2) :]}"
     return name.replace("$", r"\$")

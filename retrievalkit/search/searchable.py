@@ -175,7 +175,7 @@ class Searching:
                 scores of its passages among the first 1,000 passages, or 10 * k if that is more.
             split: Only the queries judged in this split of a BEIR folder.
             explain: Explain the scores of a text's hits.
-            strict: Treat notes (truncated queries ...) as errors.
+            strict: Treat notes (such as a query that was cut) as errors.
 
         Raises:
             InputError: A query is empty, or an option is invalid.

@@ -22,13 +22,7 @@ from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
 from retrievalkit.models.batches import token_budget_batches
-from retrievalkit.models.graphs import (
-    Backend,
-    ExportError,
-    Graph,
-    graph_folder,
-    resolve_backend,
-)
+from retrievalkit.models.graphs import Backend, ExportError, Graph, graph_folder, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device
 from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
 from retrievalkit.reporting import notices

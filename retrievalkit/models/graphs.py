@@ -84,8 +84,10 @@ def graph_folder(source: str, options: object = None, *, revision: str | None = 
     if config is None:
         return None
     identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
+    discover = importlib.metadata.Distribution.discover
+    versions = [next((one.version for one in discover(name=name)), None) for name in _VERSIONED]
     home = storage.cache_folder("graphs")
-    folder = home / storage.fingerprint_value([source, identity, options, _versions()])
+    folder = home / storage.fingerprint_value([source, identity, options, versions])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)
@@ -94,11 +96,6 @@ def graph_folder(source: str, options: object = None, *, revision: str | None = 
     for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_MODELS]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
-
-
-def _versions() -> list[str | None]:
-    found = (importlib.metadata.Distribution.discover(name=name) for name in _VERSIONED)
-    return [next((one.version for one in versions), None) for versions in found]
 
 
 class Graph:

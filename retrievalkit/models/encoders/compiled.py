@@ -33,15 +33,8 @@ from retrievalkit.reporting import notices
 
 _DESCRIPTION = "encoder.json"
 _TOKEN_IDS = ("unk_token_id", "sep_token_id", "pad_token_id", "cls_token_id", "mask_token_id", "eos_token_id")
-
-
-class _Computing(NamedTuple):
-    precision: Precision = "fp32"
-    parallel: bool = False
-
-
-_ALONE = _Computing()
-_COMPUTING = ContextVar("computing", default=_ALONE)
+# The precision, and whether several threads compute at once.
+_COMPUTING: ContextVar[tuple[Precision, bool]] = ContextVar("computing", default=("fp32", False))
 
 
 class CompiledTransformer(Transformer):
@@ -64,7 +57,7 @@ class CompiledTransformer(Transformer):
     @contextmanager
     def computing(self, precision: str, *, parallel: bool) -> Iterator[None]:
         """Set the precision for a block; `parallel` = several threads compute at the same time."""
-        token = _COMPUTING.set(_Computing(cast("Precision", precision), parallel))
+        token = _COMPUTING.set((cast("Precision", precision), parallel))
         try:
             yield
         finally:

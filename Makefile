@@ -18,7 +18,8 @@ quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
 
 test: install-dev lint
-	$(PYTEST) -m "not slow and not tour" $(SUITES)
+	$(PYTEST) -m "not slow and not tour and not openvino" $(SUITES)
+	$(PYTEST) -m openvino tests/models/encoders/test_compiled.py
 
 # What takes more than ten seconds each: kills, several processes, the guide and the tour by the letter.
 test-slow: install-dev

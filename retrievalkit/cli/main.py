@@ -31,7 +31,7 @@ main.built_in = {
     "convert": (
         "data",
         "retrievalkit.data.convert:convert",
-        "Read a source in any known format, or a folder of .txt, .md, .html, .pdf and .docx, and write it in ours.",
+        "Convert a source in any known format, or a folder of .txt, .md, .html, .pdf and .docx files, to our format.",
     ),
     "mine-negatives": (
         "data",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -426,7 +427,8 @@ def _weights(folder: Path) -> dict[str, str]:
 @ENCODERS.property(after=["shape_of_states"])
 def compiled(case: EncoderCase) -> None:
     """`compiled` gives the same states, on OpenVINO where it is installed."""
-    backend = "openvino" if importlib.util.find_spec("openvino") else "torch"
+    installed = "openvino" if importlib.util.find_spec("openvino") else "torch"
+    backend = os.environ.get("RKIT_BACKEND", installed)
     encoder = type(case.encoder).compiled(case.model, backend=backend, **case.options)
     encoder.prepare(Needs())
     encoder.eval()

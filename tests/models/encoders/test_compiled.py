@@ -22,6 +22,7 @@ from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting import notices
 
 pytest.importorskip("openvino")
+pytestmark = pytest.mark.openvino
 TEXTS = [
     ("", "what is the capital of france"),
     ("France", "The seat of government is Paris."),

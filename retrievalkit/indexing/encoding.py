@@ -174,7 +174,7 @@ class _Texts:
     def sample(self, size: int) -> list[Text]:
         """Texts spread over the first shard."""
         first = [text for _, text in itertools.islice(self, size)]
-        return first[:: max(1, len(first) // _CALIBRATED)]
+        return first[:: max(1, -(-len(first) // _CALIBRATED))]
 
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:

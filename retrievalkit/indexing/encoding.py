@@ -85,8 +85,7 @@ def encode(
     retriever = opened or open_retriever(model, **options.parts)
     note_untrained_dimensions(model, options.dimensions)
     source = _Texts.open(texts, side)
-    sample = source.sample(options.shard_texts) if options.precision == "int8" else []
-    job = _Job.of(retriever, source, options, sample)
+    job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": storage.describe_input(texts, source.fingerprint)}
     with storage.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
@@ -95,9 +94,7 @@ def encode(
         complete, changed = writer.completed_shards()
         if changed:
             say(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
-        shards = (
-            job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options, sample)
-        )
+        shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
         left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
             left_out.add(number, shard.left_out)
@@ -128,9 +125,7 @@ def encoded_shards(
     retriever: Retriever, texts: str | Path, side: Side, options: EncodingOptions
 ) -> Iterator[EncodedShard]:
     """Yield the encoded shards of a source, as `encode` writes them."""
-    source = _Texts.open(texts, side)
-    sample = source.sample(options.shard_texts) if options.precision == "int8" else []
-    for _, shard in _Job.of(retriever, source, options, sample).shards(frozenset()):
+    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(frozenset()):
         yield shard
 
 
@@ -195,11 +190,15 @@ class _Job:
     batch_tokens: int | None
     shard_texts: int
     halved: bool = False
+    sample: Sequence[Text] = ()
 
     @classmethod
-    def of(cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text]) -> _Job:
+    def of(
+        cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text] | None = None
+    ) -> _Job:
         precision = resolve_precision(options.precision, default_device())
         if precision == "int8":
+            sample = texts.sample(options.shard_texts) if sample is None else sample
             shared = retriever.calibrate(sample, texts.side)
             say(
                 f"int8 finds {shared:.1%} of the ten nearest texts that fp32 finds ({len(sample) // 2} texts tried)",
@@ -207,7 +206,7 @@ class _Job:
             )
         retriever.dimensions = options.dimensions
         halved = options.stored == "fp16"
-        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts, halved)
+        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts, halved, sample or ())
 
     @property
     def side(self) -> Side:
@@ -233,12 +232,11 @@ class _Job:
         model: str | Path,
         texts: str | Path,
         options: EncodingOptions,
-        sample: Sequence[Text],
     ) -> Iterator[tuple[int, EncodedShard]]:
         """Yield the same shards, encoded by cluster workers."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
         make = functools.partial(
-            _Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint, sample
+            _Worker, storage.absolute(model), self.side, options, self.retriever.fingerprint, self.sample
         )
         with self._progress(skip) as progress:
             # In any order: waiting for the first shards would leave workers idle when one is slow or lost.

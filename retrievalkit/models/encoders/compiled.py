@@ -66,7 +66,11 @@ class CompiledTransformer(Transformer):
     def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
         """Calibrate int8 on batches like those to encode."""
         inputs = [self._inputs(batch) for batch in batches]
-        self._graph(tuple(inputs[0]), layers).quantise(inputs)
+        try:
+            self._graph(tuple(inputs[0]), layers).quantise(inputs)
+        except ExportError as error:
+            msg = f"'{self.source}' cannot be exported to {self.backend}, which int8 needs: {error}. Use fp32."
+            raise UnsupportedError(msg) from error
 
     def save(self, folder: Path) -> None:
         """Refuse to save."""
@@ -121,7 +125,7 @@ class CompiledTransformer(Transformer):
         key = (*names, *layers)
         if key not in self._graphs:
             states = super()._states
-            self._graphs[key] = Graph(
+            graph = Graph(
                 cast("Runtime", self.backend),
                 lambda: self._network,
                 lambda inputs: list(states(inputs, layers).values()),
@@ -129,6 +133,7 @@ class CompiledTransformer(Transformer):
                 folder=self._folder,
                 name="-".join(map(str, key)),
             )
+            self._graphs.setdefault(key, graph)  # another thread may have been first: one graph, one export
         return self._graphs[key]
 
     def _example(self, names: Sequence[str], texts: int, tokens: int) -> dict[str, Tensor]:

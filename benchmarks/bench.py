@@ -135,7 +135,7 @@ class Pair:
 
 
 def compared(case: Case, folder: Path) -> dict[str, float | None]:
-    """How alike the outputs are, in terms of the case's check, and the limit.
+    """The similarity of the outputs by the case's check, and its limit.
 
     Raises:
         RuntimeError: Not alike enough.

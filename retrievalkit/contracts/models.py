@@ -160,6 +160,15 @@ def refuse_idle(options: Mapping[str, Any], effects: Mapping[str, tuple[bool, st
             raise OptionError(msg)
 
 
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a tensor to a device; a copy to a GPU does not wait for what the GPU computes."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    # From memory that is not pinned, the driver copies when the device is idle.
+    pinned = tensor.pin_memory() if tensor.device.type == "cpu" and torch.backends.cuda.is_built() else tensor
+    return pinned.to(device, non_blocking=True)
+
+
 def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
     """Return the mean (batch, width) of the vectors (batch, m, width) whose mask (batch, m) is not 0, or zeros.
 
@@ -181,19 +190,23 @@ class Batch:
         attention_mask: (batch, tokens) long, 1 = a real token.
         special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
         extra: (batch, n) long, positions of the extra tokens, or None.
+        position_ids: (batch, tokens) long, the position numbers of all tokens; None = the encoder's own.
+        padded: False if all tokens are real, which a GPU could not report without a wait.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     special_mask: Tensor
     extra: Tensor | None = None
+    position_ids: Tensor | None = None
+    padded: bool = True
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
+        return _map_tensors(self, lambda tensor: to_device(tensor, device))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ to be set again. Parts are stored by name, options and the version of their dist
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -342,21 +344,54 @@ class Retriever(nn.Module):
         batches = token_budget_batches([len(ids) for ids in token_ids], batch_tokens)
         threads = min(encoder.parallel_batches, len(batches))
 
-        def encoded(positions: list[int]) -> tuple[list[int], Representation]:
+        def encoded(positions: list[int]) -> tuple[list[int], Callable[[], Representation]]:
             batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
             computing = encoder.computing(definite, parallel=threads > 1)
             with torch.inference_mode(), autocast(definite, self.device), computing:
-                representation = self(batch, side).to("cpu").float()
+                return positions, _to_cpu(self(batch, side))
+
+        def arrived(positions: list[int], arriving: Callable[[], Representation]) -> tuple[list[int], Representation]:
+            representation = arriving().float()
             if self.dimensions is not None:
                 normalize = bool(getattr(self.pooler, "normalize", False))
                 representation = representation.cut(self.dimensions, normalize=normalize)
             return positions, representation
 
+        # A GPU computes a batch while the one before it is used here.
+        ahead, started = int(self.device.type == "cuda"), deque[tuple[list[int], Callable[[], Representation]]]()
         try:
-            yield from in_threads(encoded, batches, threads)
+            for batch in in_threads(encoded, batches, threads):
+                started.append(batch)
+                if len(started) > ahead:
+                    yield arrived(*started.popleft())
+            while started:
+                yield arrived(*started.popleft())
         finally:
             if was_training:
                 self.train()
+
+
+def _to_cpu(made: Representation) -> Callable[[], Representation]:
+    """Start to copy a representation to the CPU, in one piece; the function waits for the copy and returns it."""
+    if made.device.type == "cpu":
+        return lambda: made
+    tensors = {name: one.contiguous() for name, one in vars(made).items() if isinstance(one, torch.Tensor)}
+    # The widest numbers first, so that each tensor starts at a multiple of their width.
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+    packed = [one.view(-1).view(torch.uint8) for one in tensors.values()]
+    copy = torch.cat(packed).to("cpu", non_blocking=True)  # pinned
+    copied = torch.Event(made.device)
+    copied.record()
+
+    def arrived() -> Representation:
+        if not copied.query():
+            copied.synchronize()
+        parts = copy.split([len(one) for one in packed])
+        # Cloned: pinned memory is scarce, and a part should not keep the others.
+        named = zip(tensors.items(), parts, strict=True)
+        return replace(made, **{name: part.clone().view(one.dtype).view(one.shape) for (name, one), part in named})
+
+    return arrived
 
 
 @contextmanager

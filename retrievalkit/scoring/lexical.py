@@ -9,7 +9,7 @@ masked language models: no pass ever holds the logits of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +101,12 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
 
 def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | None, mask: Tensor) -> Tensor:
     """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf without tokens."""
+    if isinstance(head, VocabularyHead) and hidden.device.type != "cpu":
+        # States at padding may be infinite.
+        inner = head.transform(hidden.masked_fill(~mask[:, :, None], 0.0))
+        scale = None if weights is None else weights.masked_fill(~mask, 0.0)
+        of_texts: Tensor = _MaxOfTexts.apply(inner, head.weight, head.bias, scale, mask)  # type: ignore[no-untyped-call]
+        return of_texts
     if isinstance(head, VocabularyHead):
         scale = None if weights is None else weights[mask]
         inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
@@ -170,6 +176,71 @@ class _MaxOfProjection(torch.autograd.Function):
         return *(None if one is None else one.to(of.dtype) for one, of in zip(found, inputs, strict=True)), None, None
 
 
+class _MaxOfTexts(torch.autograd.Function):
+    """`_MaxOfProjection` of whole texts: (texts, tokens, inner) states, (texts, tokens) scale and mask.
+
+    For a GPU, which projects padding in less time than a wait for the number of unmasked tokens takes; nothing here
+    waits. A tile is reduced at once, and the gradient of its greatest logits is a matrix, zero elsewhere.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, mask: Tensor
+    ) -> Tensor:
+        projection = _Projection(_product_dtype(states), states.flatten(0, 1), weight, bias)
+        best = states.new_full((len(states), len(weight)), float("-inf"), dtype=projection.wide)
+        winner = torch.zeros(best.shape, dtype=torch.long, device=best.device)
+        for texts, tokens, flat in _parts_of_texts(mask, projection.most):
+            values = projection.logits(flat)
+            if scale is not None:
+                values = values.to(projection.wide).softmax(dim=1) * scale.view(-1, 1)[flat]
+            hidden = ~mask[texts, tokens, None]
+            value, token = values.view(*hidden.shape[:2], -1).masked_fill_(hidden, float("-inf")).max(dim=1)
+            winner[texts] = torch.where(value > best[texts], token + tokens.start, winner[texts])
+            best[texts] = torch.maximum(best[texts], value)
+        ctx.dtype = projection.dtype
+        ctx.save_for_backward(states, weight, bias, scale, mask, winner)
+        return best
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, mask, winner = ctx.saved_tensors
+        states, weight, bias, scale = inputs
+        flat_inputs = (states.flatten(0, 1), weight, bias, None if scale is None else scale.flatten())
+        projection = _Projection(ctx.dtype, *flat_inputs[:3])
+        *sums, of_scale = sums_and_scale = _zeros(flat_inputs, ctx.needs_input_grad, projection.wide)
+        for texts, tokens, flat in _parts_of_texts(mask, projection.most):
+            shape = (*mask[texts, tokens].shape, len(weight))
+            token = winner[texts, None] - tokens.start  # (texts, 1, vocabulary)
+            won = gradient[texts, None].masked_fill((token < 0) | (token >= shape[1]), 0.0)
+            at_logits = won.new_zeros(shape, dtype=projection.wide)
+            at_logits = at_logits.scatter_(1, token.clamp(0, shape[1] - 1), won.to(projection.wide)).flatten(0, 1)
+            if scale is not None:
+                probabilities = projection.logits(flat).to(projection.wide).softmax(dim=1)
+                at_scale = at_logits.mul_(probabilities).sum(dim=1)
+                at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale.view(-1, 1)[flat])
+                if of_scale is not None:
+                    of_scale[flat] = at_scale
+            projection.back(at_logits, flat, *sums)
+        found = zip(sums_and_scale, inputs, strict=True)
+        return *(None if one is None else one.to(of.dtype).view(of.shape) for one, of in found), None
+
+
+def _parts_of_texts(mask: Tensor, most: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Parts of (texts, tokens) of about `most` tokens: texts, tokens, and their places among all tokens.
+
+    Several texts with all tokens, or some tokens of a text.
+    """
+    texts, tokens = mask.shape
+    rows, columns = max(1, most // tokens), min(tokens, most)
+    for row in range(0, texts, rows):
+        for column in range(0, tokens, columns):
+            some = slice(row, min(row + rows, texts)), slice(column, min(column + columns, tokens))
+            start = row * tokens + column
+            yield *some, slice(start, start + (some[0].stop - row) * (some[1].stop - column))
+
+
 def _of_logits(
     gradient: Tensor, winner: Tensor, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
@@ -204,10 +275,7 @@ def _of_weighted(
     gradient: Tensor, winner: Tensor, projection: _Projection, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
     """The gradients of states, weight, bias and scale from the gradient of the greatest scaled probabilities."""
-    *sums, of_scale = sums_and_scale = [
-        torch.zeros_like(one, dtype=projection.wide) if one is not None and wanted else None
-        for one, wanted in zip(inputs, needed, strict=True)
-    ]
+    *sums, of_scale = sums_and_scale = _zeros(inputs, needed, projection.wide)
     scale = inputs[3]
     assert scale is not None
     for tokens, rows, terms, values in _wins(gradient, winner, projection.most):
@@ -220,6 +288,14 @@ def _of_weighted(
             of_scale[tokens] = at_scale
         projection.back(at_logits, tokens, *sums)
     return sums_and_scale
+
+
+def _zeros(inputs: Sequence[Tensor | None], needed: Sequence[bool], dtype: torch.dtype) -> list[Tensor | None]:
+    """Zeros to sum up the gradients in, for the inputs that need one."""
+    return [
+        torch.zeros_like(one, dtype=dtype) if one is not None and wanted else None
+        for one, wanted in zip(inputs, needed, strict=False)
+    ]
 
 
 class _Projection:
@@ -301,8 +377,26 @@ def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor)
     Returns:
         A scalar, float32 (float64 for float64 states); 0 if no token is labelled.
     """
-    rows = labels != UNLABELLED
-    states, targets = hidden[rows], labels[rows]  # (n, width), (n,)
+    return token_losses(head, {"": (hidden, labels)})[""]
+
+
+def token_losses(head: Callable[[Tensor], Tensor], predicted: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """`token_loss` of several (hidden, labels) by name, for which a GPU is waited for once."""
+    masks = {id(labels): (labels != UNLABELLED).flatten() for _, labels in predicted.values()}
+    counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()
+    places = {key: _places(mask, count) for (key, mask), count in zip(masks.items(), counts, strict=True)}
+    return {name: _loss_at(places[id(labels)], hidden, head, labels) for name, (hidden, labels) in predicted.items()}
+
+
+def _places(mask: Tensor, count: int) -> Tensor:
+    """(count,) the places of the `count` true values."""
+    numbers = (mask.cumsum(dim=0) - 1).masked_fill(~mask, count)  # false values share a place behind the others
+    places = torch.arange(len(mask), device=mask.device)
+    return places.new_zeros(count + 1).scatter_(0, numbers, places)[:count]
+
+
+def _loss_at(places: Tensor, hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
+    states, targets = hidden.flatten(0, 1)[places], labels.flatten()[places]  # (n, width), (n,)
     if not len(targets):
         return hidden.sum() * 0.0
     if not isinstance(head, VocabularyHead):
@@ -321,10 +415,7 @@ class _Projected(torch.autograd.Function):
         computed = _product_dtype(states)  # what autocast would choose, once for all tiles
         tile = max(1, (CPU_LOSS_TILE if device == "cpu" else GPU_LOSS_TILE) // len(weight))
         wanted = (states, weight, bias)
-        gradients = [
-            torch.zeros_like(one, dtype=exact) if one is not None and needed else None
-            for one, needed in zip(wanted, ctx.needs_input_grad, strict=False)
-        ]
+        gradients = _zeros(wanted, ctx.needs_input_grad, exact)
         total = states.new_zeros((), dtype=exact)
         with torch.autocast(device, enabled=False):
             projection = _Projection(computed, states, weight, None)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit.contracts import SIDES, Batch, LossValue, Representation, Side
+from retrievalkit.contracts.models import to_device
 
 Encode = Callable[[Batch, Side], Representation]
 Compare = Callable[[Representation, Representation], LossValue]
@@ -119,27 +120,26 @@ class _Terms:
     """Non-zero entries of a weight matrix (texts, vocabulary), row by row.
 
     Attributes:
-        counts: (texts,) number of non-zero weights per text.
-        columns: (n,) int32, columns of the non-zero weights.
+        rows: (n,) int32, rows of the non-zero weights.
+        columns: (n,) int32, their columns.
         values: (n,) the non-zero weights; a leaf.
         vocabulary: Number of columns.
     """
 
-    counts: Tensor
+    rows: Tensor
     columns: Tensor
     values: Tensor
     vocabulary: int
 
     @classmethod
     def of(cls, weights: Tensor) -> _Terms:
-        present = weights != 0
-        columns = present.nonzero(as_tuple=True)[1].int()
-        return cls(present.sum(dim=1), columns, weights.detach()[present].requires_grad_(), weights.shape[1])
+        present = weights.detach().nonzero(as_tuple=True)
+        rows, columns = (one.int() for one in present)
+        return cls(rows, columns, weights.detach()[present].requires_grad_(), weights.shape[1])
 
     def positions(self) -> tuple[Tensor, Tensor]:
         """Return the rows and columns of the entries."""
-        texts = torch.arange(len(self.counts), device=self.counts.device)
-        return texts.repeat_interleave(self.counts), self.columns.long()
+        return self.rows.long(), self.columns.long()
 
 
 def _gathered(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Side) -> Representation:
@@ -151,7 +151,7 @@ def _gathered(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Si
 def _in_order(rows: Sequence[Sequence[int]], parts: Sequence[Representation]) -> Representation:
     together = Representation.concatenate(parts)
     order = torch.tensor([row for part in rows for row in part]).argsort()
-    return together.rows(order.to(together.device))
+    return together.rows(to_device(order, together.device))
 
 
 def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Side) -> Representation:
@@ -169,7 +169,7 @@ def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Sid
 def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
     """Return the weights (texts, vocabulary) of a side, written directly to their rows to avoid a second copy."""
     positions = [one.positions() for one in terms]
-    places = [torch.tensor(own, device=at.device)[at] for own, (at, _) in zip(rows, positions, strict=True)]
+    places = [to_device(torch.tensor(own), at.device)[at] for own, (at, _) in zip(rows, positions, strict=True)]
     columns = [column for _, column in positions]
     values = torch.cat([one.values for one in terms])
     weights = values.new_zeros(sum(map(len, rows)), terms[0].vocabulary)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit.contracts import LossValue
+from retrievalkit.contracts.models import to_device
 from retrievalkit.training import processes
 from retrievalkit.training.loop import Backward
 
@@ -36,7 +37,11 @@ class Part:
 
     def to(self, device: torch.device) -> Self:
         """Return the same part on another device."""
-        return replace(self, batch={name: value.to(device) for name, value in self.batch.items()})
+        batch = {
+            name: to_device(one, device) if isinstance(one, Tensor) else one.to(device)
+            for name, one in self.batch.items()
+        }
+        return replace(self, batch=batch)
 
     def without_weight(self) -> Self:
         """Return the part with weight 0, for a process without samples that only needs the shapes."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from retrievalkit import storage
 from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
+from retrievalkit.contracts.models import to_device
 from retrievalkit.data.examples import against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.models.batches import token_budget_batches
@@ -68,9 +69,9 @@ class StepInputs:
     def to(self, device: torch.device) -> StepInputs:
         """Return the same step on another device."""
         chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
-        ignore = None if self.ignore is None else self.ignore.to(device)
-        teacher = None if self.teacher is None else self.teacher.to(device)
-        return replace(self, chunks=chunks, positives=self.positives.to(device), ignore=ignore, teacher=teacher)
+        targets = {name: getattr(self, name) for name in ("positives", "ignore", "teacher")}
+        moved = {name: None if one is None else to_device(one, device) for name, one in targets.items()}
+        return replace(self, chunks=chunks, **moved)
 
 
 class RetrieverTraining(Training):

@@ -1,7 +1,7 @@
 """Wheels for prove.py on a machine that has torch, transformers, pluggy, click and scipy, and no network.
 
-    python tests/gpu/bundle.py make build/gpu        here: downloads and builds them, for Python 3.11 to 3.13 on Linux
-    python tests/gpu/bundle.py install build/gpu     there: installs them into build/gpu/site, after which prove.py looks
+python tests/gpu/bundle.py make build/gpu        here: downloads and builds them, for Python 3.11 to 3.13 on Linux
+python tests/gpu/bundle.py install build/gpu     there: installs them into build/gpu/site, after which prove.py looks
 """
 
 import subprocess
@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = [ROOT, *(ROOT / "plugins" / f"retrievalkit-{name}" for name in ("aggretriever", "cotmae", "mlr", "mvr", "testing"))]
+OURS = [
+    ROOT,
+    *(ROOT / "plugins" / f"retrievalkit-{name}" for name in ("aggretriever", "cotmae", "mlr", "mvr", "testing")),
+]
 # Imported by the core, and not by torch, transformers, pluggy, click or scipy in every release.
 THEIRS = (
     "accelerate", "annotated-types", "filelock", "markdown-it-py", "mdurl", "psutil", "pydantic", "pydantic-core",
@@ -36,7 +39,17 @@ def make(folder: Path) -> None:
 def install(folder: Path) -> None:
     """Install the wheels for this Python."""
     names = [*THEIRS, *("retrievalkit" if one == ROOT else one.name for one in OURS)]
-    pip("install", "--no-index", "--no-deps", "--upgrade", "--find-links", folder / "wheels", "--target", folder / "site", *names)
+    pip(
+        "install",
+        "--no-index",
+        "--no-deps",
+        "--upgrade",
+        "--find-links",
+        folder / "wheels",
+        "--target",
+        folder / "site",
+        *names,
+    )
 
 
 def pip(*arguments: object) -> None:

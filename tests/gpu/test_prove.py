@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from places import ROOT
 
 SIMULATOR = Path(os.environ.get("RKIT_SIMCUDA") or ROOT.parent / "shared" / "tools" / "simcuda")
@@ -17,7 +18,9 @@ REAL = torch.cuda.is_available()
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(not REAL and not SIMULATOR.is_dir(), reason="there is no GPU, and RKIT_SIMCUDA names no simulated one"),
+    pytest.mark.skipif(
+        not REAL and not SIMULATOR.is_dir(), reason="there is no GPU, and RKIT_SIMCUDA names no simulated one"
+    ),
     pytest.mark.skipif(not REAL and shutil.which("g++") is None, reason="the simulated device is compiled with g++"),
 ]
 
@@ -39,7 +42,11 @@ def environment(tmp_path_factory):
 def test_passes(environment, word):
     """The CPU's results, saved and resumed trainings, and the counted synchronisations."""
     run = subprocess.run(
-        [sys.executable, ROOT / "tests/gpu/prove.py", word], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tests/gpu/prove.py", word],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(lines) > 1, run.stderr

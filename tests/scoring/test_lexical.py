@@ -96,6 +96,18 @@ def identity_head(logits):
     return logits, VocabularyHead(lambda hidden: hidden, torch.eye(logits.shape[2]))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_whole_texts_are_pooled_like_their_unmasked_tokens(weighted, tile):
+    """The path of a GPU, which computes padding too."""
+    setting = Setting()
+    setting.upstream[-1] = 0.0  # of a text without tokens, as poolers leave it
+    weights = setting.weights if weighted else None
+    whole = lexical._MaxOfTexts.apply(
+        setting.head.transform(setting.hidden), setting.weight, setting.bias, weights, setting.mask
+    )
+    setting.compare(whole, lexical._pooled(setting.hidden, setting.head, weights, setting.mask))
+
+
 @pytest.mark.parametrize(
     ("attention", "special", "expected"),
     [([1, 1, 1, 1, 0], [1, 0, 0, 1, 0], [0, 1, 1, 0, 0]), ([1, 1, 0], [0, 0, 1], [1, 1, 0])],

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, linear
 from retrievalkit.contracts import VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.scoring import lexical
-from retrievalkit.scoring.lexical import token_loss
+from retrievalkit.scoring.lexical import token_loss, token_losses
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,17 @@ def test_no_label_is_no_loss_and_no_gradient():
     loss.backward()
     assert loss.item() == 0.0
     assert not hidden.grad.any()
+
+
+def test_several_losses_are_computed_as_each_alone():
+    hidden, weight, offset, labels = inputs()
+    head, others = VocabularyHead(torch.tanh, weight, offset), labels.flip(0)
+    pairs = {"one": (hidden, labels), "same": (2 * hidden, labels), "other": (hidden, others)}
+    found = token_losses(head, pairs | {"none": (hidden, torch.full_like(labels, UNLABELLED))})
+    assert {name: loss.item() for name, loss in found.items()} == {
+        "none": 0.0,
+        **{name: token_loss(states, head, own).item() for name, (states, own) in pairs.items()},
+    }
 
 
 def test_half_precision_is_near_and_gradients_keep_the_weights_format():

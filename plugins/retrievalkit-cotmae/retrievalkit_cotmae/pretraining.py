@@ -27,7 +27,7 @@ from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labe
 from retrievalkit.data.spans import PARTNERS, Document
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.scoring.lexical import linear_head, max_saturated, text_mask, token_loss
+from retrievalkit.scoring.lexical import linear_head, max_saturated, text_mask, token_losses
 from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -176,17 +176,17 @@ class CoTMAEv2(Pretrainer):
         """The weighted sum of all terms."""
         states = self.encoder(batch["encoder_texts"], [self.encoder.info.layers])
         assert states.head is not None
-        terms: dict[str, Tensor] = {}
+        predicted: dict[str, tuple[Tensor, Tensor]] = {}  # states to predict tokens from, and the tokens
         if self.weights["encoder_mlm"]:
-            terms["encoder_mlm"] = token_loss(states.last, states.head, batch["encoder_labels"])
+            predicted["encoder_mlm"] = states.last, batch["encoder_labels"]
         vectors = self.bottlenecks(states)
         for name, decoder in self.decoders.items():
             texts: Batch = batch[f"{name}_texts"]
             embeddings = self.encoder.embed(texts)
             for view in self._views(name):
                 decoded = decoder(vectors[view], embeddings, texts.attention_mask)
-                terms[f"{name}_{view}"] = token_loss(decoded, states.head, batch[f"{name}_labels"])
-        return LossValue.weighted(terms, self.weights)
+                predicted[f"{name}_{view}"] = decoded, batch[f"{name}_labels"]
+        return LossValue.weighted(token_losses(states.head, predicted), self.weights)
 
     def bottlenecks(self, states: TokenStates) -> dict[str, Tensor]:
         """The decoders' input vectors (batch, width) by view, for the views that have a term."""

@@ -101,8 +101,7 @@ class MultiVector(Pooler):
     def text_vector(self, states: TokenStates, layer: int) -> Tensor:
         """(batch, width): a text's ordinary vector in a layer, the state of its first token or the mean over all."""
         first, has_first = states.first_states(layer), self._has_first(states)
-        # This shortcut depends on the data, so a traced graph cannot contain it.
-        if not torch.compiler.is_exporting() and bool(has_first.all()):
+        if _all_true(has_first):
             return first
         mean = masked_mean(states.layers[layer], states.attention_mask)
         return torch.where(has_first[:, None], first.to(mean.dtype), mean)
@@ -120,7 +119,7 @@ class MultiVector(Pooler):
         hidden = states.layers[self.info.layers]  # (batch, tokens, width)
         has_first = self._has_first(states)
         n_tokens, width = hidden.shape[1:]
-        rest = n_tokens - int(bool(has_first.all())) if tokens == "all" else tokens - 1
+        rest = n_tokens - int(_all_true(has_first)) if tokens == "all" else tokens - 1
         # If the first token leads, start at the second so as not to repeat it.
         positions = (states.first + has_first.long())[:, None] + torch.arange(rest, device=hidden.device)
         inside = positions.clamp(max=n_tokens - 1)
@@ -132,6 +131,11 @@ class MultiVector(Pooler):
     @abstractmethod
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
         """Combine the vectors (batch, m, width) and their mask (batch, m) into the document's representation."""
+
+
+def _all_true(mask: Tensor) -> bool:
+    """True if the mask is known to be True throughout; a traced graph cannot know, and a GPU would be waited for."""
+    return mask.device.type == "cpu" and not torch.compiler.is_exporting() and bool(mask.all())
 
 
 class MultiLayer(MultiVector):

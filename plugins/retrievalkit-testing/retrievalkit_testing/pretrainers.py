@@ -325,7 +325,7 @@ def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor])
             made[name] = change(name, one)
         else:
             parts = {part.name: getattr(one, part.name) for part in fields(one)}
-            new = {part: change(f"{name}.{part}", tensor) for part, tensor in parts.items() if tensor is not None}
+            new = {part: change(f"{name}.{part}", one) for part, one in parts.items() if isinstance(one, Tensor)}
             made[name] = replace(one, **new)
     return made
 

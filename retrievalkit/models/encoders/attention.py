@@ -27,11 +27,26 @@ def use_fast_attention(model: nn.Module) -> None:
     configuration: Any = getattr(model, "config", None)
     if getattr(configuration, "_attn_implementation", None) == "sdpa":
         import transformers
-        from transformers.masking_utils import sdpa_mask
 
         transformers.AttentionInterface.register(ATTENTION, attention)
-        transformers.AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        transformers.AttentionMaskInterface.register(ATTENTION, mask)
         configuration._attn_implementation = ATTENTION
+
+
+def mask(*arguments: Any, **options: Any) -> Tensor | None:
+    """Return transformers' mask; on a GPU without a look at the padding, which would wait for the device."""
+    from transformers.masking_utils import sdpa_mask
+
+    padding: Tensor | None = options.get("attention_mask")
+    looks_away = padding is not None and padding.device.type == "cuda"
+    if looks_away:
+        options |= {"attention_mask": None, "allow_is_causal_skip": False}
+    pattern: Tensor | None = sdpa_mask(*arguments, **options)  # None = all
+    if not looks_away:
+        return pattern
+    assert padding is not None
+    text = padding[:, None, None, :].bool()  # (batch, 1, 1, tokens)
+    return text if pattern is None else pattern & text
 
 
 def attention(

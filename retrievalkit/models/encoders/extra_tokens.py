@@ -95,12 +95,11 @@ class ExtraTokenRows(nn.Module):
         own = self.new[(input_ids - self.vocabulary_size).clamp(min=0)]
         return torch.where(is_new[:, :, None], own.to(known.dtype), known)
 
-    def position_ids(self, input_ids: Tensor, extra: Tensor) -> Tensor | None:
+    def position_ids(self, input_ids: Tensor, extra: Tensor, side: Side) -> Tensor | None:
         """Return position numbers (batch, tokens) from 0: the same for all extra tokens, unchanged for the text.
 
-        None if the extra tokens, at the positions `extra` (batch, n), are numbered like ordinary tokens.
+        None if the side's extra tokens, at the positions `extra` (batch, n), are numbered like ordinary tokens.
         """
-        side = next(side for side in SIDES if int(input_ids[0, extra[0, 0]]) in self.ids[side])
         tokens = self.wanted[side]
         if tokens.position is None:
             return None

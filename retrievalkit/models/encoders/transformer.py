@@ -310,13 +310,12 @@ class Transformer(Encoder):
         if side in self.needs.mask_filled and self.needs.fill_attended:
             mask[:] = 1
         special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
-        extra = self.extra.where(side, starts_special=self._starts_special)
-        return Batch(
-            torch.from_numpy(input_ids),
-            torch.from_numpy(mask),
-            torch.from_numpy(special),
-            None if extra is None else extra.repeat(len(token_ids), 1),
-        )
+        batch = Batch(*map(torch.from_numpy, (input_ids, mask, special)), padded=not mask.all())
+        if (extra := self.extra.where(side, starts_special=self._starts_special)) is not None:
+            batch.extra = extra.repeat(len(token_ids), 1)
+            positions = self.extra.position_ids(batch.input_ids, batch.extra, side)
+            batch.position_ids = None if positions is None else positions + first_position(self.config)
+        return batch
 
     def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
         """Compute the hidden states (batch, tokens, width) of `layers`.
@@ -331,13 +330,13 @@ class Transformer(Encoder):
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """The arguments of the model."""
         inputs: dict[str, Tensor] = {"input_ids": batch.input_ids}
-        if batch.extra is not None:
-            if self.extra.new is not None:
-                inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
-            positions = self.extra.position_ids(batch.input_ids, batch.extra)
-            if positions is not None:
-                inputs["position_ids"] = positions + first_position(self.config)
-        return {**inputs, "attention_mask": batch.attention_mask}
+        if batch.extra is not None and self.extra.new is not None:
+            inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
+        if batch.position_ids is not None:
+            inputs["position_ids"] = batch.position_ids
+        # Without a mask a GPU has a faster attention; the models themselves would look into the mask, and wait.
+        whole = not batch.padded and batch.input_ids.device.type == "cuda"
+        return inputs if whole else {**inputs, "attention_mask": batch.attention_mask}
 
     def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
         """The hidden states (batch, tokens, width) of `layers`."""

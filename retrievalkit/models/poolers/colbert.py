@@ -70,6 +70,7 @@ class ColBERT(Pooler):
     ) -> None:
         super().__init__()
         self.layer = absolute_layer(layer, info)
+        self.vocabulary_size = info.vocabulary_size
         self.normalize = normalize
         self.query_filled = query_filled
         self.skip_punctuation = skip_punctuation and skip_ids is None
@@ -102,7 +103,9 @@ class ColBERT(Pooler):
         if side == "document" or not self.query_filled:
             mask = states.attention_mask.bool()
             if side == "document" and len(self.skipped):
-                mask = _or_else(mask & ~torch.isin(states.input_ids, self.skipped), mask)
+                # Looked up: torch.isin waits for a GPU.
+                kept = torch.ones(self.vocabulary_size, dtype=torch.bool, device=mask.device)
+                mask = _or_else(mask & kept.index_fill_(0, self.skipped, False)[states.input_ids], mask)
             # In a model without special tokens "" has no tokens: its first position becomes a vector.
             mask = _or_else(mask, torch.arange(mask.shape[1], device=mask.device).expand_as(mask) == 0)
         vectors = states.layers[self.layer]

@@ -17,7 +17,7 @@ from retrievalkit.contracts import Batch, Encoder, LayerShape, LossValue, Pretra
 from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
 from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring.lexical import token_loss
+from retrievalkit.scoring.lexical import token_losses
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -82,9 +82,9 @@ class RetroMAE(Pretrainer):
         """The sum of the encoder's loss and the weighted loss of the decoder."""
         texts: Batch = batch["texts"]
         states = self.encoder(batch["masked"], [self.encoder.info.layers])
-        terms = {"encoder_mlm": token_loss(states.last, states.head, batch["labels"])}
         decoded = self.decoder(states.last[:, :1], self.encoder.embed(texts), self._visible(texts.attention_mask))
-        terms["decoder"] = token_loss(decoded, states.head, _decoder_labels(texts))
+        predicted = {"encoder_mlm": (states.last, batch["labels"]), "decoder": (decoded, _decoder_labels(texts))}
+        terms = token_losses(states.head, predicted)
         return LossValue.weighted(terms, {"decoder": self.decoder_weight})
 
     def _visible(self, attention_mask: Tensor) -> Tensor:

@@ -38,10 +38,10 @@ def test_viewers_stand_for_the_first_token_and_share_its_position(model_of):
     assert batch.input_ids.tolist() == [[size + 1, size + 2, size + 3, *ids[1:]]]
     assert batch.extra.tolist() == [[0, 1, 2]]
     assert batch.special_mask[0].tolist() == [True] * 3 + [False] * (len(ids) - 2) + [True]
-    assert encoder.extra.position_ids(batch.input_ids, batch.extra).tolist() == [[0, 0, 0, *range(1, len(ids))]]
+    assert batch.position_ids.tolist() == [[0, 0, 0, *range(1, len(ids))]]
     query = batch_of(encoder, "query", TEXTS[:1])
     assert query.input_ids.tolist() == [[size, *ids[1:]]]
-    assert encoder.extra.position_ids(query.input_ids, query.extra).tolist() == [[*range(len(ids))]]
+    assert query.position_ids.tolist() == [[*range(len(ids))]]
 
 
 @pytest.mark.parametrize("architecture", EVERY)

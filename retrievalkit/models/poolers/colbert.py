@@ -105,7 +105,8 @@ class ColBERT(Pooler):
             if side == "document" and len(self.skipped):
                 # Looked up: torch.isin waits for a GPU.
                 kept = torch.ones(self.vocabulary_size, dtype=torch.bool, device=mask.device)
-                mask = _or_else(mask & kept.index_fill_(0, self.skipped, False)[states.input_ids], mask)
+                kept.index_fill_(0, self.skipped, False)
+                mask = _or_else(mask & kept.take(states.input_ids), mask)
             # In a model without special tokens "" has no tokens: its first position becomes a vector.
             mask = _or_else(mask, torch.arange(mask.shape[1], device=mask.device).expand_as(mask) == 0)
         vectors = states.layers[self.layer]

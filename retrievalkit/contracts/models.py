@@ -165,8 +165,9 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     # From memory that is not pinned, the driver copies when the device is idle.
-    pinned = tensor.pin_memory() if tensor.device.type == "cpu" and torch.backends.cuda.is_built() else tensor
-    return pinned.to(device, non_blocking=True)
+    if tensor.device.type == "cpu" and torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:

@@ -375,10 +375,8 @@ def _to_cpu(made: Representation) -> Callable[[], Representation]:
     """Start to copy a representation to the CPU, in one piece; the function waits for the copy and returns it."""
     if made.device.type == "cpu":
         return lambda: made
-    tensors = {name: one.contiguous() for name, one in vars(made).items() if isinstance(one, torch.Tensor)}
-    # The widest numbers first, so that each tensor starts at a multiple of their width.
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
-    packed = [one.view(-1).view(torch.uint8) for one in tensors.values()]
+    tensors = {name: one for name, one in vars(made).items() if isinstance(one, torch.Tensor)}
+    packed = [one.reshape(-1).view(torch.uint8) for one in tensors.values()]
     copy = torch.cat(packed).to("cpu", non_blocking=True)  # pinned
     copied = torch.Event(made.device)
     copied.record()
@@ -386,10 +384,10 @@ def _to_cpu(made: Representation) -> Callable[[], Representation]:
     def arrived() -> Representation:
         if not copied.query():
             copied.synchronize()
-        parts = copy.split([len(one) for one in packed])
+        parts = zip(tensors.items(), copy.split_with_sizes([len(one) for one in packed]), strict=True)
         # Cloned: pinned memory is scarce, and a part should not keep the others.
-        named = zip(tensors.items(), parts, strict=True)
-        return replace(made, **{name: part.clone().view(one.dtype).view(one.shape) for (name, one), part in named})
+        values: dict[str, Any] = {name: part.clone().view(one.dtype).view(one.shape) for (name, one), part in parts}
+        return replace(made, **values)
 
     return arrived
 

@@ -69,9 +69,10 @@ class StepInputs:
     def to(self, device: torch.device) -> StepInputs:
         """Return the same step on another device."""
         chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
-        targets = {name: getattr(self, name) for name in ("positives", "ignore", "teacher")}
-        moved = {name: None if one is None else to_device(one, device) for name, one in targets.items()}
-        return replace(self, chunks=chunks, **moved)
+        ignore = None if self.ignore is None else to_device(self.ignore, device)
+        teacher = None if self.teacher is None else to_device(self.teacher, device)
+        positives = to_device(self.positives, device)
+        return replace(self, chunks=chunks, positives=positives, ignore=ignore, teacher=teacher)
 
 
 class RetrieverTraining(Training):

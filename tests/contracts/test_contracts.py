@@ -36,9 +36,9 @@ def test_the_last_of_the_states_is_the_highest_layer_there_is():
 
 def test_a_batch_moves_with_all_that_it_has():
     ids = torch.zeros(2, 3, dtype=torch.long)
-    moved = Batch(ids, ids, ids.bool(), extra=ids).to("meta")
-    assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}
-    assert len(moved) == 2
+    moved = Batch(ids, ids, ids.bool(), extra=ids, position_ids=ids, padded=False).to("meta")
+    assert {value.device.type for value in vars(moved).values() if isinstance(value, torch.Tensor)} == {"meta"}
+    assert (len(moved), moved.padded) == (2, False)
     assert Batch(ids, ids, ids.bool()).to("cpu").extra is None
 
 

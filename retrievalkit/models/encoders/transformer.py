@@ -310,7 +310,8 @@ class Transformer(Encoder):
         if side in self.needs.mask_filled and self.needs.fill_attended:
             mask[:] = 1
         special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
-        batch = Batch(*map(torch.from_numpy, (input_ids, mask, special)), padded=not mask.all())
+        tensors = torch.from_numpy(input_ids), torch.from_numpy(mask), torch.from_numpy(special)
+        batch = Batch(*tensors, padded=not mask.all())
         if (extra := self.extra.where(side, starts_special=self._starts_special)) is not None:
             batch.extra = extra.repeat(len(token_ids), 1)
             positions = self.extra.position_ids(batch.input_ids, batch.extra, side)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
+from retrievalkit.contracts.models import to_device
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.models.precision import Precision, autocast
 from retrievalkit.reporting.notices import note
@@ -59,7 +60,7 @@ def dry_run(
     with _unchanged(objective), torch.no_grad():
         objective.train()
         queries, documents = represent(step.queries, "query"), represent(step.documents, "document")
-        positives, ignore, teacher = (one if one is None else one.to(device) for one in step.tensors())
+        positives, ignore, teacher = (one if one is None else to_device(one, device) for one in step.tensors())
         with _blamed(described, loss=loss):
             value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
             if not isinstance(value, LossValue) or value.total.dim() != 0:

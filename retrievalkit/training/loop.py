@@ -29,6 +29,7 @@ from retrievalkit.contracts import Progress
 from retrievalkit.errors import MissingDependencyError, check_choice
 from retrievalkit.models.allocation import Surplus, held_memory
 from retrievalkit.models.batches import prefetch
+from retrievalkit.models.precision import Precision
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints, processes, selection
@@ -78,6 +79,7 @@ class Training:
         module: All trained parts, on the training device.
         samples: Samples of an epoch; available after `open`.
         options: All options of the training.
+        precision: Number format of matrix products, never "auto".
         dev: Dev set for selecting the best state, or None to keep the last.
         measured_before: The dev set is also evaluated before training, and within epochs if these are long.
         held_out: The dev set consists of held-out training examples.
@@ -94,6 +96,7 @@ class Training:
     sharded: bool = False
     module: Any
     options: LoopOptions
+    precision: Precision
     samples: Samples
     dev: object = None
     measured_before: bool = False
@@ -183,7 +186,7 @@ class Loop:
             self.training.shard()
         AcceleratorState._reset_state()  # of an earlier training in this process, possibly in another precision
         self.accelerator = Accelerator(
-            mixed_precision="fp16" if self.options.precision == "fp16" else "no",
+            mixed_precision="fp16" if self.training.precision == "fp16" else "no",
             cpu=not torch.cuda.is_available(),
             log_with=list(self.trackers) or None,
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),

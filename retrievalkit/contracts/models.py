@@ -420,7 +420,7 @@ class Encoder(nn.Module, ABC):
     parallel_batches: int = 1
     """Batches to encode at a time, each in its own thread."""
 
-    half: bool = False
+    half_only: bool = False
     """True if its layers compute in bf16 or fp16 only, as flash attention does: queries too are then encoded so."""
 
     @classmethod

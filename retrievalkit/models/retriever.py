@@ -339,7 +339,7 @@ class Retriever(nn.Module):
         was_training = self.training
         if was_training:
             self.eval()
-        encoder, definite = self.tower(side), resolve_precision(precision, self.device, half=self.tower(side).half)
+        encoder, definite = self.tower(side), resolve_precision(precision, self.device, half=self.tower(side).half_only)
         lengths = [len(ids) for ids in token_ids]
         batches = token_budget_batches(lengths, batch_tokens)
         threads = min(encoder.parallel_batches, len(batches))

@@ -17,10 +17,6 @@ from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import transformers
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-from accelerate.utils import ProjectConfiguration
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.trainer_pt_utils import get_parameter_names
@@ -35,6 +31,14 @@ from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints, processes, selection
 from retrievalkit.training.checkpoints import LOG, LOGS, PACE, STATES
 from retrievalkit.training.options import LoopOptions
+
+try:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+    from accelerate.utils import ProjectConfiguration
+except ImportError as error:
+    raise MissingDependencyError("accelerate", "training") from error
 
 Key = tuple[int, int]
 """A sample of an epoch: (epoch, position)."""

@@ -40,8 +40,6 @@ from retrievalkit.training.train import TrainOptions
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
 _COMPARED = 1_000  # examples from which the dry run makes a step as large as possible
-# Bytes of a weight in training (float32, with its gradient and AdamW's two states), and of these states.
-_WEIGHT_BYTES, _STATE_BYTES = 16, 8
 
 
 @dataclass(frozen=True)
@@ -114,12 +112,13 @@ class RetrieverTraining(Training):
         }
         self.inputs = {"model": storage.describe_input(options.model, self.retriever.fingerprint), **data.inputs}
         device, encoder = default_device(), self.retriever.tower("document")
-        self.precision = resolve_precision(options.precision, device, half=encoder.half)
+        self.precision = resolve_precision(options.precision, device, half=encoder.half_only)
         self.cached = options.micro_batch_size is not None
         self.limit = TokenLimit(encoder.info.width, encoder.info.layers)
-        self.batch_tokens = options.batch_tokens or self.limit.budget(
-            device, _UNLIMITED if self.cached else CPU_BATCH_TOKENS, reserved=_WEIGHT_BYTES * self._trained_weights()
-        )
+        # A trained weight has a gradient and two states of AdamW.
+        reserved = sum(one.nbytes * (4 if one.requires_grad else 1) for one in self.module.parameters())
+        on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
+        self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
         if dev:
@@ -181,17 +180,14 @@ class RetrieverTraining(Training):
             return sum(len(title) + len(body) for title, body in (*texts.queries, *texts.documents))
 
         keys = sorted(((0, int(row)) for row in self.samples.order(0)[:_COMPARED]), key=size)
-        device = self.retriever.device
+        assert self.options.batch_size is not None
         with unchanged(self.module):
-            states = torch.empty(_STATE_BYTES * self._trained_weights(), dtype=torch.uint8, device=device)
+            # As much memory as AdamW will take.
+            states = [torch.stack([one, one]) for one in self.module.parameters() if one.requires_grad]
+            inputs = self.collate(keys[-self.options.batch_size :]).to(states[0].device)
             self.module.train()
-            inputs = self.collate(keys[-(self.options.batch_size or 1) :]).to(device)
             self.run(inputs, Progress(0, 0.0, 1), torch.autograd.backward)
-            del states
         self.module.zero_grad()
-
-    def _trained_weights(self) -> int:
-        return sum(one.numel() for one in self.module.parameters() if one.requires_grad)
 
     def open(self, folder: Path) -> None:
         """Print the number of examples and the schedule."""
@@ -248,7 +244,8 @@ class RetrieverTraining(Training):
     def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
         """Encode, gather the representations of all processes, and compute the loss of the whole step.
 
-        If a single process runs out of memory, the step is computed again with gradient caching, then in smaller chunks.
+        If a single process runs out of memory, the step is computed again: with gradient caching, then in smaller
+        chunks.
         """
         loss = self.module.loss
 
@@ -285,7 +282,7 @@ class RetrieverTraining(Training):
         return {**value.terms, "loss": value.total}
 
     def _reduce(self, chunks: Sequence[Chunk]) -> bool:
-        """Need less memory from now on; False if a text is encoded at a time already."""
+        """Cache gradients, then encode fewer texts at a time; False if it is a single text already."""
         largest = max((chunk.tokens for chunk in chunks if len(chunk.rows) > 1), default=0)
         if self.cached and not largest:
             return False

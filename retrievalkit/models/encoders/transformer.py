@@ -182,7 +182,7 @@ class Transformer(Encoder):
         return self.model
 
     @property
-    def half(self) -> bool:  # type: ignore[override]
+    def half_only(self) -> bool:  # type: ignore[override]
         """True with flash attention, and with frozen weights in bf16."""
         attention = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
         return "flash" in str(attention) or getattr(self.model, "dtype", None) == torch.bfloat16
@@ -204,8 +204,10 @@ class Transformer(Encoder):
         if self.lora.rank:
             add_adapters(model, self.lora, Path(self.source))
         if self.checkpoint_activations:
+            # Earlier releases of transformers have the second name alone.
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             try:
-                model.gradient_checkpointing_enable({"use_reentrant": False})
+                enable({"use_reentrant": False})
             except ValueError as error:
                 msg = f"checkpoint_activations is set, and '{self.source}' does not support it. Leave it out."
                 raise UnsupportedError(msg) from error

@@ -34,14 +34,17 @@ class DeviceMemory:
 
 
 class _Tokens:
-    """Tokens of a graph, held as long as the graph is."""
+    """Tokens of a graph, held until its backward pass or its end."""
 
     def __init__(self, memory, count):
         self.memory, self.count = memory, count
         memory.held += count
 
-    def __del__(self):
+    def release(self):
         self.memory.held -= self.count
+        self.count = 0
+
+    __del__ = release
 
 
 class _Kept(torch.autograd.Function):
@@ -52,4 +55,5 @@ class _Kept(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        ctx.tokens.release()
         return gradient, None

@@ -210,7 +210,10 @@ def test_a_tokenizer_that_is_missing_is_refused(tiny_model, tmp_path, encoder):
 
 @pytest.mark.parametrize(
     ("architecture", "options"),
-    [*((name, {"dropout": 0.2}) for name in ("bert", "t5", "llama")), *((name, {"lora_rank": 2}) for name in EVERY)],
+    [
+        *((name, {"dropout": 0.2}) for name in ("bert", "t5", "llama")),
+        *((name, {"lora_rank": 2}) for name in EVERY if name != "mpnet"),
+    ],
     ids=str,
 )
 def test_checkpointed_activations_leave_equal_gradients(model_of, encoder, architecture, options):
@@ -238,6 +241,11 @@ def test_checkpointed_activations_leave_equal_gradients(model_of, encoder, archi
         torch.testing.assert_close(
             made.eval()(batch, [2]).last, encoder(model_of(architecture), **options)(batch, [2]).last
         )
+
+
+def test_activations_that_cannot_be_checkpointed_are_refused(model_of, encoder):
+    with pytest.raises(UnsupportedError, match="checkpoint_activations is set"):
+        encoder(model_of("mpnet"), checkpoint_activations=True)
 
 
 def test_an_attention_without_fp32_computes_queries_in_half_precision(tiny_model):

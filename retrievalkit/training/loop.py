@@ -203,10 +203,10 @@ class Loop:
         ]
         rate, epsilon = self.options.learning_rate, self.options.adam_epsilon
         adamw = torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
-        self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         warmup = int(self.options.warmup_ratio * self.total)
         # A schedule of the plain optimizer: accelerate's wrapper would advance it once per process.
-        self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
+        self.schedule = transformers.get_linear_schedule_with_warmup(adamw, warmup, self.total)
+        self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0

@@ -195,6 +195,10 @@ class Batch:
         """The same batch on another device."""
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
+    def rows(self, rows: slice) -> Batch:
+        """Some texts of the batch."""
+        return _map_tensors(self, lambda tensor: tensor[rows])
+
 
 @dataclass(frozen=True)
 class VocabularyHead:
@@ -415,6 +419,9 @@ class Encoder(nn.Module, ABC):
 
     parallel_batches: int = 1
     """Batches to encode at a time, each in its own thread."""
+
+    half_only: bool = False
+    """True if its layers compute in bf16 or fp16 only, as flash attention does: queries too are then encoded so."""
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:

@@ -31,6 +31,19 @@ class Chunk:
     rows: Sequence[int]
     batch: Batch
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, padding included."""
+        return self.batch.input_ids.numel()
+
+    def parts(self, most: int | None) -> list[Chunk]:
+        """Return the chunk in parts of at most `most` tokens, or of a single text; None = no limit."""
+        if most is None or self.tokens <= most or len(self.rows) == 1:
+            return [self]
+        half = len(self.rows) // 2
+        halves = (Chunk(self.side, self.rows[part], self.batch.rows(part)) for part in (slice(half), slice(half, None)))
+        return [part for one in halves for part in one.parts(most)]
+
 
 def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
     """Compute a step with the whole graph in memory. See `cached_step`."""

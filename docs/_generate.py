@@ -219,7 +219,7 @@ def _components(kind: str, plural: str) -> str:
     lines = [
         f"# {plural.capitalize()}",
         "",
-        f"What `rkit plugins list` shows of the kind `{kind}`. Each parameter is an option: "
+        f"Components of the kind `{kind}`, as in `rkit plugins list`. Each parameter is an option: "
         f"`{how_to_set(kind, 'name')}`.",
         "",
     ]

@@ -12,6 +12,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import click
 
@@ -96,12 +97,20 @@ def notebook(page: Path) -> dict[str, Any]:
         end = block.end()
     cells.append(_cell("markdown", text[end:]))
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 4}
+    return {
+        "cells": [cell for cell in cells if cell["source"]],
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 4,
+    }
 
 
 def _cell(kind: str, source: str) -> dict[str, Any]:
-    output = {"outputs": [], "execution_count": None} if kind == "code" else {}
-    return {"cell_type": kind, "metadata": {}, "source": source.strip(), **output}
+    if kind == "code":
+        return {"cell_type": kind, "metadata": {}, "source": source, "outputs": [], "execution_count": None}
+    place = f"{REPOSITORY}/blob/main/docs/tutorials/"  # a downloaded notebook has no pages next to it
+    linked = re.sub(r"\]\((?!http)([^)]+)\)", lambda link: f"]({urljoin(place, link[1])})", source.strip())
+    return {"cell_type": kind, "metadata": {}, "source": linked}
 
 
 def pages() -> dict[str, str]:

@@ -106,7 +106,7 @@ _ODD: tuple[Text, ...] = (
 
 @ENCODERS.property()
 def batch_fields(case: EncoderCase) -> None:
-    """`collate` keeps the order of tokens, pads to the longest text, and masks the padding."""
+    """`collate` keeps the tokens in their order, pads to the longest text, and marks what is a token."""
     for side in SIDES:
         ids = case.encoder.tokenize(WORDS, side)
         batch = case.encoder.collate(ids, side)
@@ -130,7 +130,7 @@ def batch_fields(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["batch_fields"])
 def truncation(case: EncoderCase) -> str:
-    """Long texts are truncated to the side's maximum length, and keep their closing special tokens."""
+    """Long texts are cut to the side's maximum length, with the tokens that end a text in their place."""
     lengths = []
     for side in SIDES:
         long, longer, short = case.encoder.tokenize([LONG, ("", LONG[1] * 2), WORDS[0]], side)
@@ -155,7 +155,7 @@ def truncation(case: EncoderCase) -> str:
 
 @ENCODERS.property(after=["batch_fields"])
 def pairs(case: EncoderCase) -> None:
-    """Title and text are both encoded, and truncated together."""
+    """A title is read as well as the text, and the two together are cut to the maximum length."""
     if "title" in case.options:
         leave_out("an option says what becomes of titles.")
     text = "the language that people speak"
@@ -174,7 +174,7 @@ def pairs(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["batch_fields"])
 def odd_texts(case: EncoderCase) -> None:
-    """Empty texts, other scripts, control characters and names of special tokens have finite states."""
+    """Empty texts, other scripts, control characters and names of special tokens are encoded, and stay finite."""
     for side in SIDES:
         for texts in (_ODD, _ODD[:1], _ODD[:2]):
             batch = case.batch(texts, side)
@@ -187,7 +187,7 @@ def odd_texts(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["batch_fields"])
 def special_tokens(case: EncoderCase) -> None:
-    """`special_mask` is True exactly at the tokens that the tokenizer adds."""
+    """`special_mask` is True at the tokens that the tokenizer adds, and nowhere else."""
     for side in SIDES:
         (added,) = case.encoder.tokenize([("", "")], side)
         batch = case.batch(WORDS, side)
@@ -202,7 +202,7 @@ def special_tokens(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["batch_fields"])
 def extra_tokens(case: EncoderCase) -> None:
-    """A pooler's extra tokens are at the positions in `extra`, count as special, and change no other token."""
+    """The extra tokens that a pooler asks for stand where `extra` says, are special, and leave the rest as it is."""
     if "extra_tokens" not in case.encoder.offers:
         leave_out("it offers no extra tokens.")
     wanted = ExtraTokens(2, replace_first=False, position=None)
@@ -234,7 +234,7 @@ def extra_tokens(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["batch_fields"])
 def filled_with_masks(case: EncoderCase) -> None:
-    """If a pooler requests it, texts are padded with tokens that have states but are not attended to."""
+    """Where a pooler asks for it, texts are filled up with tokens that have states, and that no token attends to."""
     if "mask_filled" not in case.encoder.offers:
         leave_out("it does not fill texts up.")
     sides: tuple[Side, ...] = ("query",)
@@ -258,7 +258,7 @@ def filled_with_masks(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["batch_fields"])
 def names_of_tokens(case: EncoderCase) -> None:
-    """`tokens` names each id, and `token_ids` returns ids of the vocabulary."""
+    """`tokens` gives each id a name, and `token_ids` gives ids of the vocabulary."""
     (ids,) = case.encoder.tokenize(WORDS[:1], "document")
     names = case.encoder.tokens(ids)
     if len(names) != len(ids) or not all(isinstance(one, str) and one for one in names):
@@ -274,7 +274,7 @@ _TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 
 @ENCODERS.property(after=["batch_fields"])
 def shape_of_states(case: EncoderCase) -> None:
-    """States of the requested layers have the width in `info`, and are finite float32."""
+    """There are states of the layers that are asked for, as wide as `info` says, finite and in float32."""
     batch = case.batch(WORDS)
     for asked in (range(case.last + 1), [0], [case.last]):
         states = case.states(batch, asked)
@@ -295,7 +295,7 @@ def shape_of_states(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["shape_of_states"])
 def layer_numbers(case: EncoderCase) -> None:
-    """Layer 0 is the embeddings, which do not depend on other tokens; each higher layer differs from the one below."""
+    """Layer 0 is the embeddings, which know nothing of other tokens; each higher one differs from the one below."""
     one, other = (
         case.batch([("", f"{word} is the capital of france and people speak the language")])
         for word in ("rome", "lima")
@@ -323,7 +323,7 @@ def layer_numbers(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["shape_of_states"])
 def padding(case: EncoderCase) -> None:
-    """Padding, batch size and order change no state of a real token."""
+    """Padding, and a batch's size and order, change no state of a real token."""
     for side in SIDES:
         for texts in (WORDS, WORDS[::-1]):
             states = case.states(case.batch(texts, side))
@@ -334,7 +334,7 @@ def padding(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["shape_of_states"])
 def same_twice(case: EncoderCase) -> None:
-    """In eval mode, a batch has the same states twice: dropout is off."""
+    """In eval mode the same batch has the same states twice: dropout is off."""
     batch = case.batch(WORDS)
     again = case.states(batch).last
     expect_equal("the same batch has other states the second time", case.states(batch).last, again)
@@ -342,7 +342,7 @@ def same_twice(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["shape_of_states"])
 def bf16(case: EncoderCase) -> str:
-    """In bf16, states are finite and close to fp32."""
+    """In bf16 the states are finite, and close to those in fp32."""
     batch = case.batch(WORDS)
     real = batch.attention_mask.bool()
     exact = case.states(batch).last[real]
@@ -374,7 +374,7 @@ def gradients(case: EncoderCase) -> str:
 
 @ENCODERS.property(after=["shape_of_states"])
 def vocabulary_head(case: EncoderCase) -> None:
-    """The vocabulary head, if offered, returns a logit per vocabulary entry."""
+    """The vocabulary head, where it is offered, gives a logit to each entry of the vocabulary."""
     if "vocabulary_head" not in case.encoder.offers:
         leave_out("it offers no vocabulary head.")
     encoder = case.prepared(Needs(vocabulary_head=True))
@@ -389,7 +389,7 @@ def vocabulary_head(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=["shape_of_states"])
 def saved(case: EncoderCase) -> None:
-    """A modified encoder, saved and loaded, has the same tokens, states and files, bit by bit."""
+    """A changed encoder, saved and loaded, has the same tokens and states, bit by bit, and the same files."""
     extra = {"document": ExtraTokens(2, position=None)} if "extra_tokens" in case.encoder.offers else {}
     needs = Needs(extra_tokens=extra)
     encoder = case.prepared(needs)
@@ -426,7 +426,7 @@ def _weights(folder: Path) -> dict[str, str]:
 
 @ENCODERS.property(after=["shape_of_states"])
 def compiled(case: EncoderCase) -> None:
-    """`compiled` gives the same states, with OpenVINO if it is installed."""
+    """`compiled` gives the same states, on OpenVINO where it is installed."""
     installed = "openvino" if importlib.util.find_spec("openvino") else "torch"
     backend = os.environ.get("RKIT_BACKEND", installed)
     encoder = type(case.encoder).compiled(case.model, backend=backend, **case.options)

@@ -337,7 +337,7 @@ _SAVED = ("build_open_search", "state_is_saved")
 
 @INDEXERS.property()
 def build_open_search(case: IndexerCase) -> str:
-    """`build` returns named counts, and the index can be opened and searched."""
+    """`build` returns numbers by name, and what is built can be opened and searched."""
     counts = case.main.counts
     numbers = isinstance(counts, Mapping) and all(
         isinstance(name, str) and isinstance(value, int | float) and math.isfinite(value)
@@ -352,14 +352,14 @@ def build_open_search(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=["build_open_search"])
 def state_is_saved(case: IndexerCase) -> None:
-    """Another object that opens the folder finds the same hits as the one that built it."""
+    """Another object opens the folder and finds the same as the one that built it."""
     before, when = case.first_found, "once another object has opened the index: keep all state in the folder"
     case.same(case.found, before, when, method="build")
 
 
 @INDEXERS.property(after=_SAVED)
 def float32_scores(case: IndexerCase) -> None:
-    """Scores of `search` and `scores` are float32 arrays."""
+    """Scores are arrays of float32, from `search` and from `scores`."""
     for row, scores in enumerate(case.found[1]):
         dtype = getattr(scores, "dtype", type(scores).__name__)
         if not isinstance(scores, np.ndarray) or dtype != np.float32:
@@ -375,7 +375,7 @@ def float32_scores(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def finite_scores(case: IndexerCase) -> None:
-    """No score is NaN or infinite, even for a query of zeros or without words."""
+    """No score is NaN or infinite, for a query of zeros or without a word neither."""
     blank: Any = [""]
     if case.form != "texts":
         one = case.main.sample.queries.rows(slice(0, 1))
@@ -391,7 +391,7 @@ def finite_scores(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def best_first(case: IndexerCase) -> None:
-    """A query has at most k hits, without duplicates, with non-increasing scores."""
+    """At most k texts, none twice, with scores that never rise."""
     for row, (ids, scores) in enumerate(zip(*case.found, strict=True)):
         if len(ids) > HITS or len(set(ids)) < len(ids):
             fail(f"query {row} gets more than k texts, or one twice", expected=HITS, found=f"{len(ids)} ({shown(ids)})")
@@ -403,14 +403,14 @@ def best_first(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=(*_SAVED, "finite_scores"))
 def brute_force(case: IndexerCase) -> str:
-    """The hits are those of brute force, with the scores of the scoring rule."""
+    """It finds what brute force finds, with the scores of the scoring rule."""
     case.only("vectors", "several", "weights", "both")
     return case.compare_with_truth(case.found, case.main.sample, f"{TEXTS} texts, k={HITS}")
 
 
 @INDEXERS.property(after=(*_SAVED, "finite_scores", "brute_force"))
 def shards(case: IndexerCase) -> None:
-    """The source's shards change nothing: ids and rows match across shard boundaries."""
+    """Shards of the source change nothing: ids and rows fit behind their borders too."""
     case.only("vectors", "several", "weights", "both")
     sample = replace(case.sample(), cuts=(1, 100, TEXTS - 1))
     built = case.build(sample)
@@ -419,7 +419,7 @@ def shards(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def ties(case: IndexerCase) -> None:
-    """Of equal scores, the text that comes first in the index ranks first, also at the cut-off k."""
+    """Of equal scores, the text that comes first in the index ranks first, also where k cuts."""
     case.only("vectors", "weights", "both")
     sample = tied(case.form)
     opened, truth = case.open(case.build(sample).index), sample.truth(case.created().view)
@@ -437,7 +437,7 @@ def ties(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def large_k(case: IndexerCase) -> str:
-    """With k larger than the number of texts, each text is found once, and nothing is raised."""
+    """A k beyond the number of texts finds each text once, and raises nothing."""
     sample = case.main.sample
     ids, _ = case.search(case.opened, sample.queries, 2 * len(sample))
     matching = np.full(len(sample.queries), len(sample))
@@ -454,13 +454,13 @@ def large_k(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=_SAVED)
 def no_queries(case: IndexerCase) -> None:
-    """An empty batch of queries gives an empty result."""
+    """No query at all gives an empty answer."""
     case.search(case.opened, case.main.sample.asked(slice(0, 0)))
 
 
 @INDEXERS.property(after=_SAVED)
 def one_text(case: IndexerCase) -> None:
-    """An index of a single text can be built, and finds it."""
+    """An index of a single text is built, and finds it."""
     sample = case.sample().first(1)
     ids, _ = case.search(case.open(case.build(sample).index), sample.asked(slice(0, 1)), 5)
     if list(ids[0]) != sample.ids:
@@ -469,7 +469,7 @@ def one_text(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def odd_ids(case: IndexerCase) -> None:
-    """Ids with spaces, slashes, quotes and letters of any script are returned unchanged."""
+    """Ids with spaces, slashes, quotes and letters of any script come back as they are."""
     whole = case.sample()
     odd = [*ODD_IDS, *(f"Ω {row}" for row in range(len(ODD_IDS), len(whole)))]
     sample = replace(whole, ids=odd)
@@ -488,7 +488,7 @@ def odd_ids(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def batch_of_queries(case: IndexerCase) -> None:
-    """A query has the same hits alone and in a batch, each time."""
+    """A query finds the same alone as among others, and each time."""
     sample = case.main.sample
     case.same(case.search(case.opened, sample.queries), case.found, "the second time")
     for row in range(3):
@@ -498,7 +498,7 @@ def batch_of_queries(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def given_scores(case: IndexerCase) -> None:
-    """`scores` gives a text the same score as `search`, NaN for unknown ids, or raises UnsupportedError."""
+    """`scores` gives texts the scores that `search` gives them, NaN to unknown ones, or raises UnsupportedError."""
     queries, ids = case.main.sample.asked(slice(0, 3)), [[*one[::-1], "nobody"] for one in case.found[0][:3]]
     given = case.opened.scores(queries, ids)
     for row, values in enumerate(given):
@@ -514,7 +514,7 @@ def given_scores(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=(*_SAVED, "finite_scores"))
 def filtered(case: IndexerCase) -> None:
-    """A filtered search returns the unfiltered hits without the excluded texts, with the same scores."""
+    """A search among some texts finds what is left of all hits without the others, with their scores."""
     sample = case.main.sample
     every = case.search(case.opened, sample.queries, len(sample))
     order = np.random.default_rng(0).permutation(len(sample))
@@ -535,7 +535,7 @@ def filtered(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=(*_SAVED, "brute_force"), once=True)
 def segments(case: IndexerCase) -> None:
-    """`open_joined` searches segments as one index, without deleted texts, or returns False."""
+    """`open_joined` searches segments as one, without deleted texts, or returns False."""
     case.only("vectors", "several", "weights", "both")
     sample, gone = case.sample(), case.found[0][0][0]
     halves = [
@@ -558,7 +558,7 @@ _SMALL, _GROWTH, _SLACK = 75, 25.0, 1 << 16
 
 @INDEXERS.property(after=_SAVED)
 def moved_folder(case: IndexerCase) -> None:
-    """A copy of the folder can be searched after the source and the original are deleted: it contains no paths."""
+    """A copy of the folder is searched while the source and the first folder are gone: no path is kept in it."""
     with case.elsewhere(case.main) as copied:
         found = case.search(case.open(copied), case.main.sample.queries)
     case.same(found, case.found, "in a copy of the index once the source is gone", method="build")
@@ -566,7 +566,7 @@ def moved_folder(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def several_open(case: IndexerCase) -> None:
-    """Indexes that are open at the same time, one of them twice, do not interfere."""
+    """Indexes that are open at the same time, one of them twice, do not get in each other's way."""
     sample = case.main.sample
     turned = replace(sample, texts=sample.texts[::-1] if case.form == "texts" else sample.texts.rows(slice(5, None)))
     turned = replace(turned, ids=sample.ids[: len(turned.texts)])
@@ -580,7 +580,7 @@ def several_open(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def other_process(case: IndexerCase) -> None:
-    """Another process can open the folder while this one has it open, and finds the same hits."""
+    """A process of its own opens the folder, while this process has it open, and finds the same."""
     expected, built = case.found, case.main
     arguments = (case.name, case.options, built.index, built.sample.queries, HITS)
     code, found, printed = started("search", *arguments)
@@ -592,7 +592,7 @@ def other_process(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def killed_build(case: IndexerCase) -> None:
-    """A killed `rkit index` leaves nothing that can be opened, and can be run again."""
+    """`rkit index`, killed half-way, leaves nothing that can be opened, and can be run again."""
     folder = case.new_folder()
     source = case.sample().write(folder / "source")
     output = folder / "index"
@@ -609,7 +609,7 @@ def killed_build(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def manifest(case: IndexerCase) -> None:
-    """A folder written by `rkit index` is opened by its manifest, and refused if the manifest is of a newer version."""
+    """The folder of `rkit index` opens by its manifest, and is refused where that is of a newer version."""
     folder = case.new_folder()
     output = folder / "index"
     found = case.search(case.indexed(case.sample().write(folder / "source"), output), case.main.sample.queries)
@@ -625,7 +625,7 @@ def manifest(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def source_untouched(case: IndexerCase) -> None:
-    """Building does not modify the source folder."""
+    """Building changes nothing in the folder of the source."""
     fresh = case.new_folder()
     case.sample().write(fresh)
     case.found  # noqa: B018 - the index has been built and searched
@@ -642,7 +642,7 @@ def _contents(folder: Path) -> dict[str, str]:
 
 @INDEXERS.property(after=_SAVED)
 def size_of_folder(case: IndexerCase) -> str:
-    """The folder grows in proportion to the source, not with the square of the number of texts."""
+    """The folder grows as the source does, and not with the square of the number of texts."""
 
     def size_of(sample: Sample) -> int:
         if sample.form == "texts":
@@ -664,7 +664,7 @@ def size_of_folder(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def memory(case: IndexerCase) -> str:
-    """Repeated searches do not leak memory."""
+    """Searching again and again keeps no memory."""
     held = []
     tracemalloc.start()
     try:
@@ -682,7 +682,7 @@ def memory(case: IndexerCase) -> str:
 
 @INDEXERS.property(once=True)
 def empty_source(case: IndexerCase) -> None:
-    """A corpus without texts is refused with a message, or gives an index without hits."""
+    """A corpus without a text is refused in words, or gives an index that finds nothing."""
     case.only("texts")
     try:
         built = case.build(case.sample().first(0))
@@ -695,7 +695,7 @@ def empty_source(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def sensible_texts(case: IndexerCase) -> str:
-    """A query with words that occur in a single passage finds that passage first, by its title too."""
+    """A query with words that a single passage has finds that passage first, by its title too."""
     case.only("texts")
     sample = case.main.sample
     by_title = case.search(case.opened, [title for title, _ in sample.texts[:12]])[0]
@@ -709,7 +709,7 @@ def sensible_texts(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=_SAVED)
 def odd_texts(case: IndexerCase) -> None:
-    """Passages without words, in any script, or with characters of a query syntax raise nothing."""
+    """Passages without a word, in any script or with the signs of a query language raise nothing."""
     case.only("texts")
     whole = case.sample()
     odd = (
@@ -731,7 +731,7 @@ def odd_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def terms(case: IndexerCase) -> None:
-    """`contributions` of a query's terms add up to the score, or raises UnsupportedError."""
+    """`contributions` of the terms of a query add up to the score, or it raises UnsupportedError."""
     case.only("texts")
     query, ids, scores = case.main.sample.queries[0], case.found[0][0], case.found[1][0]
     for row, terms_of in enumerate(case.opened.contributions(query, ids)):
@@ -743,7 +743,7 @@ def terms(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def changes(case: IndexerCase) -> None:
-    """`changed` keeps the old index intact, deletes and adds texts, or raises UnsupportedError."""
+    """`changed` leaves the index as it is, takes out and adds texts, or raises UnsupportedError."""
     case.only("texts")
     gone, target = case.found[0][0][0], case.new_folder()
     target.mkdir()

@@ -239,7 +239,7 @@ LOSSES: Kit[LossCase] = Kit("loss", loss_cases, method="forward")
 
 @LOSSES.property()
 def value(case: LossCase) -> None:
-    """The loss and its terms are finite scalars."""
+    """It returns a finite scalar, and finite scalars as terms."""
     found: object = case.value(case.step())
     if not isinstance(found, LossValue):
         fail("it returns no LossValue", expected="LossValue", found=type(found).__name__)
@@ -248,7 +248,7 @@ def value(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def inputs_unchanged(case: LossCase) -> None:
-    """Representations and masks are not modified in place."""
+    """The representations, and what is masked, are not changed in place."""
     before, step = case.step(), case.step()
     ignore = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool)
     # No leaves: autograd would refuse to change these in place.
@@ -262,7 +262,7 @@ def inputs_unchanged(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def positives_effective(case: LossCase) -> None:
-    """The loss depends on which document is the positive."""
+    """It depends on which document is the positive."""
     case.check_compares()
     step = case.step()
     case.expect_effect("positives", replace(step, positives=step.positives + 1))
@@ -285,7 +285,7 @@ def order_of_documents(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def ignore_effective(case: LossCase) -> None:
-    """Masking documents (`ignore`) changes the loss."""
+    """Documents that are masked as no negatives have an effect on the loss by that."""
     case.check_compares()
     step = case.step()
     own = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool).scatter(1, step.positives[:, None], True)
@@ -296,7 +296,7 @@ def ignore_effective(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def all_ignored(case: LossCase) -> None:
-    """Without any negatives left, loss and gradients are finite."""
+    """Where no negative is left, loss and gradients are finite."""
     step = case.step()
     ignore = torch.ones(QUERIES, DOCUMENTS, dtype=torch.bool).scatter(1, step.positives[:, None], False)
     expect_finite("with every negative masked", case, replace(step, ignore=ignore))
@@ -304,7 +304,7 @@ def all_ignored(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def masked_vectors(case: LossCase) -> None:
-    """Masked vectors have no effect, whatever their values."""
+    """Vectors that are masked have no effect, whatever they are."""
     step = case.step()
     if step.documents.vectors is None:
         leave_out("there are no vectors.")
@@ -318,7 +318,7 @@ def masked_vectors(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def teacher_effective(case: LossCase) -> None:
-    """The loss depends on the teacher's scores."""
+    """It depends on the teacher's scores."""
     step = case.taught()
     assert step.teacher is not None
     case.expect_effect("teacher", replace(step, teacher=step.teacher * torch.tensor([1.0, 2.0]).repeat(QUERIES)))
@@ -326,7 +326,7 @@ def teacher_effective(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def teacher_needed(case: LossCase) -> None:
-    """A loss that needs a teacher raises InputError without one, and names what is missing."""
+    """Without a teacher it says what is missing, if it needs one (InputError)."""
     step = case.taught()
     try:
         case.value(replace(step, teacher=None))
@@ -337,7 +337,7 @@ def teacher_needed(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def teacher_missing(case: LossCase) -> None:
-    """If some or all of a query's teacher scores are missing (NaN), loss and gradients are finite."""
+    """Where the teacher lacks some scores of a query, or all (NaN), loss and gradients are finite."""
     step = case.taught()
     assert step.teacher is not None
     step.teacher[0] = float("nan")
@@ -378,7 +378,7 @@ def gradient(case: LossCase) -> None:
 
 @LOSSES.property(after=("value", "gradient"))
 def finite_differences(case: LossCase) -> None:
-    """The gradient equals finite differences."""
+    """The gradient is that of finite differences."""
     step = case.step(torch.float64)
     total = case.total(step)
     if not total.requires_grad:
@@ -400,7 +400,7 @@ def finite_differences(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def mean_over_queries(case: LossCase) -> None:
-    """The loss is a mean over queries: repeating the queries two or three times does not multiply it."""
+    """It is a mean over queries: the same queries twice, and three times, do not make it grow in proportion."""
     step = case.step()
     seen = []
     for times in (1, 2, 3):
@@ -415,7 +415,7 @@ def mean_over_queries(case: LossCase) -> None:
 
 @LOSSES.property(after=("value", "gradient"))
 def temperature(case: LossCase) -> None:
-    """A higher temperature reduces the effect of score differences."""
+    """A higher temperature makes differences of scores count less."""
     if "temperature" not in registry.options(type(case.loss())):
         leave_out("it has no option `temperature`.")
     sizes = []
@@ -436,7 +436,7 @@ def temperature(case: LossCase) -> None:
 
 @LOSSES.property(after=("value",))
 def large_scores(case: LossCase) -> None:
-    """With scores of several hundred thousand, loss and gradients are finite."""
+    """With scores of some hundred thousand, loss and gradients are finite."""
     expect_finite("with scores of some hundred thousand", case, case.step().scaled(300.0))
 
 
@@ -449,7 +449,7 @@ def finite_in_bf16(case: LossCase) -> None:
 
 @LOSSES.property(after=("value", "gradient"))
 def falls_under_training(case: LossCase) -> None:
-    """Training reduces the loss, and raises the positives' scores above the others."""
+    """Training by it makes it fall, and raises the positives' scores above the others'."""
     step = case.step()
     if step.teacher is not None:
         step.teacher = own_scores(step.positives, torch.tensor([[5.0, -5.0]]).repeat(QUERIES, 1))
@@ -473,7 +473,7 @@ def falls_under_training(case: LossCase) -> None:
 
 @LOSSES.property(after=("value", "gradient"))
 def two_processes(case: LossCase) -> None:
-    """Two processes, each with the graph of its own texts only, compute the gradient of a single process."""
+    """Two processes, each of which has the graph of its own texts alone, have the gradient of one."""
     alone, shared = case.step(), case.step()
     backward(case.total(alone))
     for rank in range(2):
@@ -489,7 +489,7 @@ def two_processes(case: LossCase) -> None:
 
 @LOSSES.property(after=("value", "gradient"))
 def parameters_trained(case: LossCase) -> None:
-    """Every parameter of the loss gets a gradient."""
+    """Every parameter of its own gets a gradient."""
     loss = case.loss()
     with trained(dict(loss.named_parameters())):
         backward(case.total(case.step(), loss))

@@ -156,7 +156,7 @@ def check_package(name: str, *, root: str | Path | None = None) -> None:
 
 @PACKAGES.property()
 def registered(case: PackageCase) -> str:
-    """Its plugins are registered under unique names in snake_case, on existing hooks."""
+    """Its plugins are registered: names in snake_case that no other plugin has, on hooks that exist."""
     for plugin in case.plugins:
         if plugin.error:
             start = case.starts[0] if case.starts else None
@@ -173,7 +173,7 @@ def registered(case: PackageCase) -> str:
 
 @PACKAGES.property()
 def cold_import(case: PackageCase) -> str:
-    """Its modules, which are imported whenever rkit starts, import nothing heavy, and take no time."""
+    """Its modules are imported at every start of rkit: they import nothing heavy, and take no time."""
     for module, start in zip(case.modules, case.starts, strict=True):
         if start.error:
             fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
@@ -200,7 +200,7 @@ def quiet_import(case: PackageCase) -> None:
 
 @PACKAGES.property(after=["registered"])
 def targets(case: PackageCase) -> None:
-    """Each name resolves to a class of its kind that implements all abstract methods."""
+    """Each name leads to a class of its kind, of which all abstract methods are there."""
     for component in case.components:
         try:
             loaded = component.load()
@@ -218,7 +218,7 @@ def targets(case: PackageCase) -> None:
 
 @PACKAGES.property(after=["registered", "targets"])
 def typed_options(case: PackageCase) -> str:
-    """Options are typed keyword-only arguments, and their defaults have the type."""
+    """All options are keyword-only arguments with a type that their default fits."""
     count = 0
     for component, loaded in _classes(case):
         try:
@@ -233,7 +233,7 @@ def typed_options(case: PackageCase) -> str:
 
 @PACKAGES.property(after=["registered", "targets"])
 def documented(case: PackageCase) -> None:
-    """Each component has a sentence of documentation, and so has each option (`Args:` of its docstring)."""
+    """Each component says in a sentence what it is, and what each of its options is (`Args:` of its docstring)."""
     for component, loaded in _classes(case):
         if not (vars(loaded).get("__doc__") or component.help).strip():
             msg = f"{component.kind} '{component.name}' lacks a docstring: `rkit plugins list` shows its first sentence"
@@ -250,7 +250,7 @@ def _classes(case: PackageCase) -> list[tuple[registry.Component, type]]:
 
 @PACKAGES.property(after=["cold_import"])
 def versions(case: PackageCase) -> str:
-    """Its version is valid for pip, the same in its module, and it requires retrievalkit."""
+    """Its version is one that pip can compare, the same in its module, and it requires retrievalkit."""
     own = case.metadata.version
     if not re.fullmatch(_VERSION, own):
         fail("its version is none that pip can compare", case.metadata_line(r"^version|^dynamic"), found=own)
@@ -276,7 +276,7 @@ def _assigned(file: Path, name: str) -> tuple[str, int] | None:
 
 @PACKAGES.property(after=["cold_import"])
 def entry_points(case: PackageCase) -> None:
-    """Names of entry points are in snake_case, and modules are named after the distribution."""
+    """The names of its entry points are snake_case, and its modules are named after the distribution."""
     for one in case.entry_points:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", one.name):
             fail(
@@ -289,7 +289,7 @@ def entry_points(case: PackageCase) -> None:
 
 @PACKAGES.property(after=["registered", "cold_import"])
 def wheel(case: PackageCase) -> str:
-    """Its wheel contains all modules and entry points, and can be imported on its own."""
+    """A wheel is built of it that holds all of its modules and its entry points, and can be imported by itself."""
     if same_name(case.name, "retrievalkit"):
         leave_out("it is retrievalkit itself.")
     with TemporaryDirectory(prefix="rkit-check-") as folder:

@@ -215,7 +215,7 @@ def objective(representation: Representation) -> Tensor:
 
 @POOLERS.property()
 def output(case: PoolerCase) -> None:
-    """A text has at least one vector, or weights, of the shapes in the contract."""
+    """A text has at least one vector, or weights, of the shapes that the contract names."""
     for side in SIDES:
         for training in (False, True):
             if problem := _problem_of_form(case.output(side, training=training), len(TEXTS)):
@@ -247,7 +247,7 @@ def _problem_of_form(found: object, texts: int) -> tuple[str, object, object] | 
 
 @POOLERS.property(after=("output",))
 def states_unchanged(case: PoolerCase) -> None:
-    """The encoder's states are not modified in place."""
+    """The states of the encoder are not changed in place."""
     for side in SIDES:
         for training in (False, True):
             before, states = (case.states(side, training=training) for _ in range(2))
@@ -260,7 +260,7 @@ def states_unchanged(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output",))
 def no_draws_in_eval(case: PoolerCase) -> None:
-    """Eval mode draws no random numbers: dropout is off."""
+    """In eval mode nothing is drawn at random: dropout is off."""
     for side in SIDES:
         seen = []
         for seed in (0, 1):
@@ -272,7 +272,7 @@ def no_draws_in_eval(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "no_draws_in_eval"))
 def same_twice(case: PoolerCase) -> None:
-    """The same texts give the same bytes the second time."""
+    """The same texts give the same output the second time, in bytes."""
     for side, other in (SIDES, SIDES[::-1]):
         pooler = case.pooler()
         first, _, again = (values_of(pooled(pooler, case.states(one), one)) for one in (side, other, side))
@@ -301,7 +301,7 @@ def sides_agree(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite"))
 def weights_not_negative(case: PoolerCase) -> None:
-    """Vocabulary weights are not negative."""
+    """Weights over a vocabulary are 0 or above."""
     found = {side: case.output(side).weights for side in SIDES}
     if all(one is None for one in found.values()):
         leave_out("it makes no weights.")
@@ -313,7 +313,7 @@ def weights_not_negative(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite"))
 def cosine(case: PoolerCase) -> None:
-    """If scores are declared as cosines, vectors have length 1, a query has a single vector, and weights are absent."""
+    """Where it declares that scores are cosines, vectors have length 1, a query has one, and there are no weights."""
     if not case.pooler().cosine:
         leave_out("its scores are no cosines.")
     for side in SIDES:
@@ -327,7 +327,7 @@ def cosine(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
 def padding(case: PoolerCase) -> None:
-    """Padding on the right changes nothing, whatever its states are."""
+    """Padding on the right, whatever its states are, changes nothing."""
     for side in case.padded_sides():
         for row in range(len(TEXTS)):
             text = of_one(case.states(side), row)
@@ -337,7 +337,7 @@ def padding(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "padding"))
 def padding_left(case: PoolerCase) -> None:
-    """Padding on the left, as some decoders use it, gives the same output as padding on the right."""
+    """Padding on the left, as of some decoders, gives what padding on the right gives."""
     for side in case.padded_sides():
         expected = values_of(case.output(side))
         found = values_of(case.output(side, left_padded(widened(case.states(side), 3))))
@@ -346,7 +346,7 @@ def padding_left(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
 def batch_order(case: PoolerCase) -> None:
-    """The order of the batch changes nothing."""
+    """The order of a batch changes nothing."""
     for side in SIDES:
         turned = torch.arange(len(TEXTS)).flip(0)
         expected = case.output(side)
@@ -356,7 +356,7 @@ def batch_order(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "batch_order"))
 def batch_size(case: PoolerCase) -> None:
-    """The output of a text does not depend on the other texts in its batch."""
+    """A text gives the same whatever other texts are in its batch."""
     for side in SIDES:
         together = case.output(side)
         for row in range(len(TEXTS)):
@@ -374,7 +374,7 @@ def one_token(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite"))
 def empty_text(case: PoolerCase) -> None:
-    """A text without words, of special tokens only or of no token, has a finite output."""
+    """A text without words, of special tokens alone or of no token, has a finite output."""
     for side in SIDES:
         found = case.output(side, case.states(side, [("", ""), TEXTS[0]]))
         expect_finite(f"{side}, a text of special tokens alone", found)
@@ -392,7 +392,7 @@ def long_text(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "empty_text"))
 def finite_in_bf16(case: PoolerCase) -> None:
-    """In bf16, all values are finite."""
+    """In bf16 all values are finite."""
     retriever = case.created()
     for side in SIDES:
         expect_finite(f"{side}, in bf16", retriever.encode([*TEXTS, ("", "")], side, precision="bf16"))
@@ -444,7 +444,7 @@ def parameters_trained(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
 def indexed_as_scored(case: PoolerCase) -> None:
-    """The representation in eval mode, which is indexed, equals the one that the loss scores in training mode."""
+    """What is indexed, in eval mode, is what the loss scores, in training mode."""
     training = case.pooler().train()
     for module in training.modules():
         if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
@@ -470,7 +470,7 @@ def indexed_as_scored(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"), once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
-    """A saved and loaded pooler gives the same bytes, for any values of its parameters."""
+    """Saved and loaded it gives equal bytes, whatever the parameters have become."""
     retriever = case.created()
     _stirred(retriever.pooler)
     _expect_restored(retriever, "saving and loading change the output")
@@ -478,7 +478,7 @@ def saved_and_loaded(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"), once=True)
 def trained_state_saved(case: PoolerCase) -> None:
-    """State other than parameters that training changes, such as a running mean, is saved too."""
+    """What training changes besides parameters, such as a running mean, is saved too."""
     retriever = case.created()
     retriever.pooler.train()
     with torch.no_grad():
@@ -490,7 +490,7 @@ def trained_state_saved(case: PoolerCase) -> None:
 
 @POOLERS.property(after=("output", "finite", "gradient", "saved_and_loaded"), once=True)
 def separate_towers(case: PoolerCase) -> None:
-    """The pooler works with an encoder per side: gradients reach both, and both are saved."""
+    """It works with an encoder for each side: gradients reach both, and both are saved."""
     retriever = case.created(separate_towers=True)
     _expect_restored(retriever, "with an encoder for each side, saving and loading change the output")
     retriever.train()

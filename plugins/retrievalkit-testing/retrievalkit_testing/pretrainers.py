@@ -153,7 +153,7 @@ def tensors_of(values: Mapping[str, Any]) -> dict[str, Tensor]:
 
 @PRETRAINERS.property()
 def samples(case: PretrainerCase) -> None:
-    """A document always has the same number of samples: none without text, some with twenty sentences."""
+    """The number of a document's samples is always the same: none without text, some with twenty sentences."""
     made = case.pretrainer()
     empty, *others = case.documents
     counts = [made.samples(one) for one in others]
@@ -169,7 +169,7 @@ def samples(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("samples",))
 def batch(case: PretrainerCase) -> None:
-    """A batch consists of named tensors and Batches."""
+    """A batch is made of tensors and Batches by name."""
     found: object = case.batch(case.pretrainer())
     assert isinstance(found, dict)
     for name, one in found.items():
@@ -180,7 +180,7 @@ def batch(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("batch",))
 def draws_from_generator(case: PretrainerCase) -> None:
-    """The same generator gives the same samples and masks: there is no other source of randomness."""
+    """With the same generator, samples and masks are the same: nothing is drawn elsewhere."""
     made, seen = case.pretrainer(), []
     for seed in (0, 1):
         random.seed(seed)
@@ -194,7 +194,7 @@ def draws_from_generator(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("batch", "draws_from_generator"))
 def seed_effective(case: PretrainerCase) -> None:
-    """Another seed masks other tokens."""
+    """With another seed other tokens are masked."""
     made = case.pretrainer()
     seen = [tensors_of(case.batch(made, seed)) for seed in range(3)]
     mask = made.vocabulary.mask
@@ -211,7 +211,7 @@ def seed_effective(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("batch",))
 def value(case: PretrainerCase) -> None:
-    """The loss and its terms are finite scalars, for a single sample too."""
+    """The loss and its terms are finite scalars, of a single sample too."""
     made = case.pretrainer()
     for count in (4, 1):
         found = case.loss(made, case.batch(made, count=count))
@@ -220,7 +220,7 @@ def value(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value",))
 def batch_unchanged(case: PretrainerCase) -> None:
-    """The batch is not modified in place."""
+    """The batch is not changed in place."""
     made = case.pretrainer()
     values = case.batch(made)
     before = {name: one.clone() for name, one in tensors_of(values).items()}
@@ -240,7 +240,7 @@ def same_twice(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value", "same_twice"))
 def order_of_batch(case: PretrainerCase) -> None:
-    """The order of the batch changes nothing."""
+    """The order of a batch changes nothing."""
     _expect_same_loss(
         case, lambda values: _by_rows(values, lambda rows: rows.flip(0)), "the order of the batch changes the loss"
     )
@@ -248,7 +248,7 @@ def order_of_batch(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value", "same_twice"))
 def mean_over_batch(case: PretrainerCase) -> None:
-    """The loss is a mean: repeating the batch two or three times does not multiply it."""
+    """It is a mean: the same batch twice, and three times, does not make it grow in proportion."""
     made = case.pretrainer()
     values = case.batch(made)
     copies = [_by_rows(values, lambda rows, times=times: rows.repeat(times)) for times in (1, 2, 3)]  # type: ignore[misc]
@@ -268,7 +268,7 @@ def padding(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"))
 def parts(case: PretrainerCase) -> None:
-    """A step computed in parts, collated in order and weighted by `counts`, has the loss of the whole step."""
+    """A step in parts, collated one after the other and weighed by `counts`, has the loss of the whole step."""
     made = case.stirred()
     whole, *others = (case.collated(made, sizes) for sizes in ([4], [1, 3]))
     (values,), halves = whole, others[0]
@@ -296,7 +296,7 @@ def parts(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value",))
 def finite_in_bf16(case: PretrainerCase) -> None:
-    """In bf16, the loss and its gradients are finite."""
+    """In bf16 the loss and its gradients are finite."""
     made = case.pretrainer()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         total = case.loss(made, case.batch(made)).total
@@ -367,7 +367,7 @@ def _widened(values: Values, more: int, most: int) -> Values:
 
 @PRETRAINERS.property(after=("value",))
 def gradient(case: PretrainerCase) -> None:
-    """Gradients reach every encoder weight on which the loss depends."""
+    """Gradients reach every weight of the encoder on which the loss depends."""
     made = case.pretrainer()
     values = case.batch(made)
     total = case.loss(made, values).total
@@ -389,7 +389,7 @@ def gradient(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value", "gradient"))
 def parameters_trained(case: PretrainerCase) -> None:
-    """Every parameter of the pretrainer, such as a decoder's, gets a gradient."""
+    """Every parameter of its own, such as those of a decoder, gets a gradient."""
     made = case.pretrainer()
     own = {name: one for name, one in made.named_parameters() if not name.startswith("encoder.")}
     # The bias of attention keys has gradient 0.
@@ -399,7 +399,7 @@ def parameters_trained(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value", "gradient"))
 def falls_under_training(case: PretrainerCase) -> None:
-    """Training on a batch reduces its loss."""
+    """The loss of a batch falls when it is trained on."""
     made = case.pretrainer()
     values = case.batch(made)
     before, error = case.mean_loss(made, values)
@@ -415,7 +415,7 @@ def falls_under_training(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("value", "same_twice", "gradient"))
 def resumed(case: PretrainerCase) -> None:
-    """An interrupted and resumed training ends with the same bytes as an uninterrupted one."""
+    """A training that was interrupted ends with the same bytes as one that was not."""
     through, first, second = case.pretrainer(), case.pretrainer(), case.pretrainer()
     values = case.batch(through)
     _train(through, values, range(4))
@@ -430,7 +430,7 @@ def resumed(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=("samples",))
 def saved_and_loaded(case: PretrainerCase) -> None:
-    """The saved encoder, and its vocabulary head if needed, have the trained weights."""
+    """The encoder that is saved, and its vocabulary head if it is needed, are those that were trained."""
     made = case.pretrainer()
     with torch.no_grad():
         for one in made.parameters():

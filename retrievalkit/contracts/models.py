@@ -209,6 +209,10 @@ class Batch:
         """The same batch on another device."""
         return _map_tensors(self, lambda tensor: to_device(tensor, device))
 
+    def rows(self, rows: slice) -> Batch:
+        """Some texts of the batch."""
+        return _map_tensors(self, lambda tensor: tensor[rows])
+
 
 @dataclass(frozen=True)
 class VocabularyHead:
@@ -275,6 +279,8 @@ class Representation:
         kept: Index (on the m axis) of the only vector to index, or None to index all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
         texts: The texts of queries, for an indexer that `reads_texts`, or None.
+        extras: Name -> (batch, ...) tensor for the loss, such as a gate per text or a salience per vector (batch, m).
+            Scoring ignores them, and they are not indexed. A second dimension that differs is padded with zeros.
     """
 
     vectors: Tensor | None = None
@@ -283,6 +289,7 @@ class Representation:
     kept: int | None = None
     parts: Mapping[str, slice] | None = None
     texts: Sequence[str] | None = None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.vectors is None and self.weights is None) or (self.vectors is not None and self.vectors.dim() != 3):
@@ -321,12 +328,12 @@ class Representation:
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """The representation to index and search: only the kept vector, if there is one."""
+        """The representation to index and search: only the kept vector, if there is one, and no extras."""
         if self.kept is None or self.vectors is None:
-            return self
+            return replace(self, extras={})
         vectors = self.vectors[:, self.kept : self.kept + 1]
         mask = None if self.vector_mask is None else self.vector_mask[:, self.kept : self.kept + 1]
-        return replace(self, vectors=vectors, vector_mask=mask, kept=None)
+        return replace(self, vectors=vectors, vector_mask=mask, kept=None, extras={})
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
         """Truncate each vector to its first `dimensions` numbers, scaled to length 1 on request.
@@ -353,8 +360,9 @@ class Representation:
         if len(parts) == 1:
             return first
         weights = None if first.weights is None else torch.cat([part.weights for part in parts])  # type: ignore[misc]
+        extras = {name: _stacked([part.extras[name] for part in parts]) for name in first.extras}
         if first.vectors is None:
-            return cls(weights=weights, kept=first.kept, parts=first.parts)
+            return cls(weights=weights, kept=first.kept, parts=first.parts, extras=extras)
         given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
         longest = max(vectors.shape[1] for vectors, _ in given)
         padded, masks = [], []
@@ -364,12 +372,48 @@ class Representation:
             padded.append(nn.functional.pad(vectors, (0, 0, 0, added)))
             masks.append(nn.functional.pad(present, (0, added)))
         masked = any(mask is not None or vectors.shape[1] != longest for vectors, mask in given)
-        return cls(torch.cat(padded), torch.cat(masks) if masked else None, weights, first.kept, first.parts)
+        mask = torch.cat(masks) if masked else None
+        return cls(torch.cat(padded), mask, weights, first.kept, first.parts, extras=extras)
+
+
+def pad_second(tensor: Tensor, size: int) -> Tensor:
+    """Pad or cut the second dimension of a tensor to `size`, with zeros; a tensor of one dimension is unchanged."""
+    if tensor.dim() == 1 or tensor.shape[1] == size:
+        return tensor
+    return nn.functional.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, size - tensor.shape[1]))
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    size = max(tensor.shape[1] if tensor.dim() > 1 else 0 for tensor in tensors)
+    return torch.cat([pad_second(tensor, size) for tensor in tensors])
 
 
 def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
-    tensors: dict[str, Any] = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
-    return replace(value, **tensors)
+    changed: dict[str, Any] = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
+    if isinstance(value, Representation) and value.extras:
+        changed["extras"] = {name: function(tensor) for name, tensor in value.extras.items()}
+    return replace(value, **changed)
+
+
+def to_cpu(made: Representation) -> Callable[[], Representation]:
+    """Start to copy a representation to the CPU, in one piece; the function waits for the copy and returns it."""
+    if made.device.type == "cpu":
+        return lambda: made
+    sent: list[Tensor] = []
+    _map_tensors(made, lambda tensor: sent.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    packed = [tensor.reshape(-1).view(torch.uint8) for tensor in sent]
+    copy = torch.cat(packed).to("cpu", non_blocking=True)  # pinned
+    copied = torch.Event(made.device)
+    copied.record()
+
+    def arrived() -> Representation:
+        if not copied.query():
+            copied.synchronize()
+        # Cloned: pinned memory is scarce, and a part should not keep the others.
+        parts = (part.clone() for part in copy.split_with_sizes([len(one) for one in packed]))
+        return _map_tensors(made, lambda tensor: next(parts).view(tensor.dtype).view(tensor.shape))
+
+    return arrived
 
 
 @dataclass(frozen=True)
@@ -429,6 +473,9 @@ class Encoder(nn.Module, ABC):
 
     parallel_batches: int = 1
     """Batches to encode at a time, each in its own thread."""
+
+    half_only: bool = False
+    """True if its layers compute in bf16 or fp16 only, as flash attention does: queries too are then encoded so."""
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:

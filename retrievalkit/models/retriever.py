@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from torch import nn
 
 from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
+from retrievalkit.contracts.models import to_cpu
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
-from retrievalkit.models.batches import in_threads, token_budget_batches
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
     DO,
@@ -45,9 +45,8 @@ from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
 from retrievalkit.scoring.rule import scores
 
-# On a CPU the hidden states of a batch should fit in its caches; a GPU needs large batches.
+# On a CPU the hidden states of a batch should fit in its caches.
 CPU_BATCH_TOKENS = 4_096
-GPU_BATCH_TOKENS = 65_536
 # OpenVINO computes several batches at a time, each on its own core.
 COMPILED_BATCH_TOKENS = 1_024
 _LEAST_CALIBRATION = 32  # texts
@@ -67,6 +66,7 @@ class Retriever(nn.Module):
         fingerprint: Identifies the weights and the options.
         changed: Options of the encoder that differ from the fingerprint's, such as a length.
         dimensions: Size to which `encode` truncates vectors; None = full size. Vectors of length 1 keep this length.
+        limit: Number of tokens to encode at a time.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -77,6 +77,7 @@ class Retriever(nn.Module):
         self.fingerprint = ""
         self.changed: dict[str, Any] = {}
         self.dimensions: int | None = None
+        self.limit = TokenLimit(self.tower("document").info.width)
 
     @classmethod
     def create(
@@ -335,20 +336,21 @@ class Retriever(nn.Module):
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
             on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
-            batch_tokens = on_cpu if self.device.type == "cpu" else GPU_BATCH_TOKENS
+            batch_tokens = self.limit.budget(self.device, on_cpu)
         # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
-        encoder, definite = self.tower(side), resolve_precision(precision, self.device)
-        batches = token_budget_batches([len(ids) for ids in token_ids], batch_tokens)
+        encoder, definite = self.tower(side), resolve_precision(precision, self.device, half=self.tower(side).half_only)
+        lengths = [len(ids) for ids in token_ids]
+        batches = token_budget_batches(lengths, batch_tokens)
         threads = min(encoder.parallel_batches, len(batches))
 
         def encoded(positions: list[int]) -> tuple[list[int], Callable[[], Representation]]:
             batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
             computing = encoder.computing(definite, parallel=threads > 1)
             with torch.inference_mode(), autocast(definite, self.device), computing:
-                return positions, _to_cpu(self(batch, side))
+                return positions, to_cpu(self(batch, side))
 
         def arrived(positions: list[int], arriving: Callable[[], Representation]) -> tuple[list[int], Representation]:
             representation = arriving().float()
@@ -360,36 +362,15 @@ class Retriever(nn.Module):
         # A GPU computes a batch while the one before it is used here.
         ahead, started = int(self.device.type == "cuda"), deque[tuple[list[int], Callable[[], Representation]]]()
         try:
-            for batch in in_threads(encoded, batches, threads):
-                started.append(batch)
-                if len(started) > ahead:
+            for parts in in_threads(partial(self.limit.compute, encoded, lengths), batches, threads):
+                started.extend(parts)
+                while len(started) > ahead:
                     yield arrived(*started.popleft())
             while started:
                 yield arrived(*started.popleft())
         finally:
             if was_training:
                 self.train()
-
-
-def _to_cpu(made: Representation) -> Callable[[], Representation]:
-    """Start to copy a representation to the CPU, in one piece; the function waits for the copy and returns it."""
-    if made.device.type == "cpu":
-        return lambda: made
-    tensors = {name: one for name, one in vars(made).items() if isinstance(one, torch.Tensor)}
-    packed = [one.reshape(-1).view(torch.uint8) for one in tensors.values()]
-    copy = torch.cat(packed).to("cpu", non_blocking=True)  # pinned
-    copied = torch.Event(made.device)
-    copied.record()
-
-    def arrived() -> Representation:
-        if not copied.query():
-            copied.synchronize()
-        parts = zip(tensors.items(), copy.split_with_sizes([len(one) for one in packed]), strict=True)
-        # Cloned: pinned memory is scarce, and a part should not keep the others.
-        values: dict[str, Any] = {name: part.clone().view(one.dtype).view(one.shape) for (name, one), part in parts}
-        return replace(made, **values)
-
-    return arrived
 
 
 @contextmanager

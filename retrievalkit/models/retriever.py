@@ -346,28 +346,30 @@ class Retriever(nn.Module):
         batches = token_budget_batches(lengths, batch_tokens)
         threads = min(encoder.parallel_batches, len(batches))
 
-        def encoded(positions: list[int]) -> tuple[list[int], Callable[[], Representation]]:
+        def encoded(positions: list[int]) -> Callable[[], tuple[list[int], Representation]]:
             batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
             computing = encoder.computing(definite, parallel=threads > 1)
             with torch.inference_mode(), autocast(definite, self.device), computing:
-                return positions, to_cpu(self(batch, side))
+                arriving = to_cpu(self(batch, side))
 
-        def arrived(positions: list[int], arriving: Callable[[], Representation]) -> tuple[list[int], Representation]:
-            representation = arriving().float()
-            if self.dimensions is not None:
-                normalize = bool(getattr(self.pooler, "normalize", False))
-                representation = representation.cut(self.dimensions, normalize=normalize)
-            return positions, representation
+            def arrived() -> tuple[list[int], Representation]:
+                representation = arriving().float()
+                if self.dimensions is not None:
+                    normalize = bool(getattr(self.pooler, "normalize", False))
+                    representation = representation.cut(self.dimensions, normalize=normalize)
+                return positions, representation
+
+            return arrived
 
         # A GPU computes a batch while the one before it is used here.
-        ahead, started = int(self.device.type == "cuda"), deque[tuple[list[int], Callable[[], Representation]]]()
+        ahead, started = int(self.device.type == "cuda"), deque[Callable[[], tuple[list[int], Representation]]]()
         try:
             for parts in in_threads(partial(self.limit.compute, encoded, lengths), batches, threads):
                 started.extend(parts)
                 while len(started) > ahead:
-                    yield arrived(*started.popleft())
+                    yield started.popleft()()
             while started:
-                yield arrived(*started.popleft())
+                yield started.popleft()()
         finally:
             if was_training:
                 self.train()

@@ -193,7 +193,7 @@ class _MaxOfTexts(torch.autograd.Function):
         for texts, tokens, flat in _parts_of_texts(mask, projection.most):
             values = projection.logits(flat)
             if scale is not None:
-                values = values.to(projection.wide).softmax(dim=1) * scale.view(-1, 1)[flat]
+                values = values.to(projection.wide).softmax(dim=1) * scale.reshape(-1, 1)[flat]
             hidden = ~mask[texts, tokens, None]
             value, token = values.view(*hidden.shape[:2], -1).masked_fill_(hidden, float("-inf")).max(dim=1)
             winner[texts] = torch.where(value > best[texts], token + tokens.start, winner[texts])
@@ -219,7 +219,7 @@ class _MaxOfTexts(torch.autograd.Function):
             if scale is not None:
                 probabilities = projection.logits(flat).to(projection.wide).softmax(dim=1)
                 at_scale = at_logits.mul_(probabilities).sum(dim=1)
-                at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale.view(-1, 1)[flat])
+                at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale.reshape(-1, 1)[flat])
                 if of_scale is not None:
                     of_scale[flat] = at_scale
             projection.back(at_logits, flat, *sums)
@@ -384,11 +384,11 @@ def token_losses(head: Callable[[Tensor], Tensor], predicted: Mapping[str, tuple
     """`token_loss` of several (hidden, labels) by name, for which a GPU is waited for once."""
     masks = {id(labels): (labels != UNLABELLED).flatten() for _, labels in predicted.values()}
     counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()
-    places = {key: _places(mask, count) for (key, mask), count in zip(masks.items(), counts, strict=True)}
+    places = {key: _true(mask, count) for (key, mask), count in zip(masks.items(), counts, strict=True)}
     return {name: _loss_at(places[id(labels)], hidden, head, labels) for name, (hidden, labels) in predicted.items()}
 
 
-def _places(mask: Tensor, count: int) -> Tensor:
+def _true(mask: Tensor, count: int) -> Tensor:
     """(count,) the places of the `count` true values."""
     numbers = (mask.cumsum(dim=0) - 1).masked_fill(~mask, count)  # false values share a place behind the others
     places = torch.arange(len(mask), device=mask.device)

@@ -38,15 +38,12 @@ def mask(*arguments: Any, **options: Any) -> Tensor | None:
     from transformers.masking_utils import sdpa_mask
 
     padding: Tensor | None = options.get("attention_mask")
-    looks_away = padding is not None and padding.device.type == "cuda"
-    if looks_away:
+    text = None
+    if padding is not None and padding.device.type == "cuda":
+        text = padding[:, None, None, :].bool()  # (batch, 1, 1, tokens)
         options |= {"attention_mask": None, "allow_is_causal_skip": False}
     pattern: Tensor | None = sdpa_mask(*arguments, **options)  # None = all
-    if not looks_away:
-        return pattern
-    assert padding is not None
-    text = padding[:, None, None, :].bool()  # (batch, 1, 1, tokens)
-    return text if pattern is None else pattern & text
+    return text if pattern is None else pattern if text is None else pattern & text
 
 
 def attention(

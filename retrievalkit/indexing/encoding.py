@@ -69,7 +69,7 @@ def encode(
         options: Encoding options; None = the defaults.
         overwrite: Replace an existing output folder.
         opened: The model, if already loaded.
-        cluster: The Ray cluster whose workers encode; None = this process.
+        cluster: The cluster whose workers encode; None = this process.
 
     Returns:
         The manifest of the folder.
@@ -240,7 +240,9 @@ class _Job:
         )
         with self._progress(skip) as progress:
             # In any order: waiting for the first shards would leave workers idle when one is slow or lost.
-            for number, shard in spread_map(make, items, cluster, ordered=False):
+            for number, shard in spread_map(
+                make, items, cluster, ordered=False, here=lambda shard: self.without_failing(*shard)
+            ):
                 yield number, shard
                 progress.advance(len(shard.ids))
 

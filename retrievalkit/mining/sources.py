@@ -140,13 +140,14 @@ class Sources:
         def search(questions: Sequence[Question], depth: int, at_once: int) -> Iterator[Hits]:
             size = min(at_once, BATCH_QUERIES)
             batches = [questions[start : start + size] for start in range(0, len(questions), size)]
+            own = partial(_searched, searcher, fusion, depth)
             if self.cluster is None:
-                found: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
+                found: Iterator[list[Hits]] = map(own, batches)
             else:
                 here = [storage.absolute(place) for place in places]
                 model = None if self.model is None else str(storage.absolute(self.model))
                 make = partial(_Worker, here, model, self.precision or "fp32", searcher.identities, fusion, depth)
-                found = spread_map(make, partial(list, batches), self.cluster)
+                found = spread_map(make, partial(list, batches), self.cluster, here=own)
             for hits in found:
                 yield from hits
             searcher.note_short_runs(depth)

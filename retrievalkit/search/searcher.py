@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from retrievalkit.contracts import Allowed, Candidates, declarations
+from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.passage_parts import PART, DocumentScore, by_document
 from retrievalkit.data.queries import Query
@@ -33,7 +35,6 @@ from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts.cluster import ClusterOptions
     from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
 
@@ -308,6 +309,8 @@ def opened(
     lent = options.model if hasattr(options.model, "encode_queries") else None
     if lent is not None and length is None:
         length = lent.model.changed.get("query_length")
+    # torchrun's processes divide the queries of `find`, not the indexes.
+    cluster = None if options.ray == RANKS else options.cluster
     searcher = Searcher(
         list(map(Path, places)),
         model=options.model if lent is None else lent.source,
@@ -316,7 +319,7 @@ def opened(
         query_length=length,
         backend=options.backend,
         note=note,
-        cluster=options.cluster,
+        cluster=cluster,
     )
     encoded = any(index.needs_encoding for index in searcher.indexes)
     check_effect({"precision": options.precision, "encoder.query_length": length}, encoded, "an index of vectors")
@@ -342,19 +345,47 @@ def find(
     filter: str | None = None,
     documents: DocumentScore | None = None,
     ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
+    elsewhere: Callable[[], Searcher] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
     """Yield each query's id and hits, with one batch in memory.
 
     Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
-    prepares a batch; by default its texts are encoded.
+    prepares a batch; by default its texts are encoded. The processes that torchrun started share the batches if
+    `elsewhere` is set, which opens the same sources in another process.
     """
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
-    for batch in batches(wanted, k if documents is None else PASSAGES * k, depth):
-        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, filter, documents)
-        for query, hits in zip(batch, found.rankings, strict=True):
-            yield query.id, as_hits(*hits)
+    waiting = batches(wanted, k if documents is None else PASSAGES * k, depth)
+    how = (k, fusion, depth, filter, documents)
+
+    def own(batch: Sequence[Query]) -> list[tuple[str, Hits]]:
+        return _hits(batch, searcher, (ask or searcher.ask)(batch), *how)
+
+    if elsewhere is None:
+        found: Iterator[list[tuple[str, Hits]]] = map(own, waiting)
+    else:
+        make = partial(_Elsewhere, elsewhere, searcher.identities, how)
+        found = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=own)
+    for hits in found:
+        yield from hits
     searcher.note_short_runs(depth)
+
+
+def _hits(batch: Sequence[Query], searcher: Searcher, asked: QueryBatch, *how: Any) -> list[tuple[str, Hits]]:
+    rankings = searcher.search(asked, *how).rankings
+    return [(query.id, as_hits(*hits)) for query, hits in zip(batch, rankings, strict=True)]
+
+
+class _Elsewhere:
+    """Searches for batches of queries in another process; `identities` are those of the command's sources."""
+
+    def __init__(self, opened: Callable[[], Searcher], identities: Sequence[str], how: tuple[Any, ...]) -> None:
+        self._searcher, self._how = opened(), how
+        for source, expected in zip(self._searcher.sources, identities, strict=True):
+            check_same("index", source.place, source.identity, expected)
+
+    def __call__(self, batch: Sequence[Query]) -> list[tuple[str, Hits]]:
+        return _hits(batch, self._searcher, self._searcher.ask(batch), *self._how)
 
 
 def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Sequence[Query]]:

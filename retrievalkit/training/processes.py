@@ -13,6 +13,7 @@ States and checkpoints contain the full weights.
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 import warnings
@@ -34,11 +35,26 @@ from retrievalkit.errors import InputError, RetrievalkitError
 
 Value = TypeVar("Value")
 
-# The main process evaluates and writes while the others wait; if a process dies, torchrun ends the others.
-_PATIENCE = timedelta(days=1)
+PATIENCE = "RKIT_RANK_TIMEOUT"
+"""Minutes to wait for a process that no longer answers. If a process ends, torchrun ends the others sooner."""
+_MINUTES = 20.0
 _TO_ANSWER, _TO_CONNECT = timedelta(seconds=2), timedelta(minutes=10)
 _OWN_STORE = "retrievalkit/store"
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def patience() -> timedelta:
+    """Return the time to wait for a process.
+
+    Raises:
+        InputError: The environment variable is not a number of minutes.
+    """
+    given = os.environ.get(PATIENCE) or f"{_MINUTES}"
+    minutes = float(given) if re.fullmatch(r"\d{1,6}(\.\d+)?", given) else 0.0
+    if not minutes:
+        msg = f"{PATIENCE} is '{given}', and should be a number of minutes, such as {_MINUTES:g}."
+        raise InputError(msg)
+    return timedelta(minutes=minutes)
 
 
 def join() -> None:
@@ -67,9 +83,9 @@ def join() -> None:
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             rank, store = int(os.environ["RANK"]), _own_store(started)
-            distributed.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=started)
+            distributed.init_process_group(backend, timeout=patience(), store=store, rank=rank, world_size=started)
         else:
-            distributed.init_process_group(backend, timeout=_PATIENCE)
+            distributed.init_process_group(backend, timeout=patience())
     except RuntimeError as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         first = str(error).partition("\n")[0]
@@ -86,9 +102,9 @@ def _own_store(started: int) -> Store:
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     shared = TCPStore(host, port, started, is_master=False, timeout=_TO_CONNECT)
-    shared.set_timeout(_PATIENCE)
+    shared.set_timeout(patience())
     if os.environ["RANK"] == "0":
-        own = TCPStore(host, 0, started, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
+        own = TCPStore(host, 0, started, is_master=True, timeout=patience(), wait_for_workers=False)
         name = uuid.uuid4().hex
         own.set(name, "")
         shared.set(_OWN_STORE, f"{own.port} {name}")
@@ -103,7 +119,7 @@ def _own_store(started: int) -> Store:
             if time.monotonic() > end:
                 raise
             continue
-        own.set_timeout(_PATIENCE)
+        own.set_timeout(patience())
         return own
 
 
@@ -140,7 +156,10 @@ def joined() -> Iterator[None]:
             raise
         if not is_main():
             raise SystemExit(1) from error
-        msg = "another process of this training has ended, and this one with it. What that process printed says why."
+        msg = (
+            f"another process has ended, or has not answered for {patience().total_seconds() / 60:g} minutes "
+            f"({PATIENCE}), and this one with it. What that process printed says why."
+        )
         raise RetrievalkitError(msg) from error
     if not theirs and distributed.is_initialized():
         distributed.destroy_process_group()
@@ -183,6 +202,9 @@ def together() -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
+    except distributed.DistError:
+        # The others cannot be asked.
+        raise
     except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
         error = caught
     codes: list[int | None] = [None] * count()

@@ -398,9 +398,7 @@ def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, ti
         assert_close(alone, two, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "command", [["run", "recipe.yaml"], ["rerank", "apply", "model"], ["encode", "model"]], ids=str
-)
+@pytest.mark.parametrize("command", [["run", "recipe.yaml"], ["convert", "corpus.jsonl"]], ids=str)
 def test_other_commands_are_not_started_by_torchrun(monkeypatch, command):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     ended = CliRunner().invoke(cli.main, [*command, "--output", "out"])

@@ -1,7 +1,4 @@
-"""Workers: processes on machines of a cluster that apply functions to items.
-
-`--ray` uses the workers named `ray`, and commands that torchrun starts use the workers named `torchrun`.
-"""
+"""Workers: processes that apply functions to items. `--ray` uses those named `ray`, and torchrun those of its name."""
 
 from __future__ import annotations
 

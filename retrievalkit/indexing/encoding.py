@@ -21,7 +21,7 @@ import numpy as np
 
 from retrievalkit import storage
 from retrievalkit.contracts import Representation, Side, Text
-from retrievalkit.contracts.cluster import ClusterOptions, check_same, spread_map
+from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.queries import Query, read_queries
@@ -75,7 +75,7 @@ def encode(
         The manifest of the folder.
     """
     options = options or EncodingOptions()
-    if cluster is not None and isinstance(texts, InMemory):
+    if cluster is not None and cluster.ray != RANKS and isinstance(texts, InMemory):
         msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
         raise OptionError(msg)
     storage.check_output(output, overwrite=overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from retrievalkit import storage
 from retrievalkit.contracts import Allowed, Candidates, declarations
 from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.passage_parts import PART, DocumentScore, by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
-from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.indexing.filter import allowed_texts
 from retrievalkit.indexing.open_indexes import (
     OpenIndex,
@@ -356,36 +358,42 @@ def find(
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
     waiting = batches(wanted, k if documents is None else PASSAGES * k, depth)
-    how = (k, fusion, depth, filter, documents)
-
-    def own(batch: Sequence[Query]) -> list[tuple[str, Hits]]:
-        return _hits(batch, searcher, (ask or searcher.ask)(batch), *how)
-
+    search = partial(_hits, (k, fusion, depth, filter, documents))
     if elsewhere is None:
-        found: Iterator[list[tuple[str, Hits]]] = map(own, waiting)
+        found: Iterator[list[tuple[str, Hits]]] = (search(searcher, batch, ask and ask(batch)) for batch in waiting)
     else:
-        make = partial(_Elsewhere, elsewhere, searcher.identities, how)
-        found = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=own)
+        places = [storage.absolute(source.place) for source in searcher.sources]
+        make = partial(opened_elsewhere, places, elsewhere, searcher.identities, search)
+        found = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=partial(search, searcher))
     for hits in found:
         yield from hits
     searcher.note_short_runs(depth)
 
 
-def _hits(batch: Sequence[Query], searcher: Searcher, asked: QueryBatch, *how: Any) -> list[tuple[str, Hits]]:
-    rankings = searcher.search(asked, *how).rankings
+def _hits(
+    how: tuple[Any, ...], searcher: Searcher, batch: Sequence[Query], asked: QueryBatch | None = None
+) -> list[tuple[str, Hits]]:
+    rankings = searcher.search(asked or searcher.ask(batch), *how).rankings
     return [(query.id, as_hits(*hits)) for query, hits in zip(batch, rankings, strict=True)]
 
 
-class _Elsewhere:
-    """Searches for batches of queries in another process; `identities` are those of the command's sources."""
-
-    def __init__(self, opened: Callable[[], Searcher], identities: Sequence[str], how: tuple[Any, ...]) -> None:
-        self._searcher, self._how = opened(), how
-        for source, expected in zip(self._searcher.sources, identities, strict=True):
-            check_same("index", source.place, source.identity, expected)
-
-    def __call__(self, batch: Sequence[Query]) -> list[tuple[str, Hits]]:
-        return _hits(batch, self._searcher, self._searcher.ask(batch), *self._how)
+def opened_elsewhere(
+    places: Sequence[Place],
+    opened: Callable[[], Searcher],
+    identities: Sequence[str],
+    search: Callable[[Searcher, Any], Any],
+) -> Callable[[Any], Any]:
+    """Open, in another process, the places with these fingerprints, and return a search of them."""
+    if absent := [place for place in places if not Path(place).exists()]:
+        msg = (
+            f"on {socket.gethostname()}, '{absent[0]}' does not exist. Workers search where the command does: choose "
+            "places on a shared disk, and to mine from bm25 or a checkpoint the output too."
+        )
+        raise ArtifactError(msg)
+    searcher = opened()
+    for place, found, expected in zip(places, searcher.identities, identities, strict=True):
+        check_same("index", place, found, expected)
+    return partial(search, searcher)
 
 
 def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Sequence[Query]]:

@@ -13,17 +13,17 @@ States and checkpoints contain the full weights.
 from __future__ import annotations
 
 import os
-import re
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor, distributed, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
 from torch.distributed.device_mesh import init_device_mesh
@@ -32,7 +32,9 @@ from torch.distributed.tensor import DTensor
 
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.registry.component_options import convert
 
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 PATIENCE = "RKIT_RANK_TIMEOUT"
@@ -44,17 +46,9 @@ _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def patience() -> timedelta:
-    """Return the time to wait for a process.
-
-    Raises:
-        InputError: The environment variable is not a number of minutes.
-    """
-    given = os.environ.get(PATIENCE) or f"{_MINUTES}"
-    minutes = float(given) if re.fullmatch(r"\d{1,6}(\.\d+)?", given) else 0.0
-    if not minutes:
-        msg = f"{PATIENCE} is '{given}', and should be a number of minutes, such as {_MINUTES:g}."
-        raise InputError(msg)
-    return timedelta(minutes=minutes)
+    """Return the time to wait for a process."""
+    limits = Annotated[float, Gt(0), Le(1e6)]
+    return timedelta(minutes=convert(PATIENCE, limits, os.environ.get(PATIENCE) or _MINUTES))
 
 
 def join() -> None:
@@ -126,12 +120,8 @@ def _own_store(started: int) -> Store:
 def restarted() -> bool:
     """True if torchrun restarted the processes after some were lost; the same in all processes."""
     own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if count() == 1:
-        return own
     # Each machine counts its own restarts.
-    found = [own] * count()
-    distributed.all_gather_object(found, own)
-    return any(found)
+    return any(everywhere(own))
 
 
 @contextmanager
@@ -180,13 +170,17 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def everywhere(value: Value) -> list[Value]:
+    """Return the values of all processes, by rank."""
+    values = [value] * count()
+    if count() > 1:
+        distributed.all_gather_object(values, value)
+    return values
+
+
 def from_main(value: Value) -> Value:
-    """Broadcast the main process's value to all processes."""
-    if count() == 1:
-        return value
-    box = [value]
-    distributed.broadcast_object_list(box)
-    return box[0]
+    """Return the main process's value in all processes."""
+    return everywhere(value)[0]
 
 
 @contextmanager
@@ -207,8 +201,7 @@ def together() -> Iterator[None]:
         raise
     except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
         error = caught
-    codes: list[int | None] = [None] * count()
-    distributed.all_gather_object(codes, None if error is None else getattr(error, "exit_code", 1))
+    codes = everywhere(None if error is None else getattr(error, "exit_code", 1))
     failed = [number for number, code in enumerate(codes) if code is not None]
     if error is not None and failed[0] == rank():
         raise error
@@ -256,13 +249,6 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
     return Representation.concatenate(parts).rows(order.to(own.device))
 
 
-def lacking(own: int) -> int:
-    """Return the difference between the maximum over all processes and this process's number."""
-    found = [own] * count()
-    distributed.all_gather_object(found, own)
-    return max(found) - own
-
-
 def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Sum each scalar over all processes; the names are the same in all of them."""
     if count() == 1:
@@ -305,19 +291,74 @@ def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | Non
     return whole
 
 
-def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Sum the gradients over all processes; a missing gradient counts as 0."""
-    device = parameters[0].device
-    present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
-    distributed.all_reduce(present, distributed.ReduceOp.MAX)
-    gradients = []
-    for parameter, somewhere in zip(parameters, present.tolist(), strict=True):
-        if somewhere:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-    for pending in [distributed.all_reduce(gradient, async_op=True) for gradient in gradients]:
-        pending.wait()
+class GradientSum:
+    """Sums gradients over all processes in the last backward pass of a step, while it computes those of earlier layers.
+
+    The sums are those of the whole step. A gradient that a process lacks counts as 0; a weight without a gradient in
+    any process keeps none.
+
+    Args:
+        weights: Weights in the order of the forward pass; the backward pass reaches the last of them first.
+        dtype: Number format of the sums; None = that of the gradients.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype | None) -> None:
+        self._order, self._dtype = list(weights[::-1]), dtype
+        self._summing = False
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Sum the gradients of a step, whose last backward pass is the block."""
+        self._ready: set[nn.Parameter] = set()
+        self._sums: list[tuple[Tensor, Any]] = []
+        self._summing = True
+        yield
+        self._summing = False
+        own = torch.tensor([weight.grad is not None for weight in self._order], dtype=torch.int32)
+        for weight in self._order[len(self._sums) :]:
+            self._start(weight)
+        somewhere = own.to(self._order[0].device)
+        distributed.all_reduce(somewhere, distributed.ReduceOp.MAX)
+        used = dict(zip(self._order, map(bool, somewhere.tolist()), strict=True))
+        for weight, (total, pending) in zip(self._order, self._sums, strict=True):
+            pending.wait()
+            weight.grad = total.to(weight.dtype) if used[weight] else None
+        # Unused weights last: in the next step, the others do not wait for them.
+        self._order.sort(key=lambda weight: not used[weight])
+
+    def _accumulated(self, weight: nn.Parameter) -> None:
+        if self._summing:
+            self._ready.add(weight)
+            # In the same order in all processes.
+            while len(self._sums) < len(self._order) and self._order[len(self._sums)] in self._ready:
+                self._start(self._order[len(self._sums)])
+
+    def _start(self, weight: nn.Parameter) -> None:
+        total = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        total = total.to(self._dtype or total.dtype)
+        self._sums.append((total, distributed.all_reduce(total, async_op=True)))
+
+
+_gradients: list[GradientSum] = []
+"""That of the running training, if several processes share its weights."""
+
+
+def sum_gradients(weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
+    """From now on, sum the gradients of these weights in `last_backward`."""
+    _gradients[:] = [GradientSum(weights, dtype)] if count() > 1 and weights else []
+
+
+def last_backward() -> AbstractContextManager[None]:
+    """Return the context of the last backward pass of a step, after which gradients are those of all processes."""
+    return _gradients[0].summing() if _gradients else nullcontext()
+
+
+def spread(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
+    """Apply a function to items, divided among all processes; all of them get all results."""
+    parts = everywhere([function(item) for item in items[rank() :: count()]])
+    return [parts[number % count()][number // count()] for number in range(len(items))]
 
 
 def share_weights(module: nn.Module) -> None:

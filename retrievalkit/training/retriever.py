@@ -236,7 +236,7 @@ class RetrieverTraining(Training):
             return value
 
         if self.sharded:
-            idle = processes.lacking(len(inputs.chunks))
+            idle = max(processes.everywhere(len(inputs.chunks))) - len(inputs.chunks)
             value = cached_step(encode, inputs.chunks, compare, backward, idle)
         else:
             step = plain_step if self.options.micro_batch_size is None else cached_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -197,6 +198,61 @@ def test_gradients_are_added_and_weights_and_draws_are_shared(together):
     with processes.same_draws(3, torch.device("cpu")):
         torch.rand(2)
     assert not torch.equal(before, torch.get_rng_state()), "one process draws on as if nothing were"
+
+
+def test_all_processes_get_the_results_of_all_items_in_order(together):
+    squares = [[item * item for item in range(count)] for count in (0, 1, 5)]
+    found = together(lambda: [processes.spread(lambda item: item * item, range(count)) for count in (0, 1, 5)], 3)
+    assert found == [squares] * 3
+
+
+def test_sums_start_during_the_backward_pass(together):
+    """Of the weights of the last layers first; those that no process uses are not waited for after the first step."""
+
+    def started():
+        layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2, bias=False) for _ in range(3)), torch.nn.Linear(2, 2))
+        seen = []
+        layers[0].weight.register_hook(lambda _: seen.append(len(processes._gradients[0]._sums)))
+        processes.sum_gradients(list(layers.parameters()))
+        for _ in range(2):
+            layers.zero_grad()
+            with processes.last_backward():
+                layers[:3](torch.ones(1, 2)).sum().backward()
+        return seen
+
+    assert together(started) == [[0, 2], [0, 2]]
+
+
+def test_sums_in_bf16_are_rounded(together):
+    def summed():
+        weight = torch.nn.Parameter(torch.ones(()))
+        sums = []
+        for dtype in (None, torch.bfloat16):
+            weight.grad = None
+            processes.sum_gradients([weight], dtype)
+            with processes.last_backward():
+                (weight * (1 + 2**-10)).backward()
+            sums.append(weight.grad.item())
+        return sums
+
+    assert together(summed) == [[2 + 2**-9, 2.0]] * 2
+
+
+def test_a_stalled_process_ends_the_others(tmp_path, monkeypatch):
+    """After the timeout: 2 s here."""
+    monkeypatch.setenv(processes.PATIENCE, "0.033")
+
+    def step():
+        with pytest.raises(RetrievalkitError, match=r"has not answered for 0\.033 minutes"), processes.joined():
+            if processes.rank() == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            processes.everywhere(1)
+
+    main, other = start(step, tmp_path, 2)
+    main.join(timeout=60)
+    other.kill()
+    other.join()
+    assert main.exitcode == 0
 
 
 # --- a step --------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Sources:
             raise OptionError(msg)
         self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:
-            msg = f"ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
+            msg = f"ray and torchrun spread a search, and '{self.names[0]}' is a run, searched already. Leave them out."
             raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
             msg = f"a source is given twice ({self.title}). Give each once; weights set its influence."
@@ -148,7 +148,7 @@ class Sources:
                 model = None if self.model is None else str(storage.absolute(self.model))
                 settings: dict[str, Any] = {"precision": self.precision or "fp32", "backend": self.backend}
                 opened = partial(Searcher, here, model=model, note=notices.note, **settings)
-                make = partial(opened_elsewhere, here, opened, searcher.identities, find)
+                make = partial(opened_elsewhere, opened, searcher.identities, find)
                 found = spread_map(make, partial(list, batches), self.cluster, here=own)
             for hits in found:
                 yield from hits

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from retrievalkit import storage
 from retrievalkit.contracts import Allowed, Candidates, declarations
 from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
@@ -362,8 +361,7 @@ def find(
     if elsewhere is None:
         found: Iterator[list[tuple[str, Hits]]] = (search(searcher, batch, ask and ask(batch)) for batch in waiting)
     else:
-        places = [storage.absolute(source.place) for source in searcher.sources]
-        make = partial(opened_elsewhere, places, elsewhere, searcher.identities, search)
+        make = partial(opened_elsewhere, elsewhere, searcher.identities, search)
         found = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=partial(search, searcher))
     for hits in found:
         yield from hits
@@ -378,21 +376,19 @@ def _hits(
 
 
 def opened_elsewhere(
-    places: Sequence[Place],
-    opened: Callable[[], Searcher],
-    identities: Sequence[str],
-    search: Callable[[Searcher, Any], Any],
+    opened: Callable[[], Searcher], identities: Sequence[str], search: Callable[[Searcher, Any], Any]
 ) -> Callable[[Any], Any]:
-    """Open, in another process, the places with these fingerprints, and return a search of them."""
-    if absent := [place for place in places if not Path(place).exists()]:
+    """Open the command's sources in another process, and return a search of them."""
+    try:
+        searcher = opened()
+    except InputError as error:
         msg = (
-            f"on {socket.gethostname()}, '{absent[0]}' does not exist. Workers search where the command does: choose "
-            "places on a shared disk, and to mine from bm25 or a checkpoint the output too."
+            f"on {socket.gethostname()}: {error} Workers search where the command does: choose places on a shared "
+            "disk, and to mine from bm25 or a checkpoint the output too."
         )
-        raise ArtifactError(msg)
-    searcher = opened()
-    for place, found, expected in zip(places, searcher.identities, identities, strict=True):
-        check_same("index", place, found, expected)
+        raise ArtifactError(msg) from error
+    for source, expected in zip(searcher.sources, identities, strict=True):
+        check_same("index", source.place, source.identity, expected)
     return partial(search, searcher)
 
 

@@ -324,8 +324,7 @@ def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
     values = training.measure(max(0, math.ceil(epochs) - 1))
     means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}
     log(means)
-    best = best_of(folder) or Best()
-    if processes.is_main() and best.improve(epochs, values):
+    if processes.is_main() and (best := best_of(folder) or Best()).improve(epochs, values):
         with storage.write_file(folder / BEST) as staging:
             save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)

@@ -81,6 +81,8 @@ class Ranks(contracts.Workers):
         if not _links:
             msg = "the workers torchrun are the processes that torchrun started. Start rkit with torchrun, without ray."
             raise InputError(msg)
+        # Of this thread: each thread has its own.
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
         free: queue.SimpleQueue[_Link | None] = queue.SimpleQueue()
         for link in (None, *_links):
             free.put(link)
@@ -92,9 +94,8 @@ class Ranks(contracts.Workers):
                 if link is not None:
                     result: Result = link.ask(make, item)
                     return result
-                if torch.cuda.is_available():
-                    # Each thread has its own current device.
-                    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+                if device is not None:
+                    torch.cuda.set_device(device)
                 here = here or make()
                 return here(item)
             finally:

@@ -15,14 +15,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from retrievalkit import storage
-from retrievalkit.contracts.cluster import RANKS
 from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.data import inputs, sources
 from retrievalkit.data.runs import Hits, write_run
@@ -197,11 +195,7 @@ def search(options: SearchOptions) -> None:
     # 5. Many queries: a run, written batch by batch.
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
-    elsewhere = None
-    if options.ray == RANKS:
-        elsewhere = partial(opened, options.indexes, replace(options, ray=None), options.named_options)
-    how: dict[str, Any] = {"depth": options.depth, "filter": options.filter, "documents": documents}
-    found = find(searcher, queries, k, fusion, **how, elsewhere=elsewhere)
+    found = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
     _write_run(options, found, about)
 
 

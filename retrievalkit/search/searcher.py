@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -111,6 +112,8 @@ class Searcher:
         self.sources = sources
         self.encoders = encoders
         self.note = note
+        # Opens the same sources in another process that torchrun started.
+        self.elsewhere: Callable[[], Searcher] | None = None
         # Sources already reported to the user because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
@@ -310,8 +313,6 @@ def opened(
     lent = options.model if hasattr(options.model, "encode_queries") else None
     if lent is not None and length is None:
         length = lent.model.changed.get("query_length")
-    # torchrun's processes divide the queries of `find`, not the indexes.
-    cluster = None if options.ray == RANKS else options.cluster
     searcher = Searcher(
         list(map(Path, places)),
         model=options.model if lent is None else lent.source,
@@ -320,8 +321,10 @@ def opened(
         query_length=length,
         backend=options.backend,
         note=note,
-        cluster=cluster,
+        cluster=None if options.ray == RANKS else options.cluster,
     )
+    if options.ray == RANKS:
+        searcher.elsewhere = partial(opened, places, replace(options, ray=None), named)
     encoded = any(index.needs_encoding for index in searcher.indexes)
     check_effect({"precision": options.precision, "encoder.query_length": length}, encoded, "an index of vectors")
     if lent is not None:
@@ -346,22 +349,20 @@ def find(
     filter: str | None = None,
     documents: DocumentScore | None = None,
     ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
-    elsewhere: Callable[[], Searcher] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
     """Yield each query's id and hits, with one batch in memory.
 
     Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
-    prepares a batch; by default its texts are encoded. The processes that torchrun started share the batches if
-    `elsewhere` is set, which opens the same sources in another process.
+    prepares a batch; by default its texts are encoded. Processes that torchrun started share the batches.
     """
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
     waiting = batches(wanted, k if documents is None else PASSAGES * k, depth)
     search = partial(_hits, (k, fusion, depth, filter, documents))
-    if elsewhere is None:
+    if searcher.elsewhere is None:
         found: Iterator[list[tuple[str, Hits]]] = (search(searcher, batch, ask and ask(batch)) for batch in waiting)
     else:
-        make = partial(opened_elsewhere, elsewhere, searcher.identities, search)
+        make = partial(opened_elsewhere, searcher.elsewhere, searcher.identities, search)
         found = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=partial(search, searcher))
     for hits in found:
         yield from hits

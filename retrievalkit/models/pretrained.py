@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from retrievalkit import storage
-from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError
 from retrievalkit.registry import trust
 from retrievalkit.registry.modules import large_imports, package_folder
 from retrievalkit.storage import NOT_WEIGHTS
@@ -175,6 +175,34 @@ def model_file(source: str, name: str, *, revision: str | None = None) -> Path |
     except (OSError, ValueError):
         return None
     return Path(path_in_cache) if path_in_cache else None
+
+
+def download_model(source: str, patterns: Sequence[str]) -> str:
+    """Download files of a model to the cache of the hub, and return their folder."""
+    from huggingface_hub import snapshot_download
+
+    unreachable = _hub_problem()
+    with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None):
+        return str(snapshot_download(source, allow_patterns=list(patterns)))
+
+
+def push_folder(folder: str | Path, name: str, *, without: Sequence[str] = ()) -> str:
+    """Upload a folder to a repository of the hub; see `contracts.commands.push_folder`."""
+    import huggingface_hub
+
+    if trust.in_recipe():
+        msg = f"a recipe would upload '{folder}' to '{name}' with your token. Leave push out of it, and push yourself."
+        raise OptionError(msg)
+    api = huggingface_hub.HfApi()
+    try:
+        address = api.create_repo(name, private=True, exist_ok=True)
+        unwanted = [pattern for one in without for pattern in (one, f"{one}/*")]
+        api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=unwanted)
+    except Exception as error:  # errors of the library's HTTP client, which differ between releases
+        reason = " ".join(str(error).split())[:300]
+        msg = f"'{folder}' was not uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
+        raise RetrievalkitError(msg) from error
+    return str(address)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Indexes as retrievers of other toolkits: `retrievalkit_adapters.langchain`, `retrievalkit_adapters.haystack`."""
+"""Indexes and models in other toolkits: LangChain, LlamaIndex, Haystack, PyTerrier and MTEB, each in its own module."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def opened(index: Any) -> rk.Index | rk.Hybrid:
     raise InputError(msg)
 
 
+def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:
+    """Return the metadata of a retrieved document: fields, title and rank, and with `explain` reasons for the score."""
+    return {**hit.fields, "title": hit.title, "rank": hit.rank} | ({"why": list(hit.why)} if explain else {})
+
+
 def lacking(package: str, toolkit: str) -> MissingDependencyError:
     """Return the error of an adapter whose toolkit is not installed."""
-    return MissingDependencyError(package, f"a retriever for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")
+    return MissingDependencyError(package, f"an adapter for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")

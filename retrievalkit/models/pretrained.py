@@ -186,23 +186,26 @@ def download_model(source: str, patterns: Sequence[str]) -> str:
         return str(snapshot_download(source, allow_patterns=list(patterns)))
 
 
-def push_folder(folder: str | Path, name: str, *, without: Sequence[str] = ()) -> str:
-    """Upload a folder to a repository of the hub; see `contracts.commands.push_folder`."""
-    import huggingface_hub
+def create_repository(name: str) -> str:
+    """Create a private repository on the hub unless it exists, and return its address; see `push_folder`."""
+    from huggingface_hub import HfApi
 
     if trust.in_recipe():
-        msg = f"a recipe would upload '{folder}' to '{name}' with your token. Leave push out of it, and push yourself."
+        msg = f"a recipe would upload to '{name}' with your token. Leave push out of it, and push its output yourself."
         raise OptionError(msg)
-    api = huggingface_hub.HfApi()
-    try:
-        address = api.create_repo(name, private=True, exist_ok=True)
+    with _push_explained(name):
+        return str(HfApi().create_repo(name, private=True, exist_ok=True))
+
+
+def push_folder(folder: str | Path, name: str, *, without: Sequence[str] = ()) -> str:
+    """Upload a folder to the hub; see `contracts.commands.push_folder`."""
+    from huggingface_hub import HfApi
+
+    address = create_repository(name)
+    with _push_explained(name):
         unwanted = [pattern for one in without for pattern in (one, f"{one}/*")]
-        api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=unwanted)
-    except Exception as error:  # errors of the library's HTTP client, which differ between releases
-        reason = " ".join(str(error).split())[:300]
-        msg = f"'{folder}' was not uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
-        raise RetrievalkitError(msg) from error
-    return str(address)
+        HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=unwanted)
+    return address
 
 
 @contextmanager
@@ -311,6 +314,16 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
             place = "the folder" if os.path.exists(source) else "the hub or a local folder"
             msg = f"cannot load the model '{source}' from {place}: {_first_line(error)}"
         raise InputError(msg) from error
+
+
+@contextmanager
+def _push_explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # errors of the library's HTTP client, which differ between releases
+        reason = " ".join(str(error).split())[:300]
+        msg = f"'{name}' on the hub was not written: {reason} Log in (hf auth login), then run the command again."
+        raise RetrievalkitError(msg) from error
 
 
 def _first_line(error: Exception) -> str:

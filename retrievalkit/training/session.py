@@ -7,16 +7,18 @@ With several processes, only the main process writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from retrievalkit import storage
 from retrievalkit.models.precision import default_device, resolve_precision
-from retrievalkit.models.pretrained import load_weights, quiet
+from retrievalkit.models.pretrained import create_repository, load_weights, push_folder, quiet
+from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
@@ -29,7 +31,27 @@ Manifest = dict[str, Any]
 
 @processes.joined()
 def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
-    """Train, write the output folder and return its manifest."""
+    """Train, write the output folder and return its manifest; upload the folder if the options name a repository."""
+    with pushing(options):
+        return _run(prepare, options)
+
+
+@contextmanager
+def pushing(options: RunOptions) -> Iterator[None]:
+    """Upload the output folder at the end, without the files that describe the training on this machine.
+
+    The repository is created first, so that a missing login is reported before the training.
+    """
+    if options.push is None or not processes.is_main():
+        yield
+        return
+    create_repository(options.push)
+    yield
+    address = push_folder(options.output, options.push, without=[one for one in NOT_WEIGHTS if one != "README.md"])
+    say(f"uploaded to {address}", err=True)
+
+
+def _run(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
     # If the training ended just before a process was lost, only its output is left to continue from.
     again = processes.restarted()
     resume = options.resume or again
@@ -111,9 +133,26 @@ def _resumed_from(training: Training) -> list[str]:
 def model_card(
     manifest: Manifest, *, title: str, about: str, facts: Mapping[str, Any], use: Sequence[str], **metadata: Any
 ) -> str:
-    """Return the model card: the README.md that the Hugging Face hub shows."""
-    options = manifest["options"]
+    """Return the model card: the README.md that the Hugging Face hub shows, with the figures of the dev set."""
+    options, inputs = manifest["options"], manifest["inputs"]
     facts = {"started from": options["model"], **facts}
+    if (dev := manifest.get("dev")) is not None:
+        data = Path(inputs.get("dev", inputs["examples"])["path"]).name
+        questions = f"{dev['questions']} {'held-out' if dev['held_out'] else 'dev'} questions of {data}"
+        metadata["model_name"] = title
+        metadata["eval_results"] = [
+            EvalResult(
+                task_type="text-retrieval",
+                dataset_type=data,
+                dataset_name=questions,
+                metric_type=name.lower().replace("@", "_at_"),
+                metric_name=name,
+                metric_value=value,
+            )
+            for name, value in dev["after"].items()
+        ]
+    if not os.path.isabs(options["model"]) and not options["model"].startswith("package:"):
+        metadata["base_model"] = options["model"]
     if training := options.get("training"):
         names = ("epochs", "batch_size", "learning_rate")
         facts["epochs, batch size, learning rate"] = ", ".join(str(training[name]) for name in names)
@@ -121,7 +160,10 @@ def model_card(
         facts["what training changed"] = measured
     rows = [f"| {name} | {value} |" for name, value in facts.items()]
     about = f"{about} Trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}."
-    head = ["---", ModelCardData(base_model=options["model"], **metadata).to_yaml(), "---", f"# {title}", "", about, ""]
+    head = ["---", ModelCardData(**metadata).to_yaml(), "---", f"# {title}", "", about, ""]
     action, *commands = use
     commands = [f"    {command}" for command in commands]
-    return "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{action}:", "", *commands, ""])
+    card = "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{action}:", "", *commands, ""])
+    for path in filter(os.path.isabs, (entry["path"] for entry in inputs.values())):
+        card = card.replace(path, Path(path).name)  # the card may be published
+    return card

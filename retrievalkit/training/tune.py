@@ -63,7 +63,9 @@ def tune(options: TuneOptions) -> Folder:
     Prints the trials, the untrained model first, and the rkit train command of the best one.
     """
     with large_imports():
+        from retrievalkit.training.session import pushing
         from retrievalkit.training.trials import search
 
-    manifest = search(options)
+    with pushing(options):
+        manifest = search(options)
     return Folder(options.output, manifest, manifest["tuning"]["summary"])

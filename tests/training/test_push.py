@@ -1,0 +1,132 @@
+"""`--push`, and checkpoints by their names on the hub: with huggingface_hub, against a stand-in of the hub's interface.
+
+huggingface_hub reads the hub's address when it is imported, so the commands run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+import hub_server
+import retrievalkit as rk
+from retrievalkit import storage
+from retrievalkit.errors import OptionError
+from retrievalkit.registry.trust import recipe_step
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with hub_server.serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def run(hub, tmp_path_factory):
+    """Run Python code with the hub's address, a cache of its own and a token."""
+    home = tmp_path_factory.mktemp("home")
+
+    def run(code, token=hub_server.TOKEN):
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_HUB_CACHE")
+        }
+        environment |= {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        environment |= {"HF_TOKEN": token} if token else {}
+        ended = subprocess.run(
+            [sys.executable, "-c", f"import json\nimport numpy as np\nimport retrievalkit as rk\n{code}"],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        return ended
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(run, hub, tmp_path_factory, tiny_model, tiny_collection):
+    """A checkpoint that `rk.train` pushed to me/geography."""
+    output = tmp_path_factory.mktemp("trained") / "checkpoint"
+    options = {"corpus": str(tiny_collection.corpus), "dev": str(tiny_collection.folder), "pooler": "mean"}
+    options |= {"epochs": 1, "limit": 32, "output": str(output), "push": "me/geography"}
+    ended = run(f"rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, **{options!r})")
+    assert f"uploaded to {hub.address}/me/geography" in ended.stderr
+    return output
+
+
+def test_the_repository_has_the_weights_and_the_card(trained, hub):
+    """It is private, and has nothing that describes the training on this machine."""
+    repository = hub.repositories["me/geography"]
+    assert repository.private
+    files = {path.relative_to(trained).as_posix(): path for path in trained.rglob("*") if path.is_file()}
+    kept = {name for name in files if name.partition("/")[0] in ("encoder", "pooler.safetensors", "retrievalkit.json")}
+    assert repository.files.keys() == {*kept, "README.md", ".gitattributes"}
+    assert all(repository.files[name] == files[name].read_bytes() for name in kept)
+    assert str(trained.parent.parent).encode() not in repository.files["README.md"]
+
+
+def test_the_card_has_the_metrics_in_the_hubs_model_index(trained, hub):
+    card = ModelCard(hub.repositories["me/geography"].files["README.md"].decode())
+    results = {one.metric_name: one for one in card.data.eval_results}
+    dev = storage.read_manifest(trained)["dev"]
+    assert {name: one.metric_value for name, one in results.items()} == dev["after"]
+    assert results["nDCG@10"].metric_type == "ndcg_at_10"
+    assert str(dev["questions"]) in results["nDCG@10"].dataset_name
+    assert card.data.library_name == "retrievalkit"
+
+
+def test_a_pushed_checkpoint_is_used_by_its_name(trained, run, tmp_path, tiny_collection):
+    """For encoding, indexing, searching and training, and it is the same model as the local one."""
+    own = rk.Retriever.load(trained, precision="fp32")
+    local = rk.Index.build(tiny_collection.corpus, own, tmp_path / "local")
+    corpus, examples = str(tiny_collection.corpus), str(tiny_collection.folder)
+    code = f"""
+model = rk.Retriever.load("me/geography", precision="fp32")
+index = rk.Index.build({corpus!r}, "me/geography", {str(tmp_path / "index")!r})
+local = rk.Index.open({str(local.folder)!r}, model="me/geography")
+rk.train("me/geography", {examples!r}, corpus={corpus!r}, epochs=0, held_out=0, limit=8, output={str(tmp_path / "next")!r})
+print(json.dumps({{
+    "fingerprint": model.model.fingerprint,
+    "vector": np.asarray(model.encode_queries(["the capital of Peru"]))[0].tolist(),
+    "hits": [[hit.id for hit in one.search("the capital of Peru")] for one in (index, local)],
+}}))"""
+    found = json.loads(run(code).stdout)
+    assert found["fingerprint"] == own.model.fingerprint
+    np.testing.assert_allclose(found["vector"], np.asarray(own.encode_queries(["the capital of Peru"]))[0], atol=1e-6)
+    expected = [hit.id for hit in local.search("the capital of Peru")]
+    assert found["hits"] == [expected, expected]
+    # The index opens without the hub; a model that was trained further names its origin.
+    assert [hit.id for hit in rk.Index.open(tmp_path / "index").search("the capital of Peru")] == expected
+    assert ModelCard.load(tmp_path / "next" / "README.md").data.base_model == "me/geography"
+
+
+def test_a_finished_training_is_pushed_when_it_is_resumed(trained, run, hub, tiny_model, tiny_collection):
+    options = {"corpus": str(tiny_collection.corpus), "dev": str(tiny_collection.folder), "pooler": "mean"}
+    options |= {"epochs": 1, "limit": 32, "output": str(trained), "push": "me/again", "resume": True}
+    run(f"rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, **{options!r})")
+    first, second = (hub.repositories[name].files for name in ("me/geography", "me/again"))
+    assert first == second
+
+
+def test_a_missing_login_is_reported_before_the_training(run, tmp_path, tiny_model, tiny_collection):
+    output = tmp_path / "out"
+    code = f"""
+from retrievalkit.errors import RetrievalkitError
+try:
+    rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, corpus={str(tiny_collection.corpus)!r},
+             output={str(output)!r}, push="me/other")
+except RetrievalkitError as error:
+    print(error)"""
+    assert "hf auth login" in run(code, token=None).stdout
+    assert not output.exists()
+
+
+def test_a_recipe_does_not_push(tmp_path, tiny_model, tiny_collection):
+    """Its author may be a stranger, and the token is the user's."""
+    with recipe_step(), pytest.raises(OptionError, match="your token"):
+        rk.train(tiny_model, tiny_collection.folder, output=tmp_path / "out", push="somebody/else")

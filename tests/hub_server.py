@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
             asked = json.loads(sent)
             name = "/".join(filter(None, (asked.get("organization") or "me", asked["name"])))
             if name in repositories:
-                return self.answer(409, {"error": "You already created this model repo", "url": f"/{name}"})
+                return self.answer(409, {"error": "You already created this model repo", "url": f"{self.server.address}/{name}"})
             private = asked.get("private") or asked.get("visibility") == "private"
             repositories[name] = Repository(bool(private), {".gitattributes": b"*.safetensors filter=lfs\n"})
             return self.answer(content={"url": f"{self.server.address}/{name}", "name": name})

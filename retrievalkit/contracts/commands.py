@@ -77,8 +77,8 @@ __all__ = [
     "command", "Command", "CommandOptions", "ReadingOptions", "WritingOptions", "Place", "Argument", "Flag",
     "Named", "Reads", "refuse_if_strict", "Precision", "resolve_precision", "Retriever", "DocumentOptions",
     "HybridOptions", "OpenOptions", "create", "names", "options", "open_retriever", "describe_retriever",
-    "push_folder", "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of", "check_output",
-    "describe_files", "check_files", "read_document", "read_manifest", "write_folder", "write_json",
+    "push_folder", "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of",
+    "check_output", "describe_files", "check_files", "read_document", "read_manifest", "write_folder", "write_json",
     "write_manifest", "ProgressBar", "counted", "printable", "render_page", "say",
 ]  # fmt: skip
 

@@ -142,7 +142,7 @@ def model_card(
         metadata["model_name"] = title
         metadata["eval_results"] = [
             EvalResult(
-                task_type="text-retrieval",
+                task_type=metadata.get("pipeline_tag", "text-retrieval"),
                 dataset_type=data,
                 dataset_name=questions,
                 metric_type=name.lower().replace("@", "_at_"),

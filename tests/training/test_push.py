@@ -20,6 +20,8 @@ from retrievalkit import storage
 from retrievalkit.errors import OptionError
 from retrievalkit.registry.trust import recipe_step
 
+DEV = [{"query_id": str(row), "query": f"what is number {row}", "positives": [f"c{row}"]} for row in range(20)]
+
 
 @pytest.fixture(scope="module")
 def hub():
@@ -29,34 +31,54 @@ def hub():
 
 @pytest.fixture(scope="module")
 def run(hub, tmp_path_factory):
-    """Run Python code with the hub's address, a cache of its own and a token."""
+    """Run Python code with the hub's address, a cache of its own and a token, and return what it prints as JSON."""
     home = tmp_path_factory.mktemp("home")
 
-    def run(code, token=hub_server.TOKEN):
-        environment = {
-            name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_HUB_CACHE")
-        }
-        environment |= {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
-        environment |= {"HF_TOKEN": token} if token else {}
+    def run(code):
+        left_out = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN")
+        environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        environment |= {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_TOKEN": hub_server.TOKEN}
+        code = f"import json\nimport numpy as np\nimport retrievalkit as rk\n{code}"
         ended = subprocess.run(
-            [sys.executable, "-c", f"import json\nimport numpy as np\nimport retrievalkit as rk\n{code}"],
-            capture_output=True, text=True, check=False, env=environment,
-        )  # fmt: skip
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+        )
         assert ended.returncode == 0, ended.stderr
-        return ended
+        return json.loads(ended.stdout)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def trained(run, hub, tmp_path_factory, tiny_model, tiny_collection):
-    """A checkpoint that `rk.train` pushed to me/geography."""
+def pushes(run, tmp_path_factory, tiny_model, tiny_collection):
+    """A training that pushes without a login, one that pushes to me/geography, and the same that is resumed."""
     output = tmp_path_factory.mktemp("trained") / "checkpoint"
-    options = {"corpus": str(tiny_collection.corpus), "dev": str(tiny_collection.folder), "pooler": "mean"}
-    options |= {"epochs": 1, "limit": 32, "output": str(output), "push": "me/geography"}
-    ended = run(f"rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, **{options!r})")
-    assert f"uploaded to {hub.address}/me/geography" in ended.stderr
-    return output
+    options = {"corpus": str(tiny_collection.corpus), "dev": DEV, "pooler": "mean", "epochs": 1, "limit": 32}
+    code = f"""
+import contextlib, io
+from pathlib import Path
+from huggingface_hub import constants
+from retrievalkit.errors import RetrievalkitError
+
+def train(name, **options):
+    rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, push=name, output={str(output)!r}, **{options!r}, **options)
+
+constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = True
+try:
+    train("me/other")
+except RetrievalkitError as error:
+    refused = str(error)
+begun = Path({str(output)!r}).exists()
+constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = False
+with contextlib.redirect_stderr(io.StringIO()) as log:
+    train("me/geography")
+train("me/again", resume=True)
+print(json.dumps({{"refused": refused, "begun": begun, "log": log.getvalue()}}))"""
+    return {**run(code), "output": output}
+
+
+@pytest.fixture(scope="module")
+def trained(pushes):
+    return pushes["output"]
 
 
 def test_the_repository_has_the_weights_and_the_card(trained, hub):
@@ -95,7 +117,7 @@ print(json.dumps({{
     "vector": np.asarray(model.encode_queries(["the capital of Peru"]))[0].tolist(),
     "hits": [[hit.id for hit in one.search("the capital of Peru")] for one in (index, local)],
 }}))"""
-    found = json.loads(run(code).stdout)
+    found = run(code)
     assert found["fingerprint"] == own.model.fingerprint
     np.testing.assert_allclose(found["vector"], np.asarray(own.encode_queries(["the capital of Peru"]))[0], atol=1e-6)
     expected = [hit.id for hit in local.search("the capital of Peru")]
@@ -105,25 +127,16 @@ print(json.dumps({{
     assert ModelCard.load(tmp_path / "next" / "README.md").data.base_model == "me/geography"
 
 
-def test_a_finished_training_is_pushed_when_it_is_resumed(trained, run, hub, tiny_model, tiny_collection):
-    options = {"corpus": str(tiny_collection.corpus), "dev": str(tiny_collection.folder), "pooler": "mean"}
-    options |= {"epochs": 1, "limit": 32, "output": str(trained), "push": "me/again", "resume": True}
-    run(f"rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, **{options!r})")
+def test_a_finished_training_is_pushed_when_it_is_resumed(pushes, hub):
     first, second = (hub.repositories[name].files for name in ("me/geography", "me/again"))
     assert first == second
+    assert f"uploaded to {hub.address}/me/geography" in pushes["log"]
 
 
-def test_a_missing_login_is_reported_before_the_training(run, tmp_path, tiny_model, tiny_collection):
-    output = tmp_path / "out"
-    code = f"""
-from retrievalkit.errors import RetrievalkitError
-try:
-    rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, corpus={str(tiny_collection.corpus)!r},
-             output={str(output)!r}, push="me/other")
-except RetrievalkitError as error:
-    print(error)"""
-    assert "hf auth login" in run(code, token=None).stdout
-    assert not output.exists()
+def test_a_missing_login_is_reported_before_the_training(pushes, hub):
+    assert "hf auth login" in pushes["refused"]
+    assert not pushes["begun"]
+    assert "me/other" not in hub.repositories
 
 
 def test_a_recipe_does_not_push(tmp_path, tiny_model, tiny_collection):

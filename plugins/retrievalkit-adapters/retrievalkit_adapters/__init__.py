@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.errors import InputError, MissingDependencyError
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import retrievalkit as rk
 
 __version__ = "0.1.0"
+
+Hits = list[tuple[str, float]]
 
 
 def opened(index: Any) -> rk.Index | rk.Hybrid:
@@ -34,6 +37,20 @@ def opened(index: Any) -> rk.Index | rk.Hybrid:
         return rk.Hybrid(index, fusion="rrf")
     msg = f"the index is {index!r:.80}. Give an open index or hybrid, an index folder, or a list of folders."
     raise InputError(msg)
+
+
+def scores_of(index: rk.Index | rk.Hybrid, query: str, documents: Iterable[str], filter: str | None = None) -> Hits:
+    """Score documents for a query, best first; documents that the index does not retrieve are left out.
+
+    The whole index is ranked, because a document may be anywhere in the ranking.
+    """
+    import retrievalkit as rk
+
+    parts = index.parts if isinstance(index, rk.Hybrid) else [index]
+    size = max(len(part) for part in parts if isinstance(part, rk.Index))
+    (hits,) = index.search([query], size, filter=filter).values()
+    wanted = set(documents)
+    return [hit for hit in hits if hit[0] in wanted]
 
 
 def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import retrievalkit as rk
 from retrievalkit.contracts.commands import fingerprint_value
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit_adapters import lacking, opened
+from retrievalkit_adapters import lacking, opened, scores_of
 
 try:
     from mteb.models import ModelMeta
@@ -112,12 +112,8 @@ class IndexSearch:
         if top_ranked is None:
             run = self.searched.search(asked, top_k)
         else:
-            # One query at a time, since its documents may be anywhere in the ranking.
-            run = {}
-            for query, text in asked.items():
-                wanted = set(top_ranked.get(query, ()))
-                hits = self.searched.search({query: text}, len(self._ids))[query]
-                run[query] = [hit for hit in hits if hit[0] in wanted][:top_k]
+            ranked = {query: scores_of(self.searched, text, top_ranked.get(query, ())) for query, text in asked.items()}
+            run = {query: hits[:top_k] for query, hits in ranked.items()}
         if unknown := [name for hits in run.values() for name, _ in hits if name not in self._ids]:
             msg = f"'{self.searched.name}' has a text '{unknown[0]}', which is not in the task's corpus. Index the corpus."
             raise InputError(msg)

@@ -17,7 +17,7 @@ import pandas as pd
 import retrievalkit as rk
 from retrievalkit.contracts.commands import kind_of
 from retrievalkit.errors import UnsupportedError
-from retrievalkit_adapters import lacking, opened
+from retrievalkit_adapters import lacking, opened, scores_of
 
 try:
     import pyterrier as pt
@@ -27,6 +27,9 @@ except ImportError as error:
 
 class IndexRetriever(pt.Transformer):
     """Retrieves documents from an index: a transformer of queries (qid, query) into results (docno, score, rank).
+
+    Results are re-ranked: their documents get the scores of the index, or 0 if it does not retrieve them. This ranks
+    the whole index for each query.
 
     Args:
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
@@ -50,9 +53,17 @@ class IndexRetriever(pt.Transformer):
         Raises:
             UnsupportedError: The index does not know the texts that `texts` asks for.
         """
-        pt.validate.query_frame(inp, extra_columns=["query"])
+        with pt.validate.any(inp) as mode:
+            mode.query_frame(extra_columns=["query"])
+            mode.result_frame(extra_columns=["query"])
+        run: dict[str, Any] = {}
         asked = dict(zip(inp["qid"], inp["query"], strict=True))
-        run = self.index.search(asked, self.num_results, filter=self.filter) if asked else {}
+        if "docno" in inp:
+            for query, text in asked.items():
+                scored = scores_of(self.index, text, documents := inp["docno"][inp["qid"] == query], self.filter)
+                run[query] = [*scored, *((one, 0.0) for one in documents if one not in dict(scored))]
+        elif asked:
+            run = self.index.search(asked, self.num_results, filter=self.filter)
         rows = [
             (query, document, score, rank)
             for query, hits in run.items()
@@ -69,6 +80,8 @@ class IndexRetriever(pt.Transformer):
             passages = [corpus.get(document) for document in results["docno"]]
             results["title"] = [passage.title for passage in passages]
             results["text"] = [passage.text for passage in passages]
+        if "docno" in inp:
+            return inp.drop(columns=[*results.columns[2:]], errors="ignore").merge(results, on=["qid", "docno"])
         return inp.merge(results, on="qid")
 
     def fuse_rank_cutoff(self, k: int) -> IndexRetriever:
@@ -101,7 +114,7 @@ class Reranker(pt.Transformer):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Score the texts, with their titles if there are any."""
         pt.validate.result_frame(inp, extra_columns=["query", "text"])
-        results = inp.assign(score=0.0)
+        results = inp.reset_index(drop=True).assign(score=0.0)
         titles = results["title"] if "title" in results else pd.Series("", index=results.index)
         for query, rows in results.groupby("query", sort=False).groups.items():
             results.loc[rows, "score"] = self._scores(query, list(titles[rows]), list(results["text"][rows]))

@@ -128,8 +128,9 @@ def test_langchains_own_tests(words, tmp_path):
         f"    retriever_constructor_params = {{'index': {str(words)!r}}}\n"
         "    retriever_query_example = 'river wheel'\n"
     )
-    words = ["-m", "pytest", "-q", "-p", "pytest_asyncio", "-o", "asyncio_mode=auto", "--rootdir", tmp_path, tmp_path]
-    ended = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "--rootdir", tmp_path, tmp_path]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert ended.returncode == 0, ended.stdout
     assert "skipped" not in ended.stdout
 

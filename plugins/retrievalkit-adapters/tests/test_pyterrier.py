@@ -78,8 +78,22 @@ def test_operators(words, dense, topics):
     for qid, own in added.items():
         parts = dict(hits(first(some))[qid]), dict(hits(second(some))[qid])
         assert dict(own) == pytest.approx({one: parts[0].get(one, 0) + parts[1].get(one, 0) for one, _ in own})
-    features = (first ** second)(some)
-    assert features["features"].map(len).eq(2).all()
+
+
+def test_results_are_scored_again(words, dense, topics):
+    """As features of learning to rank, and by another index."""
+    first, second = IndexRetriever(words) % 5, IndexRetriever(dense)
+    some = topics.head(3)
+    candidates, scores = hits(first(some)), {qid: dict(own) for qid, own in hits(second(some)).items()}
+    for qid, own in hits((first >> second)(some)).items():
+        assert dict(own) == pytest.approx({one: scores[qid][one] for one, _ in candidates[qid]})
+        assert own == sorted(own, key=lambda hit: -hit[1])
+    features = (first >> (IndexRetriever(words) ** second))(some)
+    for row in features.itertuples():
+        lexical = dict(candidates[row.qid])[row.docno]
+        assert list(row.features) == pytest.approx([lexical, scores[row.qid][row.docno]])
+    unknown = some.assign(docno="nowhere", score=9.0, rank=0)
+    assert list(second(unknown)["score"]) == [0, 0, 0]
 
 
 def test_a_retriever_scores_texts_as_its_index_does(words, dense, model, topics, tmp_path):
@@ -102,9 +116,9 @@ def test_a_checkpoint_is_named_by_its_folder(words, topics, tiny_collection, tin
 
 def test_a_cross_encoder_scores_texts(words, topics, tiny_collection, tmp_path, tiny_model):
     """As `rk.rerank` scores the same run."""
-    reranker = rk.train_reranker(
-        tiny_model, tiny_collection.folder, corpus=tiny_collection.corpus, output=tmp_path / "reranker", epochs=1, limit=16, held_out=0
-    )
+    examples = [{"query_id": "1", "query": "capital of Peru", "positives": ["c0"], "negatives": ["c1"]}]
+    options = {"corpus": tiny_collection.corpus, "epochs": 0, "held_out": 0, "negatives": 1}
+    reranker = rk.train_reranker(tiny_model, examples, output=tmp_path / "reranker", **options)
     some = topics.head(3)
     asked = dict(zip(some["qid"], some["query"], strict=True))
     run = rk.Index.open(words).search(asked, 5)
@@ -142,11 +156,12 @@ def test_a_filter(tmp_path, topics):
 def test_pyterriers_own_tests(words, model, name, monkeypatch):
     """Inputs and outputs of the transformers can be inspected, and drawn."""
     monkeypatch.setenv("PT_TEST_TRANSFORMER_REPORTS", "0")
+    monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})  # the index of its documentation, which is online
     for transformer in (IndexRetriever(words), IndexRetriever(words, texts=True), Reranker(model)):
         kit = pt.testing.transformer_test_class(lambda made=transformer: made)
         kit.setUpClass()
         kit(name).debug()
-    assert pt.inspect.transformer_inputs(IndexRetriever(words)) == [["qid", "query"]]
+    assert pt.inspect.transformer_inputs(IndexRetriever(words)) == [["qid", "query"], ["qid", "docno", "query"]]
     assert pt.inspect.transformer_outputs(IndexRetriever(words, texts=True), ["qid", "query"]) == [
         "qid", "query", "docno", "score", "rank", "title", "text",
     ]  # fmt: skip
@@ -158,6 +173,7 @@ def test_mistakes(words, tmp_path, model):
             kind(value)
     with pytest.raises(pt.validate.InputValidationError, match="query"):
         IndexRetriever(words)(pd.DataFrame({"docno": ["a"]}))
-    vectors = rk.Index.build(vectors=[[1.0, 0.0]], ids=["a"], model=model, output=tmp_path / "vectors")
+    encoded = model.encode_documents(["river"])
+    vectors = rk.Index.build(vectors=encoded, model=model, output=tmp_path / "vectors")
     with pytest.raises(UnsupportedError, match="does not know its texts"):
         IndexRetriever(vectors, texts=True).search("river")

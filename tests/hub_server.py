@@ -59,7 +59,9 @@ class Handler(BaseHTTPRequestHandler):
             asked = json.loads(sent)
             name = "/".join(filter(None, (asked.get("organization") or "me", asked["name"])))
             if name in repositories:
-                return self.answer(409, {"error": "You already created this model repo", "url": f"{self.server.address}/{name}"})
+                return self.answer(
+                    409, {"error": "You already created this model repo", "url": f"{self.server.address}/{name}"}
+                )
             private = asked.get("private") or asked.get("visibility") == "private"
             repositories[name] = Repository(bool(private), {".gitattributes": b"*.safetensors filter=lfs\n"})
             return self.answer(content={"url": f"{self.server.address}/{name}", "name": name})
@@ -108,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": name} for name in files]
         return self.answer(content={"id": match[1], "sha": commit, "private": repository.private, "siblings": siblings})
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 - the name is the server's
 
 
 @contextmanager

@@ -59,8 +59,9 @@ from pathlib import Path
 from huggingface_hub import constants
 from retrievalkit.errors import RetrievalkitError
 
-def train(name, **options):
-    rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, push=name, output={str(output)!r}, **{options!r}, **options)
+def train(name, **changes):
+    options = {options!r} | changes
+    rk.train({str(tiny_model)!r}, {str(tiny_collection.folder)!r}, push=name, output={str(output)!r}, **options)
 
 constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = True
 try:
@@ -111,7 +112,8 @@ def test_a_pushed_checkpoint_is_used_by_its_name(trained, run, tmp_path, tiny_co
 model = rk.Retriever.load("me/geography", precision="fp32")
 index = rk.Index.build({corpus!r}, "me/geography", {str(tmp_path / "index")!r})
 local = rk.Index.open({str(local.folder)!r}, model="me/geography")
-rk.train("me/geography", {examples!r}, corpus={corpus!r}, epochs=0, held_out=0, limit=8, output={str(tmp_path / "next")!r})
+options = {{"epochs": 0, "held_out": 0, "limit": 8, "output": {str(tmp_path / "next")!r}}}
+rk.train("me/geography", {examples!r}, corpus={corpus!r}, **options)
 print(json.dumps({{
     "fingerprint": model.model.fingerprint,
     "vector": np.asarray(model.encode_queries(["the capital of Peru"]))[0].tolist(),

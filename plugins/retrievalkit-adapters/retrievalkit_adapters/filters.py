@@ -28,7 +28,7 @@ def comparison(field: str, operator: str, value: Any) -> str:
     sign = _SIGNS.get(operator)
     several = sign in ("in", "not in", "all")
     if sign is None or not field or several != isinstance(value, list | tuple | set) or (several and not value):
-        raise _refused(f"{field} {operator} {value!r:.80}")
+        raise _untranslatable(field, operator, value)
     name, values = _quoted(field), [_literal(field, one) for one in (value if several else [value])]
     if sign == "all":
         return combined("and", (f"{name} = {one}" for one in values))
@@ -45,7 +45,7 @@ def combined(word: str, parts: Iterable[str]) -> str:
     """
     joined = list(parts)
     if word not in ("and", "or", "nand", "nor") or not joined:
-        raise _refused(f"{word} of {len(joined)} conditions")
+        raise _untranslatable(word, *joined)
     text = "(" + f" {word.removeprefix('n')} ".join(joined) + ")"
     return f"not {text}" if word.startswith("n") else text
 
@@ -57,16 +57,17 @@ def _literal(field: str, value: Any) -> str:
         return str(value)
     if isinstance(value, str | date):
         return _quoted(value if isinstance(value, str) else value.isoformat())
-    raise _refused(f"a comparison of {field} with {value!r:.80}")
+    raise _untranslatable(field, value)
 
 
 def _quoted(text: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 
 
-def _refused(part: str) -> InputError:
+def _untranslatable(*parts: Any) -> InputError:
+    shown = " ".join(f"{part!r:.80}" for part in parts)
     msg = (
-        f"the filter has {part}, which a search cannot filter by. It compares fields with strings, numbers and booleans "
-        "by ==, !=, <, <=, >, >=, in and not in, and joins comparisons by and, or and not."
+        f"a search cannot filter by {shown}. Filters compare fields with strings, numbers and booleans by ==, !=, <, "
+        "<=, >, >=, in and not in, and are joined by and, or and not."
     )
     return InputError(msg)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from retrievalkit.errors import InputError
@@ -114,7 +113,7 @@ def _translated(filters: Any) -> str | None:
     match filters:
         case {"field": str(field), "operator": str(operator), "value": value}:
             return comparison(field.removeprefix("meta."), operator, value)
-        case {"operator": str(operator), "conditions": [*conditions]} if all(isinstance(c, Mapping) for c in conditions):
+        case {"operator": str(operator), "conditions": [*conditions]} if all(conditions):
             word = operator.lower()
             return combined("nand" if word == "not" else word, (_translated(one) or "" for one in conditions))
     msg = f"the filter is {filters!r:.80}. Give field, operator and value, or operator and conditions."

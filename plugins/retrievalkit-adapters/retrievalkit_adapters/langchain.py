@@ -33,8 +33,9 @@ class IndexRetriever(BaseRetriever):
     Attributes:
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         k: Documents per query; `invoke(query, k=...)` overrides it.
-        filter: Only documents whose fields match: a filter of `index.search`, a dict such as `{"year": {"$gte": 2020}}`,
-            or a filter of `langchain_core.structured_query`; `invoke(query, filter=...)` overrides it.
+        filter: Only documents whose fields match: a filter of `index.search`, a dict as in
+            `{"year": {"$gte": 2020}}`, or a filter of `langchain_core.structured_query`; `invoke(query, filter=...)`
+            overrides it.
         explain: Whether to include the explanation of the score in the metadata, under "why".
 
     Raises:

@@ -67,7 +67,9 @@ class Encoder(AbsEncoder):
             passages = [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)]
             vectors = self.retriever.encode_documents(passages)
         if vectors.weights is not None or vectors.counts is not None or vectors.vectors.shape[1] > 1:
-            msg = f"'{self.retriever.source}' has more than one vector per text. Evaluate it as Search({{'model': ...}})."
+            msg = (
+                f"'{self.retriever.source}' has more than one vector per text. Evaluate it as Search({{'model': ...}})."
+            )
             raise UnsupportedError(msg)
         return vectors.to_numpy()
 
@@ -115,7 +117,7 @@ class IndexSearch:
             ranked = {query: scores_of(self.searched, text, top_ranked.get(query, ())) for query, text in asked.items()}
             run = {query: hits[:top_k] for query, hits in ranked.items()}
         if unknown := [name for hits in run.values() for name, _ in hits if name not in self._ids]:
-            msg = f"'{self.searched.name}' has a text '{unknown[0]}', which is not in the task's corpus. Index the corpus."
+            msg = f"'{self.searched.name}' has '{unknown[0]}', which is not in the task's corpus. Index the corpus."
             raise InputError(msg)
         return {query: dict(hits) for query, hits in run.items()}
 
@@ -124,7 +126,7 @@ class Search(IndexSearch):
     """Indexing and search, for retrieval and re-ranking tasks; the hits of several indexes are fused.
 
     Args:
-        *indexes: Options of `rk.Index.build` for each index, such as `{"indexer": "bm25"}` or `{"model": "checkpoint"}`.
+        *indexes: Options of `rk.Index.build` for each index, such as `{"indexer": "bm25"}` or `{"model": "stage2"}`.
         name: Name in the results; None = the names of models and indexers.
         **fusion: Options of `rk.Hybrid`; by default reciprocal rank fusion.
 
@@ -136,9 +138,7 @@ class Search(IndexSearch):
         self._indexes = [{**one, "model": _loaded(one["model"])} if "model" in one else one for one in indexes]
         self._fusion = fusion or {"fusion": "rrf"}
         parts = [{**one, "model": _identity(one["model"])} if "model" in one else one for one in self._indexes]
-        sources = [
-            os.path.basename(one["model"].source) if "model" in one else one.get("indexer", "bm25") for one in self._indexes
-        ]
+        sources = [os.path.basename(one["model"].source) if "model" in one else one["indexer"] for one in self._indexes]
         kind = "hybrid" if len(parts) > 1 else None
         self.mteb_model_meta = _described(name or "+".join(sources), fingerprint_value([parts, self._fusion]), kind)
 

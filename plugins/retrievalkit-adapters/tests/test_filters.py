@@ -33,11 +33,9 @@ def passing(search):
     return sorted(hit.id for hit in search)
 
 
-def comparisons(field, operator, value, signs):
+def comparisons(field, operator, value, lists):
     """Comparisons of numbers and strings, in a toolkit's format."""
-    ordered = st.sampled_from(signs["ordered"])
-    plain = st.sampled_from([one for one in signs["plain"]])
-    several = st.sampled_from(signs["several"])
+    ordered, plain, several = map(st.sampled_from, ([">", ">=", "<", "<="], ["==", "!="], lists))
     return st.one_of(
         st.fixed_dictionaries({field: st.just("year"), operator: ordered | plain, value: YEARS}),
         st.fixed_dictionaries({field: st.just("year"), operator: several, value: st.lists(YEARS, min_size=1)}),
@@ -48,9 +46,7 @@ def comparisons(field, operator, value, signs):
 
 
 HAYSTACK = st.recursive(
-    comparisons(
-        "field", "operator", "value", {"ordered": [">", ">=", "<", "<="], "plain": ["==", "!="], "several": ["in", "not in"]}
-    ),
+    comparisons("field", "operator", "value", ["in", "not in"]),
     lambda inner: st.fixed_dictionaries(
         {"operator": st.sampled_from(["AND", "OR", "NOT"]), "conditions": st.lists(inner, min_size=1, max_size=3)}
     ),
@@ -63,7 +59,6 @@ def test_haystack(index, filters):
     pytest.importorskip("haystack")
     from haystack import Document
     from haystack.utils.filters import document_matches_filter
-
     from retrievalkit_adapters.haystack import IndexRetriever
 
     documents = [Document(id=name, meta=fields) for name, fields in FIELDS.items()]
@@ -73,9 +68,7 @@ def test_haystack(index, filters):
 
 @given(
     filters=st.lists(
-        comparisons(
-            "key", "operator", "value", {"ordered": [">", ">=", "<", "<="], "plain": ["==", "!="], "several": ["in", "nin"]}
-        )
+        comparisons("key", "operator", "value", ["in", "nin"])
         | st.fixed_dictionaries(
             {
                 "key": st.just("tags"),
@@ -94,7 +87,6 @@ def test_llamaindex(index, filters, condition):
     pytest.importorskip("llama_index.core")
     from llama_index.core.vector_stores import MetadataFilters
     from llama_index.core.vector_stores.utils import build_metadata_filter_fn
-
     from retrievalkit_adapters.llamaindex import IndexRetriever
 
     wanted = MetadataFilters.model_validate({"filters": filters, "condition": condition})
@@ -107,7 +99,6 @@ def test_langchain(index):
     """Dicts as in MongoDB and most vector stores, LangChain's own structured queries, and filters of `index.search`."""
     pytest.importorskip("langchain_core")
     from langchain_core.structured_query import Comparator, Comparison, Operation, Operator, StructuredQuery
-
     from retrievalkit_adapters.langchain import IndexRetriever
 
     late = Comparison(Comparator.GTE, "year", 2020)
@@ -182,7 +173,6 @@ def test_filters_that_cannot_be_translated_are_refused(index, toolkit, wanted):
         else:
             pytest.importorskip("llama_index.core")
             from llama_index.core.vector_stores import MetadataFilters
-
             from retrievalkit_adapters.llamaindex import IndexRetriever
 
             IndexRetriever(index, filters=MetadataFilters.model_validate({"filters": [wanted]}))

@@ -20,7 +20,6 @@ from mteb.mocks.mock_tasks.reranking import MockRerankingTask  # noqa: E402
 from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask, general_args  # noqa: E402
 from mteb.mocks.mock_tasks.sts import MockSTSTask  # noqa: E402
 from mteb.models import EncoderProtocol, SearchProtocol  # noqa: E402
-
 from retrievalkit_adapters.mteb import Encoder, IndexSearch, Search  # noqa: E402
 
 
@@ -44,7 +43,9 @@ def countries(tiny_collection, judged, queries):
         )
 
         def load_data(self, **_):
-            passages = [{"id": one.id, "title": one.title, "text": one.text} for one in open_corpus(tiny_collection.corpus)]
+            passages = [
+                {"id": one.id, "title": one.title, "text": one.text} for one in open_corpus(tiny_collection.corpus)
+            ]
             asked = [{"id": name, "text": text} for name, text in queries.items()]
             split = {"corpus": datasets.Dataset.from_list(passages), "queries": datasets.Dataset.from_list(asked)}
             self.dataset = {"default": {"test": {**split, "relevant_docs": judged, "top_ranked": None}}}
@@ -74,7 +75,9 @@ def scores(model, *tasks):
     return [one.scores["test"][0] for one in results.task_results]
 
 
-@pytest.mark.parametrize("system", ["encoder", "dense", "words", "hybrid", "built words", "built dense", "built hybrid"])
+@pytest.mark.parametrize(
+    "system", ["encoder", "dense", "words", "hybrid", "built words", "built dense", "built hybrid"]
+)
 def test_scores_are_those_of_the_search(system, countries, model, dense, words, queries, judged):
     """As `run.evaluate` computes them, whether MTEB or the adapter indexes the corpus."""
     hybrid = rk.Hybrid([words, dense], fusion="rrf")
@@ -105,7 +108,10 @@ def test_fusion_options_are_those_of_the_hybrid(countries, model, queries, judge
 
 def test_mtebs_own_tasks(model):
     """MTEB's mock tasks: re-ranking also by search, and tasks that compare texts without queries."""
-    assert len(scores(Encoder(model), MockRetrievalTask(), MockRerankingTask(), MockSTSTask(), MockClassificationTask())) == 4
+    assert (
+        len(scores(Encoder(model), MockRetrievalTask(), MockRerankingTask(), MockSTSTask(), MockClassificationTask()))
+        == 4
+    )
     encoder, search = scores(Encoder(model), MockRerankingTask()), scores(Search({"model": model}), MockRerankingTask())
     assert search[0]["map_at_1000"] == encoder[0]["map_at_1000"]
     with pytest.raises(TypeError, match="does not support Search"):

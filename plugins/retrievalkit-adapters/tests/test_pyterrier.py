@@ -41,7 +41,9 @@ def topics(tiny_collection):
 def qrels(tiny_collection):
     from retrievalkit.data.qrels import read_qrels
 
-    rows = [(query, one, grade) for query, own in read_qrels(tiny_collection.qrels).items() for one, grade in own.items()]
+    rows = [
+        (query, one, grade) for query, own in read_qrels(tiny_collection.qrels).items() for one, grade in own.items()
+    ]
     return pd.DataFrame(rows, columns=["qid", "docno", "label"])
 
 

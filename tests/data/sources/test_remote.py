@@ -134,11 +134,10 @@ def test_an_ir_dataset_is_indexed_searched_and_evaluated(toy, tmp_path):
     assert run.evaluate("irds:toy", ["RR"])["RR"] == 1
 
 
-def test_an_ir_dataset_is_a_dev_set(toy, tmp_path, tiny_model, tiny_collection):
-    """Its questions have passages of their own, as those of NanoBEIR."""
-    options = {"epochs": 0, "limit": 8, "pooler": "mean", "corpus": tiny_collection.corpus}
-    checkpoint = rk.train(tiny_model, tiny_collection.folder, dev="irds:toy", output=tmp_path / "out", **options)
-    assert checkpoint.manifest["dev"]["questions"] == 1
+def test_an_ir_dataset_has_training_examples_and_a_dev_set(toy, tmp_path, tiny_model):
+    options = {"epochs": 0, "pooler": "mean", "corpus": "irds:toy", "dev": "irds:toy"}
+    checkpoint = rk.train(tiny_model, "irds:toy", output=tmp_path / "out", **options)
+    assert (checkpoint.manifest["counts"]["examples"], checkpoint.manifest["dev"]["questions"]) == (1, 1)
 
 
 def test_mistakes_about_ir_datasets(toy):

@@ -47,7 +47,9 @@ def pushing(options: RunOptions) -> Iterator[None]:
         return
     create_repository(options.push)
     yield
-    address = push_folder(options.output, options.push, without=[one for one in NOT_WEIGHTS if one != "README.md"])
+    address = push_folder(
+        Path(options.output), options.push, without=[one for one in NOT_WEIGHTS if one != "README.md"]
+    )
     say(f"uploaded to {address}", err=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import retrievalkit as rk
 from retrievalkit.contracts.commands import fingerprint_value
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit_adapters import lacking, opened, scores_of
+from retrievalkit_adapters import Hits, lacking, opened, scores_of
 
 try:
     from mteb.models import ModelMeta
@@ -87,9 +87,9 @@ class IndexSearch:
 
     def __init__(self, index: Any, name: str | None = None) -> None:
         self.searched = opened(index)
-        hybrid = isinstance(self.searched, rk.Hybrid)
-        identity = [self.searched.searcher.identities, self.searched.options if hybrid else None]
-        kind = "hybrid" if hybrid else None
+        fusion = self.searched.options if isinstance(self.searched, rk.Hybrid) else None
+        identity = [self.searched.searcher.identities, fusion]
+        kind = "hybrid" if fusion else None
         self.mteb_model_meta = _described(name or self.searched.name, fingerprint_value(identity), kind)
 
     def index(self, corpus: Any, **_: Any) -> None:
@@ -111,11 +111,12 @@ class IndexSearch:
                 msg = f"the query '{row['id']}' is a conversation, and only texts are searched for. Leave the task out."
                 raise UnsupportedError(msg)
             asked[row["id"]] = " ".join(filter(None, (row["text"], row.get("instruction"))))
+        run: dict[str, Hits] = {}
         if top_ranked is None:
             run = self.searched.search(asked, top_k)
         else:
-            ranked = {query: scores_of(self.searched, text, top_ranked.get(query, ())) for query, text in asked.items()}
-            run = {query: hits[:top_k] for query, hits in ranked.items()}
+            for query, text in asked.items():
+                run[query] = scores_of(self.searched, text, top_ranked.get(query, ()))[:top_k]
         if unknown := [name for hits in run.values() for name, _ in hits if name not in self._ids]:
             msg = f"'{self.searched.name}' has '{unknown[0]}', which is not in the task's corpus. Index the corpus."
             raise InputError(msg)
@@ -138,9 +139,11 @@ class Search(IndexSearch):
         self._indexes = [{**one, "model": _loaded(one["model"])} if "model" in one else one for one in indexes]
         self._fusion = fusion or {"fusion": "rrf"}
         parts = [{**one, "model": _identity(one["model"])} if "model" in one else one for one in self._indexes]
-        sources = [os.path.basename(one["model"].source) if "model" in one else one["indexer"] for one in self._indexes]
+        sources = [one["model"].source if "model" in one else one.get("indexer", "bm25") for one in self._indexes]
         kind = "hybrid" if len(parts) > 1 else None
-        self.mteb_model_meta = _described(name or "+".join(sources), fingerprint_value([parts, self._fusion]), kind)
+        self.mteb_model_meta = _described(
+            name or "+".join(map(os.path.basename, sources)), fingerprint_value([parts, self._fusion]), kind
+        )
 
     def index(self, corpus: Any, **_: Any) -> None:
         """Index the corpus of a task in a temporary folder."""

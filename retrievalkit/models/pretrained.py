@@ -322,7 +322,7 @@ def _push_explained(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # errors of the library's HTTP client, which differ between releases
         reason = " ".join(str(error).split())[:300]
-        msg = f"'{name}' on the hub was not written: {reason} Log in (hf auth login), then run the command again."
+        msg = f"nothing was uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
         raise RetrievalkitError(msg) from error
 
 

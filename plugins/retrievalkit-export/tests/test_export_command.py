@@ -69,7 +69,7 @@ def test_a_hub_that_cannot_be_reached_is_one_message(checkpoint, tmp_path):
     words = ("--to", "sentence-transformers", "--push", "me/model", "--no-dry-run")
     result = run(checkpoint("mean"), tmp_path / "out", *words)
     assert result.exit_code == 1
-    assert "was not uploaded to 'me/model'" in result.stderr
+    assert "nothing was uploaded to 'me/model'" in result.stderr
     assert (tmp_path / "out" / "modules.json").exists()
 
 

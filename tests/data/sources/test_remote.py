@@ -128,9 +128,10 @@ def test_ir_datasets(toy):
 
 
 def test_an_ir_dataset_is_indexed_searched_and_evaluated(toy, tmp_path):
-    index = rk.Index.build("irds:toy", output=tmp_path / "index")
-    assert index.search("violin", filter="year < 1600")[0].fields == {"year": "1550"}
-    run = rk.Index.open(tmp_path / "index").search(Path("irds:toy"))
+    folder = rk.Index.build("irds:toy", output=tmp_path / "index").folder
+    index = rk.Index.open(folder, corpus="irds:toy")
+    assert index.search("violin instrument", filter="year > 1400")[0].fields == {"year": "1550"}
+    run = index.search(Path("irds:toy"))
     assert run.evaluate("irds:toy", ["RR"])["RR"] == 1
 
 

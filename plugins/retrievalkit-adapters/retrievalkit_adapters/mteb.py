@@ -64,7 +64,7 @@ class Encoder(AbsEncoder):
         if prompt_type == PromptType.query:
             vectors = self.retriever.encode_queries(texts)
         else:
-            passages = [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)]
+            passages = [{"title": title or "", "text": text} for title, text in zip(titles, texts, strict=True)]
             vectors = self.retriever.encode_documents(passages)
         if vectors.weights is not None or vectors.counts is not None or vectors.vectors.shape[1] > 1:
             msg = (

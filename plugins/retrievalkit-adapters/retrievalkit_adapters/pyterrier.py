@@ -56,6 +56,7 @@ class IndexRetriever(pt.Transformer):
         with pt.validate.any(inp) as mode:
             mode.query_frame(extra_columns=["query"])
             mode.result_frame(extra_columns=["query"])
+        inp = inp.assign(qid=inp["qid"].astype(str))
         run: dict[str, Any] = {}
         asked = dict(zip(inp["qid"], inp["query"], strict=True))
         if "docno" in inp:

@@ -123,11 +123,10 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
         raise InputError(msg)
     values: dict[str, Any] = {"model": options.model} if options.model else {}
     if not missing:
-        # With the user's own data, negatives are mined in the whole corpus.
-        values |= {**data, "train_corpus": options.corpus}
+        values |= data
     # The page has plots if matplotlib is installed.
     plot = importlib.util.find_spec("matplotlib") is not None
     recipe = load_recipe("quickstart", {"plot": plot, **options.overrides, **values})
     outcome = run_recipe(recipe, str(options.output), cli=main.with_all_commands(), force=options.force)
-    title = "Questions about a package that was not trained on" if missing else "Your questions"
+    title = "Questions that no model was trained on" if missing else "Your questions"
     return results(recipe, outcome, Path(options.output), title)

@@ -31,7 +31,7 @@ imported when a retriever is opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,6 +47,7 @@ from retrievalkit.contracts.declarations import (
     WritingOptions,
     command,
 )
+from retrievalkit.models.pretrained import uploading
 from retrievalkit.registry import create, names, options
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import check as refuse_if_strict
@@ -77,9 +78,9 @@ __all__ = [
     "command", "Command", "CommandOptions", "ReadingOptions", "WritingOptions", "Place", "Argument", "Flag",
     "Named", "Reads", "refuse_if_strict", "Precision", "resolve_precision", "Retriever", "DocumentOptions",
     "HybridOptions", "OpenOptions", "create", "names", "options", "open_retriever", "describe_retriever",
-    "push_folder", "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of",
-    "check_output", "describe_files", "check_files", "read_document", "read_manifest", "write_folder", "write_json",
-    "write_manifest", "ProgressBar", "counted", "printable", "render_page", "say",
+    "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of", "check_output",
+    "describe_files", "check_files", "read_document", "read_manifest", "write_folder", "write_json",
+    "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",
 ]  # fmt: skip
 
 
@@ -140,26 +141,6 @@ def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any
     from retrievalkit.models.retriever import describe_retriever as described
 
     return described(model, retriever)
-
-
-def push_folder(folder: str | Path, name: str, *, without: Sequence[str] = ()) -> str:
-    """Upload a folder to a repository of the Hugging Face hub, created as private if it does not exist.
-
-    Args:
-        folder: The folder.
-        name: The repository, as USER/NAME.
-        without: Names of files and folders to leave out.
-
-    Returns:
-        The address of the repository.
-
-    Raises:
-        OptionError: The command is a step of a recipe, which may not use the user's token.
-        RetrievalkitError: The hub cannot be reached, or refuses the upload.
-    """
-    from retrievalkit.models.pretrained import push_folder as push
-
-    return push(folder, name, without=without)
 
 
 def describe_source(source: str | Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError
 from retrievalkit.registry import trust
 from retrievalkit.registry.modules import large_imports, package_folder
+from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NOT_WEIGHTS
 
 if TYPE_CHECKING:
@@ -186,26 +187,32 @@ def download_model(source: str, patterns: Sequence[str]) -> str:
         return str(snapshot_download(source, allow_patterns=list(patterns)))
 
 
-def create_repository(name: str) -> str:
-    """Create a private repository on the hub unless it exists, and return its address; see `push_folder`."""
-    from huggingface_hub import HfApi
+@contextmanager
+def uploading(folder: str | os.PathLike[str], name: str | None) -> Iterator[None]:
+    """Upload a folder to the repository USER/NAME of the Hugging Face hub at the end of the block; None = to none.
 
+    A new repository is private, and created first: a missing login is reported before the work of the block. Files that
+    may name local paths, such as the manifest, are not uploaded.
+
+    Raises:
+        OptionError: The command is a step of a recipe, which may not use the user's token.
+        RetrievalkitError: The hub cannot be reached, or refuses the upload.
+    """
+    if name is None:
+        yield
+        return
     if trust.in_recipe():
         msg = f"a recipe would upload to '{name}' with your token. Leave push out of it, and push its output yourself."
         raise OptionError(msg)
-    with _push_explained(name):
-        return str(HfApi().create_repo(name, private=True, exist_ok=True))
-
-
-def push_folder(folder: str | Path, name: str, *, without: Sequence[str] = ()) -> str:
-    """Upload a folder to the hub; see `contracts.commands.push_folder`."""
     from huggingface_hub import HfApi
 
-    address = create_repository(name)
-    with _push_explained(name):
-        unwanted = [pattern for one in without for pattern in (one, f"{one}/*")]
-        HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=unwanted)
-    return address
+    with _upload_explained(name):
+        address = HfApi().create_repo(name, private=True, exist_ok=True)
+    yield
+    with _upload_explained(name):
+        local = [f"{one}*" for one in NOT_WEIGHTS if one != "README.md"]
+        HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=local)
+    say(f"uploaded to {address}", err=True)
 
 
 @contextmanager
@@ -317,7 +324,7 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _push_explained(name: str) -> Iterator[None]:
+def _upload_explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # errors of the library's HTTP client, which differ between releases

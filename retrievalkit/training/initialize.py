@@ -75,6 +75,5 @@ def initialize(options: TrainOptions) -> Retriever:
     for kind in ("encoder", "pooler"):
         part = retriever.description[kind]
         retriever.description[kind] = registry.describe(kind, part["name"], part["options"])
-    on_hub = model != str(options.model)
-    retriever.description["model"] = str(options.model) if on_hub else os.path.abspath(model)
+    retriever.description["model"] = os.path.abspath(model) if model == str(options.model) else str(options.model)
     return retriever.train()

@@ -8,17 +8,15 @@ With several processes, only the main process writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from retrievalkit import storage
-from retrievalkit.models.precision import default_device, resolve_precision
-from retrievalkit.models.pretrained import create_repository, load_weights, push_folder, quiet
-from retrievalkit.reporting.terminal import say
+from retrievalkit.models.pretrained import load_weights, quiet, uploading
 from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
@@ -31,35 +29,14 @@ Manifest = dict[str, Any]
 
 @processes.joined()
 def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
-    """Train, write the output folder and return its manifest; upload the folder if the options name a repository."""
-    with pushing(options):
-        return _run(prepare, options)
-
-
-@contextmanager
-def pushing(options: RunOptions) -> Iterator[None]:
-    """Upload the output folder at the end, without the files that describe the training on this machine.
-
-    The repository is created first, so that a missing login is reported before the training.
-    """
-    if options.push is None or not processes.is_main():
-        yield
-        return
-    create_repository(options.push)
-    yield
-    address = push_folder(
-        Path(options.output), options.push, without=[one for one in NOT_WEIGHTS if one != "README.md"]
-    )
-    say(f"uploaded to {address}", err=True)
-
-
-def _run(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
+    """Train, write the output folder and return its manifest."""
     # If the training ended just before a process was lost, only its output is left to continue from.
     again = processes.restarted()
     resume = options.resume or again
     output, main = Path(options.output), processes.is_main()
     partial = storage.partial_folder(output)
     with ExitStack() as stack:
+        stack.enter_context(uploading(output, options.push if main else None))
         with processes.together():
             stack.enter_context(storage.held(output, wait=again))
             if main:
@@ -94,7 +71,7 @@ def _run(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
                     steps = Loop(training, training.options, staging, last, output.name, followers).run()
                     if main and (staging / BEST).exists():
                         load_weights(training.module, staging / BEST)
-                manifest = _finish(training, options, staging, steps) if main else {}
+                manifest = _finish(training, staging, steps) if main else {}
             if main:
                 # The options first, so that a folder without them is known to be complete.
                 for name in _resumed_from(training):
@@ -102,7 +79,7 @@ def _run(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
         return processes.from_main(manifest)
 
 
-def _finish(training: Training, options: RunOptions, staging: Path, steps: int) -> Manifest:
+def _finish(training: Training, staging: Path, steps: int) -> Manifest:
     """Save the trained model with its manifest, model card and curves."""
     training.save(staging)
     entries: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
@@ -118,7 +95,7 @@ def _finish(training: Training, options: RunOptions, staging: Path, steps: int) 
         counts={**training.counts, "steps": steps},
         fingerprint=storage.fingerprint_files(files),
         files=files,
-        precision=resolve_precision(options.precision, default_device()),
+        precision=training.precision,
         **training.entries,
         **entries,
     )
@@ -138,21 +115,15 @@ def model_card(
     """Return the model card: the README.md that the Hugging Face hub shows, with the figures of the dev set."""
     options, inputs = manifest["options"], manifest["inputs"]
     facts = {"started from": options["model"], **facts}
-    if (dev := manifest.get("dev")) is not None:
+    if dev := manifest.get("dev"):
         data = Path(inputs.get("dev", inputs["examples"])["path"]).name
         questions = f"{dev['questions']} {'held-out' if dev['held_out'] else 'dev'} questions of {data}"
-        metadata["model_name"] = title
+        described = [metadata.get("pipeline_tag", "text-retrieval"), data, questions]
         metadata["eval_results"] = [
-            EvalResult(
-                task_type=metadata.get("pipeline_tag", "text-retrieval"),
-                dataset_type=data,
-                dataset_name=questions,
-                metric_type=name.lower().replace("@", "_at_"),
-                metric_name=name,
-                metric_value=value,
-            )
+            EvalResult(*described, name.lower().replace("@", "_at_"), value, metric_name=name)
             for name, value in dev["after"].items()
         ]
+        metadata["model_name"] = title
     if not os.path.isabs(options["model"]) and not options["model"].startswith("package:"):
         metadata["base_model"] = options["model"]
     if training := options.get("training"):

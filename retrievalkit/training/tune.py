@@ -14,6 +14,7 @@ from typing import Annotated
 
 from retrievalkit.contracts.declarations import Flag, command
 from retrievalkit.errors import OptionError
+from retrievalkit.models.pretrained import uploading
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.storage import Folder
 from retrievalkit.training.train import TrainOptions
@@ -63,9 +64,8 @@ def tune(options: TuneOptions) -> Folder:
     Prints the trials, the untrained model first, and the rkit train command of the best one.
     """
     with large_imports():
-        from retrievalkit.training.session import pushing
         from retrievalkit.training.trials import search
 
-    with pushing(options):
+    with uploading(options.output, options.push):
         manifest = search(options)
     return Folder(options.output, manifest, manifest["tuning"]["summary"])

@@ -21,8 +21,8 @@ from retrievalkit.contracts.commands import (
     describe_files,
     describe_input,
     kind_of,
-    push_folder,
     read_manifest,
+    uploading,
     write_folder,
     write_manifest,
 )
@@ -86,7 +86,8 @@ def export(options: ExportOptions) -> rk.Folder:
     from retrievalkit_export.card import card_text
 
     kind = kind_of(source)
-    with write_folder(output, overwrite=options.overwrite) as staging:
+    uploaded = None if options.dry_run else options.push
+    with uploading(output, uploaded), write_folder(output, overwrite=options.overwrite) as staging:
         if kind in ("vectors", "index"):
             if options.to != "pyserini":
                 held = "vectors" if kind == "vectors" else f"an {kind}"
@@ -131,8 +132,6 @@ def export(options: ExportOptions) -> rk.Folder:
         if options.dry_run:
             lines += [f"would be uploaded to {options.push}: {name} ({size:,} bytes)" for name, size in sizes.items()]
             lines.append("Nothing was uploaded. Upload with --no-dry-run.")
-        else:
-            lines.append(f"uploaded to {push_folder(output, options.push, without=[_MANIFEST])}")
     return rk.Folder(output, manifest, "\n".join(lines))
 
 

@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -43,6 +44,7 @@ _PRIVATE = (
 )
 
 
+SPLITS = ("train", "test")
 MOST_SUMMARY_WORDS = 40
 MOST_BODY_WORDS = 400
 LEAST_BODY_WORDS = 15
@@ -121,13 +123,24 @@ class Entry(NamedTuple):
 
 
 class PythonDocumentation(Source):
-    """The documentation of installed Python packages: `pydoc:numpy,scipy`; `pydoc:stdlib` is the standard library."""
+    """The documentation of installed Python packages: `pydoc:numpy,scipy`; `pydoc:stdlib` is the standard library.
+
+    `pydoc:numpy,scipy@train` and `pydoc:numpy,scipy@test` have the same passages, and two and three fifths of the
+    questions, drawn by name.
+    """
 
     content_hashed = True
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._packages, at, self._split = name.partition("@")
+        if at and self._split not in SPLITS:
+            msg = f"'pydoc:{name}': '{self._split}' is neither train nor test. Write pydoc:{self._packages}@train"
+            raise InputError(msg)
+
     def passages(self) -> Iterator[dict[str, Any]]:
         """The documented functions and classes, by package and name."""
-        return ({"id": entry.name, "title": entry.name, "text": entry.body} for entry in _entries(self.name))
+        return ({"id": entry.name, "title": entry.name, "text": entry.body} for entry in _entries(self._packages))
 
     def queries(self) -> Iterator[dict[str, Any]]:
         """The summary lines with enough words that belong to a single passage."""
@@ -139,16 +152,23 @@ class PythonDocumentation(Source):
 
     def fingerprint(self) -> str:
         """A hash of the passages and questions."""
-        return fingerprint_value(_entries(self.name))
+        return fingerprint_value([self._split, *_entries(self._packages)])
+
+    def corpus_fingerprint(self) -> str:
+        """A hash of the passages, which both halves share."""
+        return fingerprint_value(_entries(self._packages))
 
     def size(self) -> int:
         """The number of passages."""
-        return len(_entries(self.name))
+        return len(_entries(self._packages))
 
     def _asking(self) -> Iterator[Entry]:
-        entries = _entries(self.name)
+        entries = _entries(self._packages)
         counts = Counter(plain(entry.summary) for entry in entries)
-        return (entry for entry in entries if entry.summary and counts[plain(entry.summary)] == 1)
+        questions = (entry for entry in entries if entry.summary and counts[plain(entry.summary)] == 1)
+        if not self._split:
+            return questions
+        return (entry for entry in questions if SPLITS[zlib.crc32(entry.name.encode()) % 5 > 1] == self._split)
 
 
 def _entries(packages: str) -> list[Entry]:

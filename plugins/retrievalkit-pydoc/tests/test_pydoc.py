@@ -13,6 +13,7 @@ from retrievalkit_pydoc.source import plain
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples
 from retrievalkit.data.kinds import kind_of
+from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import InputError, UnknownNameError
@@ -165,3 +166,15 @@ def test_the_standard_library_has_its_own_names(monkeypatch):
     found = {one.id for one in passages("stdlib")}
     assert {"json.dumps", "itertools.combinations", "os.path.join", "str.split"} <= found
     assert "posixpath.join" not in found
+
+
+def test_splits_share_the_passages_and_divide_the_questions():
+    ids = {at: {query.id for query in read_queries(f"pydoc:numpy{at}")} for at in ("", "@train", "@test")}
+    assert ids["@train"] | ids["@test"] == ids[""]
+    assert not ids["@train"] & ids["@test"]
+    assert all(len(ids[split]) > 250 for split in ("@train", "@test"))
+    assert set(read_qrels("pydoc:numpy@test")) == ids["@test"]
+    assert open_corpus("pydoc:numpy@train").fingerprint() == open_corpus("pydoc:numpy@test").fingerprint()
+    assert fingerprint("pydoc:numpy@train") != fingerprint("pydoc:numpy@test")
+    with pytest.raises(InputError, match="dev"):
+        read_queries("pydoc:numpy@dev")

@@ -103,8 +103,8 @@ def test_the_card_has_the_metrics_in_the_hubs_model_index(trained, hub):
     assert card.data.library_name == "retrievalkit"
 
 
-def test_a_pushed_checkpoint_is_used_by_its_name(trained, run, tmp_path, tiny_collection):
-    """For encoding, indexing, searching and training, and it is the same model as the local one."""
+def test_a_pushed_checkpoint_is_used_by_its_name(trained, run, hub, tmp_path, tiny_collection):
+    """For encoding, indexing, searching, training and export, and it is the same model as the local one."""
     own = rk.Retriever.load(trained, precision="fp32")
     local = rk.Index.build(tiny_collection.corpus, own, tmp_path / "local")
     corpus, examples = str(tiny_collection.corpus), str(tiny_collection.folder)
@@ -114,6 +114,8 @@ index = rk.Index.build({corpus!r}, "me/geography", {str(tmp_path / "index")!r})
 local = rk.Index.open({str(local.folder)!r}, model="me/geography")
 options = {{"epochs": 0, "held_out": 0, "limit": 8, "output": {str(tmp_path / "next")!r}}}
 rk.train("me/geography", {examples!r}, corpus={corpus!r}, **options)
+exported = {{"to": "sentence-transformers", "push": "me/exported", "dry_run": False}}
+rk.export("me/geography", {str(tmp_path / "exported")!r}, **exported)
 print(json.dumps({{
     "fingerprint": model.model.fingerprint,
     "vector": np.asarray(model.encode_queries(["the capital of Peru"]))[0].tolist(),
@@ -124,6 +126,8 @@ print(json.dumps({{
     np.testing.assert_allclose(found["vector"], np.asarray(own.encode_queries(["the capital of Peru"]))[0], atol=1e-6)
     expected = [hit.id for hit in local.search("the capital of Peru")]
     assert found["hits"] == [expected, expected]
+    assert {"modules.json", "README.md"} < hub.repositories["me/exported"].files.keys()
+    assert "manifest.json" not in hub.repositories["me/exported"].files
     # The index opens without the hub; a model that was trained further names its origin.
     assert [hit.id for hit in rk.Index.open(tmp_path / "index").search("the capital of Peru")] == expected
     assert ModelCard.load(tmp_path / "next" / "README.md").data.base_model == "me/geography"

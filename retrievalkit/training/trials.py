@@ -198,7 +198,7 @@ class Trials:
         figures: list[dict[str, Any]] = [{NDCG: before, "state": "untrained"}]
         figures += ({**one.params, NDCG: one.value, "state": _STATES[one.state], **one.user_attrs} for one in trials)
         rows = [
-            [_FORMS.get(name, "{:g}").format(row[name]) if name in row else "" for name in names] for row in figures
+            [_FORMS.get(name, "{:g}").format(row[name]) if row.get(name) is not None else "" for name in names] for row in figures
         ]
         table = text_table([[name.replace("_", " ") for name in names], *rows], right=range(len(names)))
         command = _typed({**self._options(best.params), "output": f"{options.output}-again"})

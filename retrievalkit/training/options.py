@@ -203,13 +203,16 @@ class RerankerOptions(ExampleOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class RunOptions(LoopOptions, WritingOptions):
-    """Options of running any training: output, resuming and trackers.
+    """Options of running any training: output, resuming, uploading and trackers.
 
     Args:
         resume: Continue an interrupted training to the same output; a finished training is left unchanged.
+        push: Upload the output to this repository on the Hugging Face hub, which is created as private; with
+            `resume`, also the output of a finished training.
         report_to: Trackers to log to in addition to TensorBoard: wandb, mlflow and others of transformers' report_to,
             separated by commas.
     """
 
     resume: bool = False
+    push: Annotated[str | None, Flag(metavar="USER/NAME")] = None
     report_to: Annotated[str, Flag(metavar="NAMES")] = ""

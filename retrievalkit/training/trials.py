@@ -77,7 +77,7 @@ def search(options: TuneOptions) -> Manifest:
     """Run trials until the time is spent or all are done, write the best checkpoint, and return its manifest."""
     output = Path(options.output)
     shared = {one.name: getattr(options, one.name) for one in dataclasses.fields(TrainOptions)}
-    for name in ("epochs", "learning_rate", "output", "overwrite", "resume"):
+    for name in ("epochs", "learning_rate", "output", "overwrite", "push", "resume"):
         del shared[name]
     usual = RetrieverTraining(train.read(**shared, output=output))
     if not usual.measured_before:

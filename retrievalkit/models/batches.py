@@ -72,7 +72,11 @@ class TokenLimit:
             return on_cpu
         if self._fitting is None:
             torch.cuda.empty_cache()  # memory that torch keeps for later tensors is free
-            tokens = (torch.cuda.mem_get_info(device)[0] - reserved) // (2 * self.token_bytes)
+            if torch.cuda.cudart() is None:  # type: ignore[no-untyped-call]  # a simulated device
+                free = torch.cuda.get_device_properties(device).total_memory
+            else:
+                free = torch.cuda.mem_get_info(device)[0]
+            tokens = (free - reserved) // (2 * self.token_bytes)
             self._fitting = min(_MOST_TOKENS, 1 << max(1, tokens).bit_length() - 1)
         return self._fitting
 

@@ -58,6 +58,7 @@ def test_a_single_text_that_does_not_fit_is_an_error():
 def test_the_budget_of_a_gpu_is_a_share_of_its_free_memory(monkeypatch):
     free = 40 << 30
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "cudart", object)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 << 30))
 
     def budget(width, layers=1, reserved=0, device="cuda"):

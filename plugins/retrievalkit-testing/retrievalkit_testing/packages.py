@@ -19,9 +19,8 @@ from urllib.parse import unquote, urlparse
 
 from retrievalkit import contracts, registry
 from retrievalkit.errors import RetrievalkitError, UnknownNameError, UnsupportedError
-from retrievalkit_testing.option_effects import expect_typed_keywords
 from retrievalkit_testing.processes import started
-from retrievalkit_testing.properties import Kit, Place, PropertyError, fail, leave_out, of_component
+from retrievalkit_testing.properties import Kit, Place, fail, leave_out, of_component
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 _SECONDS = 120.0
@@ -132,12 +131,18 @@ def same_name(one: str, other: str) -> bool:
 
 
 PACKAGES: Kit[PackageCase] = Kit(
-    "package", lambda name, root=None: [PackageCase(name, root and Path(root))], find=lambda _: PackageCase
+    "package",
+    lambda name, root=None: [PackageCase(name, root and Path(root))],
+    find=lambda _: PackageCase,
+    unchecked="that its components are good",
 )
 """The properties of a distribution of plugins."""
 
 
-CONTRACTS = {"encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer"}
+CONTRACTS = {
+    "encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer",
+    "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker",
+}  # fmt: skip
 """Kinds whose components are classes of the contract."""
 _MOST_SECONDS = 0.25
 _VERSION = r"v?(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?"
@@ -214,21 +219,6 @@ def targets(case: PackageCase) -> None:
             fail(msg, of_component(loaded))
         if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
             fail(f"{component.kind} '{component.name}' lacks {', '.join(missing)}", of_component(loaded))
-
-
-@PACKAGES.property(after=["registered", "targets"])
-def typed_options(case: PackageCase) -> str:
-    """All options are keyword-only arguments with a type that their default fits."""
-    count = 0
-    for component, loaded in _classes(case):
-        try:
-            expect_typed_keywords(loaded, component.kind)
-        except PropertyError as error:
-            error.problem = f"{component.kind} '{component.name}': {error.problem}"
-            error.place = of_component(loaded, method=error.method, source=error.source)
-            raise
-        count += len(registry.options(loaded))
-    return f"{count} options"
 
 
 @PACKAGES.property(after=["registered", "targets"])

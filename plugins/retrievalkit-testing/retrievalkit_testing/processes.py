@@ -1,4 +1,4 @@
-"""Parts of the conformance tests that need a separate process: search, a killed build, plugin start-up.
+"""Parts of the conformance tests that need a separate process: results, a killed build, plugin start-up.
 
 python -m retrievalkit_testing.processes TASK ANSWER
 """
@@ -30,7 +30,7 @@ HEAVY = frozenset({
 
 def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | None = None) -> tuple[int, Any, str]:
     """Call a function of this module in a new process."""
-    environment = dict(os.environ)
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
     with TemporaryDirectory(prefix="rkit-check-") as folder:
@@ -48,13 +48,13 @@ def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | 
     return done.returncode, found, (done.stdout + done.stderr).strip()
 
 
-def search(name: str, options: dict[str, Any], index: Path, queries: Any, k: int) -> Any:
-    """Search an index and return the hits."""
-    from retrievalkit import registry
+def answers(kind: str, name: str, settings: dict[str, Any], label: str) -> Any:
+    """The answers of a case to its typical inputs, with the component created again."""
+    from retrievalkit_testing.conforming import kit_of
 
-    indexer = registry.create("indexer", name, **options)
-    indexer.open(index)
-    return indexer.search(queries, k)
+    kit: Any = kit_of(kind)
+    (case,) = [one for one in kit.cases(name, **settings) if one.label == label]
+    return [case.answer(case.fresh(drawn), case.given(drawn)) for drawn in case.typical]
 
 
 def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path) -> None:
@@ -145,6 +145,6 @@ def import_plugin(module: str, file: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     _name, _arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
-    _known: dict[str, Callable[..., Any]] = {one.__name__: one for one in (search, build_and_die, import_plugin)}
+    _known: dict[str, Callable[..., Any]] = {one.__name__: one for one in (answers, build_and_die, import_plugin)}
     _found = _known[_name](*_arguments)
     Path(sys.argv[2]).write_bytes(pickle.dumps(_found))

@@ -67,9 +67,6 @@ FAULTS = {
     "no_such_class": ("targets", "__init__.py", ":Tried", ":Tired"),
     "no_pooler": ("targets", "poolers.py", "class Tried(Pooler)", "class Tried"),
     "no_forward": ("targets", "poolers.py", "def forward", "def backward"),
-    "untyped": ("typed_options", "poolers.py", "scale: float", "scale"),
-    "positional": ("typed_options", "poolers.py", "*, scale", "scale"),
-    "default_of_another_type": ("typed_options", "poolers.py", "float = 1.0", 'float = "one"'),
     "undocumented_option": ("documented", "poolers.py", "scale: A factor", "other: A factor"),
     "undocumented": (
         "documented",

@@ -370,9 +370,6 @@ def names_of_tokens(case: EncoderCase) -> None:
         fail("`token_ids` gives ids that the vocabulary lacks", found=found, method="token_ids")
 
 
-_ALIKE = 0.99
-
-
 @ENCODERS.property(after=_SOUND)
 def layer_numbers(case: EncoderCase) -> None:
     """Layer 0 is the embeddings, which know nothing of other tokens; each higher one differs from the one below."""
@@ -399,21 +396,6 @@ def layer_numbers(case: EncoderCase) -> None:
     except UnsupportedError:
         return
     expect_same("`embed` differs from layer 0", embedded.detach(), states[0], atol=1e-5, method="embed")
-
-
-@ENCODERS.property(after=_SOUND)
-def bf16(case: EncoderCase) -> str:
-    """In bf16 the states are finite, and close to those in fp32."""
-    batch = case.batch(WORDS)
-    real = batch.attention_mask.bool()
-    exact = case.states(batch).last[real]
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = case.states(batch).last[real].float()
-    alike = float(torch.nn.functional.cosine_similarity(exact, rounded, dim=-1).min())
-    if not rounded.isfinite().all() or not alike > _ALIKE:
-        problem = "a token's states in bf16 are not finite, or far from those in fp32 (their cosine)"
-        fail(problem, expected=f"above {_ALIKE}", found=alike)
-    return f"cosine {alike:.4f} or more"
 
 
 @ENCODERS.property(after=_SOUND)

@@ -20,7 +20,7 @@ from retrievalkit.scoring import scores
 from retrievalkit_testing.drawing import SEEDS, Drawn, sizes
 from retrievalkit_testing.option_effects import off_defaults, required_values
 from retrievalkit_testing.properties import Kit, accepted, expect_same, fail, leave_out
-from retrievalkit_testing.shared import Subject, Turn, seeded, share
+from retrievalkit_testing.shared import Subject, Turn, expect_mean, seeded, share
 
 DIMENSIONS, TERMS = 8, 12
 _PROGRESS = (Progress(0, 0.0, 10), Progress(3, 2.0, 10), Progress(1000, 20.0, 100_000))
@@ -115,8 +115,8 @@ class LossCase(Subject):
 
     def __post_init__(self) -> None:
         kind = registry.get("loss", self.name)
-        self.typical = [{"queries": 5, "each": 2, "ignored": 0, "progress": one, "seed": 0} for one in (0, 1)]
-        self.typical = [{**one, "options": {}} for one in self.typical]
+        drawn = {"queries": 5, "each": 2, "ignored": 0.0, "scale": 1.0, "seed": 0, "options": {}}
+        self.typical = [{**drawn, "progress": one} for one in (0, 1)]
 
         def create(options: Mapping[str, Any]) -> None:
             self.call(self.create(options), self.given(self.typical[0]))
@@ -125,12 +125,19 @@ class LossCase(Subject):
         self.draws = {
             "queries": sizes(1, 32),
             "each": st.integers(1, 8),
-            "ignored": st.sampled_from((0.0, 0.3)),
+            "ignored": st.sampled_from((0.0, 0.3, 1.0)),
+            "scale": st.sampled_from((1.0, 300.0)),
             "progress": st.sampled_from(range(len(_PROGRESS))),
             "seed": SEEDS,
             "options": st.sampled_from(off_defaults(kind, self.options, create)),
         }
-        self.common = {**self.draws, "queries": sizes(2, 32), "each": st.integers(2, 8), "ignored": st.just(0.0)}
+        self.common = {
+            **self.draws,
+            "queries": sizes(2, 32),
+            "each": st.integers(2, 8),
+            "ignored": st.just(0.0),
+            "scale": st.just(1.0),
+        }
 
     def create(self, options: Mapping[str, Any]) -> Loss:
         """Create the loss with these options; a wrapper loss is created around the contrastive loss."""
@@ -160,9 +167,11 @@ class LossCase(Subject):
             scored = torch.stack([order[:count], order[-count:]], dim=1)
             step.teacher = torch.full((count, count * each), torch.nan)
             step.teacher.scatter_(1, scored, torch.randn(count, 2, generator=generator))
+            if drawn["seed"] % 3 == 1:
+                step.teacher[0] = torch.nan
         elif drawn["ignored"]:
             step.ignore = (torch.rand(count, count * each, generator=generator) < drawn["ignored"]) & ~step.own
-        return step
+        return step.prepared(drawn["scale"])
 
     def call(self, component: Loss, given: Step) -> Any:
         return component(given.queries, given.documents, given.positives, given.progress, given.ignore, given.teacher)
@@ -229,18 +238,6 @@ class LossCase(Subject):
         expected, found = self.total(self.given(drawn), drawn), self.total(change, drawn)
         if found == expected:
             fail(f"`{argument}` has no effect", expected="another loss", found=found.item(), difference=0.0)
-
-    def expect_finite(self, where: str, drawn: Drawn, step: Step) -> None:
-        """Expect that the loss of a step and its gradients are finite; `where` describes the step in the message."""
-        step = step.prepared(dtype=next(iter(step.leaves().values())).dtype)
-        total = self.total(step, drawn)
-        if not torch.isfinite(total):
-            fail(f"{where} the loss is {total.item()}", expected="a number", found=total.item())
-        backward(total)
-        for name, one in step.leaves().items():
-            if one.grad is not None and not one.grad.isfinite().all():
-                wrong = float(one.grad[~one.grad.isfinite()][0])
-                fail(f"{where} the gradient of the {name} is {wrong}", expected="numbers", found=wrong)
 
 
 def backward(total: Tensor) -> None:
@@ -327,13 +324,6 @@ def ignored_alike(case: LossCase, drawn: Drawn) -> None:
 
 
 @LOSSES.property(after=_SOUND)
-def all_ignored(case: LossCase, drawn: Drawn) -> None:
-    """Where no negative is left, loss and gradients are finite."""
-    step = case.given(drawn).prepared()
-    case.expect_finite("with every negative masked", drawn, replace(step, ignore=~step.own))
-
-
-@LOSSES.property(after=_SOUND)
 def masked_vectors(case: LossCase, drawn: Drawn) -> None:
     """Vectors that are masked have no effect, whatever they are."""
     step = case.given(drawn).prepared()
@@ -344,7 +334,6 @@ def masked_vectors(case: LossCase, drawn: Drawn) -> None:
         changed.queries = _with_masked_vector(step.queries)
     found, expected = (case.total(one, drawn).detach() for one in (changed, step))
     expect_same("vectors that are masked change the loss", found, expected, rtol=1e-4, atol=1e-5)
-    case.expect_finite("with masked vectors", drawn, changed)
 
 
 def _with_masked_vector(texts: Representation) -> Representation:
@@ -379,57 +368,19 @@ def teacher_needed(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=_SOUND, draws="common")
 def teacher_missing(case: LossCase, drawn: Drawn) -> None:
-    """Where the teacher lacks scores (NaN), or all of a query, loss and gradients are finite, without a substitute."""
-    step = case.lesson(drawn).prepared()
+    """A document without a score of the teacher (NaN) has no effect by how it compares with the queries."""
+    step = case.lesson(drawn)
     assert step.teacher is not None
-    unscored = step.teacher.isnan().all(dim=0)
-    turned = {"vectors of documents": step.documents.vectors}
-    if (
-        step.documents.vectors is not None
-        and unscored.any()
-        and not case.form.parts
-        and not _also_compares(case, drawn)
-    ):
-        turned = {
-            "vectors of documents": torch.where(
-                unscored[:, None, None], -step.documents.vectors, step.documents.vectors
-            )
-        }
-        found, expected = (case.total(one, drawn).detach() for one in (step.with_leaves(turned), step))
-        problem = "a document without a score of the teacher changes the loss: does NaN count as a score?"
-        expect_same(problem, found, expected, rtol=1e-4, atol=1e-5)
-    step.teacher[0] = float("nan")
-    step.teacher[1][~step.own[1]] = float("nan")
-    case.expect_finite("with missing scores of the teacher", drawn, step)
-
-
-def _also_compares(case: LossCase, drawn: Drawn) -> bool:
-    """True if the loss has terms other than that of the teacher, which may compare all documents."""
-    step = case.given(drawn)
-    assert step.teacher is not None
-    with torch.no_grad():
-        terms = case.call(case.fresh(drawn), step).terms
-    return len(terms) > 1
+    unscored, vectors = step.teacher.isnan().all(dim=0), step.documents.vectors
+    if vectors is None or case.form.parts or len(case.call(case.fresh(drawn), step).terms) > 1:
+        leave_out("there are no vectors as a whole, or other terms than that of the teacher.")
+    turned = {"vectors of documents": torch.where(unscored[:, None, None], -vectors, vectors)}
+    found, expected = (case.total(one, drawn).detach() for one in (step.with_leaves(turned), step))
+    problem = "a document without a score of the teacher changes the loss: does NaN count as a score?"
+    expect_same(problem, found, expected, rtol=1e-4, atol=1e-5)
 
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
-def gradient(case: LossCase, drawn: Drawn) -> None:
-    """Gradients reach both sides, if the loss depends on them."""
-    step = case.given(drawn).prepared()
-    total = case.total(step, drawn)
-    backward(total)
-    for name, one in step.leaves().items():
-        if one.grad is not None and one.grad.any():
-            continue
-        noise = 1e-2 * torch.randn(one.shape, generator=torch.Generator().manual_seed(1)) * (one != 0)
-        with torch.no_grad():
-            change = (case.total(step.with_leaves({name: one + noise}), drawn) - total).abs().item()
-        if change > 0:
-            found = f"none, where other {name} change the loss by {change:.3g}"
-            fail(f"no gradient reaches the {name}", expected="a gradient", found=found)
-
-
-@LOSSES.property(after=(*_SOUND, "gradient"), draws="common")
 def finite_differences(case: LossCase, drawn: Drawn) -> None:
     """The gradient is that of finite differences."""
     step = case.given(drawn).prepared(dtype=torch.float64)
@@ -461,54 +412,14 @@ def mean_over_queries(case: LossCase, drawn: Drawn) -> None:
     documents, seen = torch.arange(len(step.documents)), []
     for times in (1, 2, 3):
         seen.append(case.total(step.arranged(torch.arange(len(step.queries)).repeat(times), documents), drawn).item())
-    growth = seen[1] - seen[0]
     # A loss over pairs of queries may grow, but not evenly.
-    if abs(growth) > 1e-3 * abs(seen[0]) and abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth):
-        problem = "it is a sum over queries, and should be a mean: with each query twice it grows, with three evenly on"
-        fail(problem, expected=seen[0], found=seen[1], difference=growth)
-
-
-@LOSSES.property(after=(*_SOUND, "gradient"))
-def temperature(case: LossCase) -> None:
-    """A higher temperature makes differences of scores count less."""
-    if "temperature" not in registry.options(registry.get("loss", case.name)):
-        leave_out("it has no option `temperature`.")
-    sizes_of = []
-    for number in (1.0, 100.0):
-        step = case.given(case.typical[0]).prepared()
-        try:
-            with seeded(0):
-                backward(case.objective(case.create({**case.options, "temperature": number}), step))
-        except InputError as error:
-            raise UnsupportedError(str(error)) from error
-        gradients = [one.grad for one in step.leaves().values() if one.grad is not None]
-        sizes_of.append(float(torch.cat([one.reshape(-1) for one in gradients]).norm()))
-    if sizes_of[1] >= sizes_of[0]:
-        expected = f"below {sizes_of[0]:.4g}, as at temperature 1"
-        fail(
-            "the gradient does not fall with the temperature, which divides scores",
-            expected=expected,
-            found=sizes_of[1],
-        )
-
-
-@LOSSES.property(after=_SOUND)
-def large_scores(case: LossCase, drawn: Drawn) -> None:
-    """With scores of some hundred thousand, loss and gradients are finite."""
-    case.expect_finite("with scores of some hundred thousand", drawn, case.given(drawn).prepared(300.0))
-
-
-@LOSSES.property(after=_SOUND)
-def finite_in_bf16(case: LossCase, drawn: Drawn) -> None:
-    """On representations in bf16, under autocast, loss and gradients are finite."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        case.expect_finite("in bf16", drawn, case.given(drawn).prepared(dtype=torch.bfloat16))
+    expect_mean(seen)
 
 
 _STEPS = 12
 
 
-@LOSSES.property(after=(*_SOUND, "gradient"), draws="common", examples=5)
+@LOSSES.property(after=(*_SOUND, "gradients"), draws="common", examples=5)
 def falls_under_training(case: LossCase, drawn: Drawn) -> None:
     """Training by it makes it fall, and raises the positives' scores above the others'."""
     step = case.given(drawn).prepared()
@@ -539,7 +450,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
         fail(problem, expected=f"above {margin_before:.4g}", found=margin())
 
 
-@LOSSES.property(after=(*_SOUND, "gradient"), draws="common")
+@LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def two_processes(case: LossCase, drawn: Drawn) -> None:
     """Two processes, each of which has the graph of its own texts alone, have the gradient of one."""
     alone, shared = case.given(drawn).prepared(), case.given(drawn).prepared()

@@ -328,51 +328,6 @@ def padding(case: PoolerCase, drawn: Drawn) -> None:
 
 
 @POOLERS.property(after=_SOUND)
-def finite_in_bf16(case: PoolerCase, drawn: Drawn) -> None:
-    """In bf16 all values are finite."""
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        values = values_of(case.call(case.fresh(drawn), case.given(drawn)))
-    if not values.isfinite().all():
-        fail("in bf16 values are not finite", expected="numbers", found=float(values[~values.isfinite()][0]))
-
-
-@POOLERS.property(after=(*_SOUND, "gradients"))
-def gradient(case: PoolerCase) -> None:
-    """Gradients reach the encoder, from each side and layer on which the output depends."""
-    reached = False
-    for drawn in case.typical:
-        given = case.given(drawn)
-        leaves = {number: one.requires_grad_() for number, one in given.states.layers.items()}
-        with seeded(0):
-            total = case.objective(case.fresh(drawn).train(), given)
-        if total.requires_grad:
-            torch.autograd.backward(total)
-        for number, leaf in leaves.items():
-            has_gradient = leaf.grad is not None and bool(leaf.grad.any())
-            reached = reached or has_gradient
-            if not has_gradient and (change := _change_by(case, drawn, number)):
-                problem = (
-                    f"{drawn['side']}: no gradient reaches layer {number} of the encoder, on which the output depends"
-                )
-                fail(problem, expected="a gradient", found=f"none, where other states change it by {change:.3g}")
-    if not reached:
-        fail("no gradient reaches the encoder, from either side")
-
-
-def _change_by(case: PoolerCase, drawn: Drawn, layer: int) -> float:
-    """The change in the output in training when the states of one layer change slightly."""
-    seen = []
-    for size in (0.0, 1e-3):
-        given = case.given(drawn)
-        noise = torch.randn(given.states.layers[layer].shape, generator=torch.Generator().manual_seed(0))
-        given.states.layers[layer].add_(size * noise)
-        with torch.no_grad(), seeded(0):
-            seen.append(values_of(case.call(case.fresh(drawn).train(), given)))
-    same_shape = seen[0].shape == seen[1].shape
-    return (seen[1] - seen[0]).abs().max().item() if same_shape else float("inf")
-
-
-@POOLERS.property(after=_SOUND)
 def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
     """What is indexed, in eval mode, is what the loss scores, in training mode."""
     training = case.fresh(drawn).train()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import locale
 import logging
 import os
 import random
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from retrievalkit_testing.drawing import Drawn, Draws
 from retrievalkit_testing.option_effects import add_option_properties
 from retrievalkit_testing.processes import started
-from retrievalkit_testing.properties import Kit, copied, expect_same, fail, leave_out, leaves
+from retrievalkit_testing.properties import Kit, copied, expect_same, fail, leaves
 
 _THREADS, _ROUNDS = 4, 12
 _LESSONS = 3
@@ -109,7 +108,7 @@ class Subject(ABC):
         component, given = self.created(drawn), self.given(drawn)
         self.call(component, given)
         if isinstance(component, nn.Module):
-            torch.autograd.backward(_tracked(self.objective(component.train(), given)))
+            _learn(self, component.train(), given)
 
     def fresh(self, drawn: Drawn) -> Any:
         """A new component, always with the same random parameters."""
@@ -124,10 +123,6 @@ class Subject(ABC):
     def same(self, problem: str, found: Any, expected: Any) -> None:
         """Fail if answers differ by more than rounding."""
         expect_same(problem, found, expected, rtol=self.tolerance[0], atol=self.tolerance[1])
-
-
-def _tracked(number: Tensor) -> Tensor:
-    return number if number.requires_grad else number.detach().clone().requires_grad_()
 
 
 @contextmanager
@@ -191,15 +186,16 @@ def share(
         states = []
         for seed in (0, 1):
             with seeded(seed):
-                before = _process()
+                before = {name: read() for name, (read, _) in _GLOBALS.items()}
                 try:
                     case.exercise(drawn)
-                    after = _process()
+                    after = {name: read() for name, (read, _) in _GLOBALS.items()}
                     states.append(
                         {"random": random.random(), "numpy": np.random.rand(), "torch": torch.rand(()).item()}
                     )
                 finally:
-                    _restore(before)
+                    for name, (_, write) in _GLOBALS.items():
+                        write(before[name])
             for name, value in before.items():
                 if after[name] != value:
                     fail(f"it changes {name}", expected=str(value)[:60], found=str(after[name])[:60])
@@ -318,26 +314,39 @@ def share(
 
         @kit.property(after=pure, examples=builds)
         def gradients(case: Subject, drawn: Drawn) -> None:
-            """Gradients are finite, of the input and of all parameters."""
-            component, given = case.fresh(drawn).train(), case.given(drawn)
-            inputs = {name: one for name, one in leaves(given) if isinstance(one, Tensor) and one.is_floating_point()}
-            with seeded(0):
-                torch.autograd.backward(_tracked(case.objective(component, _requiring(given, inputs))))
-            for name, one in (*component.named_parameters(), *inputs.items()):
-                if one.grad is not None and not one.grad.isfinite().all():
-                    wrong = float(one.grad[~one.grad.isfinite()][0])
-                    fail(f"the gradient of '{name}' is not finite", expected="numbers", found=wrong)
+            """Gradients are finite, in bf16 too, and reach the inputs and parameters on which the objective depends."""
+            for bf16 in (True, False):
+                component, given = case.fresh(drawn).train(), case.given(drawn)
+                tensors = inputs_of(given) | dict(component.named_parameters())
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    total = _learn(case, component, given)
+                for name, one in {"objective": total, **{name: one.grad for name, one in tensors.items()}}.items():
+                    if one is not None and not one.isfinite().all():
+                        what = f"'{name}' or its gradient is not finite" + (" in bf16" if bf16 else "")
+                        fail(what, expected="numbers", found=float(one[~one.isfinite()].reshape(-1)[0]))
+            for name, one in tensors.items():
+                if one.requires_grad and (one.grad is None or not one.grad.any()):
+                    generator, before = torch.Generator().manual_seed(1), one.detach().clone()
+                    with torch.no_grad(), seeded(0):
+                        one.add_(1e-2 * torch.randn(one.shape, generator=generator) * (one != 0))
+                        change = float((case.objective(component, given) - total).abs())
+                        one.copy_(before)
+                    if change > 1e-6 * max(1.0, abs(float(total))):
+                        found = f"none, where other values change the objective by {change:.3g}"
+                        fail(f"no gradient reaches '{name}'", expected="a gradient", found=found)
 
-        @kit.property(after=pure)
-        def parameters_trained(case: Subject) -> str:
-            """Every parameter gets a gradient."""
+        @kit.property(after=(*pure, "gradients"))
+        def trained(case: Subject) -> str:
+            """Every parameter gets a gradient, and something of the input does."""
             component = case.fresh(case.typical[0]).train()
-            own = case.parameters(component)
-            if not own:
-                leave_out("it has no parameters of its own.")
+            own, reached = case.parameters(component), list[bool]()
             _stir(component)
             for drawn in case.typical:
-                torch.autograd.backward(_tracked(case.objective(component, case.given(drawn))))
+                given = case.given(drawn)
+                _learn(case, component, given)
+                reached += [one.grad is not None and bool(one.grad.any()) for one in inputs_of(given).values()]
+            if reached and not any(reached):
+                fail("no gradient reaches the input, on which the result has to depend")
             for name, one in own.items():
                 if one.grad is None or not (case.zero_gradients or one.grad.any()):
                     problem = f"the parameter '{name}' gets no gradient, and is never trained"
@@ -351,8 +360,7 @@ def share(
             component = case.fresh(case.typical[0]).train()
             parameters = [one for one in component.parameters() if one.requires_grad]
             for number, drawn in enumerate(list(case.typical) * _LESSONS):
-                with seeded(number):
-                    torch.autograd.backward(_tracked(case.objective(component, case.given(drawn))))
+                _learn(case, component, case.given(drawn), number)
                 with torch.no_grad():
                     for one in parameters:
                         one -= 0 if one.grad is None else _RATE * one.grad.clamp(-1, 1)
@@ -372,10 +380,29 @@ def share(
         add_option_properties(kit, options, after=pure)
 
 
-def _requiring(given: Any, inputs: dict[str, Tensor]) -> Any:
-    for one in inputs.values():
+def inputs_of(given: Any) -> dict[str, Tensor]:
+    """The tensors of an input that can have gradients, by name."""
+    return {name: one for name, one in leaves(given) if isinstance(one, Tensor) and one.is_floating_point()}
+
+
+def _learn(case: Subject, component: nn.Module, given: Any, seed: int = 0) -> Tensor:
+    """Back-propagate the objective to parameters and inputs; returns it."""
+    for one in inputs_of(given).values():
         one.requires_grad_()
-    return given
+    with seeded(seed):
+        total = case.objective(component, given)
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    return total.detach()
+
+
+def expect_mean(seen: Sequence[float], error: float = 0.0) -> None:
+    """Fail if losses of a batch once, twice and three times grow evenly, as a sum does."""
+    growth = seen[1] - seen[0]
+    evenly = abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth) + 8 * error
+    if evenly and abs(growth) > 1e-2 * abs(seen[0]) + 8 * error:
+        problem = "it is a sum over the batch, and should be a mean: it grows evenly with copies of the batch"
+        fail(problem, expected=seen[0], found=seen[1], difference=growth)
 
 
 def _stir(component: nn.Module) -> None:
@@ -386,33 +413,17 @@ def _stir(component: nn.Module) -> None:
             one.add_(0.1 * torch.randn(one.shape, generator=generator))
 
 
-def _process() -> dict[str, Any]:
-    """The global settings of the process, by name."""
-    return {
-        "the number of threads of torch": torch.get_num_threads(),
-        "the default type of torch": torch.get_default_dtype(),
-        "the mode of gradients": torch.is_grad_enabled(),
-        "the use of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "how numpy handles errors": np.geterr(),
-        "the working folder": os.getcwd(),
-        "the environment": dict(os.environ),
-        "the level of logging": logging.getLogger().level,
-        "the locale": locale.setlocale(locale.LC_ALL),
-        "the limit of recursion": sys.getrecursionlimit(),
-    }
-
-
-def _restore(before: dict[str, Any]) -> None:
-    torch.set_num_threads(before["the number of threads of torch"])
-    torch.set_default_dtype(before["the default type of torch"])
-    torch.set_grad_enabled(before["the mode of gradients"])
-    torch.use_deterministic_algorithms(before["the use of deterministic algorithms"])
-    np.seterr(**before["how numpy handles errors"])
-    os.chdir(before["the working folder"])
-    os.environ.clear()
-    os.environ.update(before["the environment"])
-    logging.getLogger().setLevel(before["the level of logging"])
-    sys.setrecursionlimit(before["the limit of recursion"])
+_GLOBALS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "the number of threads of torch": (torch.get_num_threads, torch.set_num_threads),
+    "the default type of torch": (torch.get_default_dtype, torch.set_default_dtype),
+    "the mode of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "how numpy handles errors": (np.geterr, lambda one: np.seterr(**one)),
+    "the working folder": (os.getcwd, os.chdir),
+    "the environment": (lambda: dict(os.environ), lambda one: (os.environ.clear(), os.environ.update(one))),
+    "the level of logging": (lambda: logging.getLogger().level, logging.getLogger().setLevel),
+    "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
+}
+"""Global settings of the process: how to read and set each."""
 
 
 @contextmanager

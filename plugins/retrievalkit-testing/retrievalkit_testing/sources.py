@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import csv
-import json
 import re
 import shutil
 import tempfile
@@ -27,12 +25,11 @@ from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit_testing.drawing import Drawn
 from retrievalkit_testing.option_effects import expect_typed_keywords
 from retrievalkit_testing.properties import Kit, fail, leave_out
-from retrievalkit_testing.samples import tiny_collection
+from retrievalkit_testing.samples import WORDS, tiny_collection
 from retrievalkit_testing.shared import Subject, share
 
 _ROWS = 2_000
 """Rows of a part that are compared."""
-_REMOTE = ("hf", "irds")
 
 
 class SourceCase(Subject):
@@ -86,51 +83,25 @@ class SourceCase(Subject):
 
 
 @cache
-def _files() -> dict[str, str]:
-    """Addresses of our own sources, on the tiny collection: name -> address."""
+def _places() -> dict[str, Path]:
+    """What a source may read: a folder of text files, and the files of the tiny collection, by their endings."""
     folder = Path(tempfile.mkdtemp(prefix="retrievalkit-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     collection = tiny_collection(folder / "collection")
-    rows = [json.loads(line) for line in collection.corpus.read_text().splitlines()]
     (folder / "texts").mkdir()
-    for row in rows[:5]:
-        (folder / "texts" / f"{row['_id']}.txt").write_text(row["text"])
-    made = {"documents": folder / "texts", "jsonl": collection.corpus, "tsv": collection.qrels}
-    made |= {"json": folder / "run.json", "csv": folder / "corpus.csv", "parquet": folder / "corpus.parquet"}
-    made["json"].write_text(json.dumps({"q0": {"c0": 1}}))
-    with made["csv"].open("w", newline="") as stream:
-        csv.writer(stream).writerows(
-            [["id", "title", "text"], *([row["_id"], row["title"], row["text"]] for row in rows)]
-        )
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        del made["parquet"]
-    else:
-        table = [{"id": row["_id"], "title": row["title"], "text": row["text"]} for row in rows]
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), made["parquet"])
-    return {name: f"{name}:{path}" for name, path in made.items()}
+    for number, text in enumerate(WORDS.split()):
+        (folder / "texts" / f"{number}.txt").write_text(f"a text about {text}")
+    return {"": folder / "texts", "jsonl": collection.corpus, "tsv": collection.qrels}
 
 
 def _cases(name: str, *, address: str = "") -> list[SourceCase]:
-    component = registry.get("source", name)
+    component, places = registry.get("source", name), _places()
     named = re.findall(rf"`({name}:[^`]+)`", component.__doc__ or "")
-    own = registry.component("source", name).distribution == "retrievalkit"
-    if own and name in _REMOTE and not address:
-        msg = f"it reads from the network. Name an address: --set address={name}:NAME"
-        raise UnsupportedError(msg)
-    offered = (
-        [address]
-        if address
-        else [_files()[name]]
-        if own and name in _files()
-        else [*named, _files()["documents"], f"{name}:"]
-    )
+    offered = [address] if address else [*named, str(places.get(name, places[""]))]
     refusals = []
     for one in offered:
         try:
-            return [SourceCase(name, f"{name}:{one.removeprefix('documents:').removeprefix(name + ':')}")]
+            return [SourceCase(name, f"{name}:{one.removeprefix(f'{name}:')}")]
         except InputError as error:
             refusals.append(error)
     msg = f"there is nothing to read ({refusals[0]}). Name an address: --set address={name}:NAME"

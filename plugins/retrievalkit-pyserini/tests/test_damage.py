@@ -38,4 +38,4 @@ def test_damage_is_found_when_an_index_is_opened(sources, tmp_path, name):
 @pytest.mark.parametrize("name", ["bm25", "impact", "lucene_hnsw"])
 def test_the_contract_is_kept(tmp_path, name):
     """In processes of their own too: tests/cli/test_plugin_installation.py."""
-    testing.check_indexer(name, tmp_path, without=["other_process", "killed_build"])
+    testing.check_indexer(name, tmp_path, without=["other_process"])

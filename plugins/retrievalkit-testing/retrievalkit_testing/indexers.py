@@ -194,13 +194,14 @@ class IndexerCase(Subject):
         self.typical = [{"texts": TEXTS, "queries": 12, "k": HITS, "seed": 0}]
 
     @property
-    def origin(self) -> tuple[str, str, dict[str, Any]]:  # type: ignore[override]
-        """Kind, name and settings; another process opens the indexes of this one."""
+    def origin(self) -> tuple[str, str, dict[str, Any], int]:  # type: ignore[override]
+        """Kind, name, settings and number; another process opens the indexes of this one."""
         return self._origin
 
     @origin.setter
-    def origin(self, origin: tuple[str, str, dict[str, Any]]) -> None:
-        self._origin = (*origin[:2], {**origin[2], "folder": str(self.folder.parent)})
+    def origin(self, origin: tuple[str, str, dict[str, Any], int]) -> None:
+        kind, name, settings, number = origin
+        self._origin = kind, name, {**settings, "folder": str(self.folder.parent)}, number
 
     def new(self) -> Indexer:
         """A new indexer with the options, without an index."""

@@ -47,12 +47,12 @@ def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | 
     return done.returncode, found, (done.stdout + done.stderr).strip()
 
 
-def answers(kind: str, name: str, settings: dict[str, Any], label: str) -> Any:
+def answers(kind: str, name: str, settings: dict[str, Any], number: int) -> Any:
     """The answers of a case to its typical inputs, with the component created again."""
     from retrievalkit_testing.conforming import kit_of
 
     kit: Any = kit_of(kind)
-    (case,) = [one for one in kit.cases(name, **settings) if one.label == label]
+    case = kit.cases(name, **settings)[number]
     return [case.answer(case.fresh(drawn), case.given(drawn)) for drawn in case.typical]
 
 

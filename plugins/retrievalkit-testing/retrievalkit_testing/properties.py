@@ -105,11 +105,11 @@ class Case(Protocol):
     """A component in a setting named by its label, such as "bert, fp32"; properties are tested on it.
 
     Attributes:
-        origin: Kind, name and settings, from which another process can create the case again.
+        origin: Kind, name, settings and number, from which another process can create the case again.
     """
 
     label: str
-    origin: tuple[str, str, dict[str, Any]]
+    origin: tuple[str, str, dict[str, Any], int]
 
 
 C = TypeVar("C", bound=Case)
@@ -269,8 +269,8 @@ class Kit(Generic[C]):
     def cases(self, name: str, **settings: Any) -> list[C]:
         """The cases of a component, each with the origin by which another process can create it again."""
         cases = list(self.make_cases(name, **settings))
-        for one in cases:
-            one.origin = (self.kind, name, settings)
+        for number, one in enumerate(cases):
+            one.origin = (self.kind, name, settings, number)
         return cases
 
     def report(

@@ -25,7 +25,7 @@ class RerankerCase(Subject):
     tolerance = (1e-3, 1e-4)
 
     def __init__(self, name: str, source: str) -> None:
-        self.name, self.label, self.source = name, source.rpartition("/")[2] or "no model", source
+        self.name, self.label, self.source = name, "a cross-encoder", source
         self.draws = {
             "pairs": sizes(0, 200),
             "words": sizes(0, 60),

@@ -123,13 +123,20 @@ def tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = getattr(transformers, name)(config)
+    _save(model, tokenizer, folder)
+    return str(folder)
+
+
+def _save(model: Any, tokenizer: Any, folder: str | Path) -> None:
+    """Write a model and its tokenizer, without a progress bar."""
+    import transformers
+
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if shown:
         transformers.utils.logging.enable_progress_bar()
-    return str(folder)
 
 
 def _named(names: str) -> Callable[[Any, int, int], dict[str, Any]]:
@@ -233,9 +240,9 @@ def kit_reranker() -> str:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        made = transformers.AutoModelForSequenceClassification.from_pretrained(kit_models()["bert"], num_labels=1)
-    made.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(kit_models()["bert"]).save_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(kit_models()["bert"], num_labels=1)
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+    _save(model, transformers.AutoTokenizer.from_pretrained(kit_models()["bert"]), folder)
     return folder
 
 

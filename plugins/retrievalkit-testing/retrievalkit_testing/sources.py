@@ -36,7 +36,7 @@ class SourceCase(Subject):
     """A source at an address."""
 
     def __init__(self, name: str, address: str) -> None:
-        self.name, self.label, self.address = name, address, address
+        self.name, self.label, self.address = name, address.rpartition("/")[2], address
         self.parts = self.open().parts() or PARTS
         self.splits = self.open().splits()
         self.draws = {"part": st.sampled_from(self.parts), "split": st.sampled_from(self.splits)}

@@ -12,7 +12,7 @@ from retrievalkit_testing.samples import kit_models
 
 from retrievalkit import registry
 
-SLOW = ("other_process", "killed_build")
+SLOW = ("other_process",)
 PAGE = Path(__file__).parents[3] / "docs/reference/testing.md"
 KINDS = ("encoder", "pooler", "loss", "pretrainer", "indexer", "source", "filter", "fusion", "metric", "reranker",
          "recipe", "command", "package")  # fmt: skip

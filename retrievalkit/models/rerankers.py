@@ -59,7 +59,7 @@ def score_pairs(
     try:
         scores = np.asarray(given, dtype=np.float32)
     except (TypeError, ValueError):
-        scores = np.empty(())
+        scores = np.empty((), dtype=np.float32)
     if scores.shape != (len(pairs),):
         problem = f"score() returns {type(given).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
         raise registry.wrong_result("reranker", reranker, problem)

@@ -143,7 +143,7 @@ class EncoderCase(Subject):
         return self.input([(title, f"{text.rpartition(' ')[0]} rome") for title, text in given.texts], given.side)
 
     def objective(self, component: Encoder, given: Input) -> torch.Tensor:
-        states = component(given.batch, [self.last]).last
+        states: torch.Tensor = component(given.batch, [self.last]).last
         return (states * torch.randn(states.shape[-1], generator=torch.Generator().manual_seed(1))).sum()
 
     def check_form(self, given: Input, found: Result) -> None:

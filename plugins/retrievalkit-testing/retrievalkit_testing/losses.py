@@ -80,7 +80,7 @@ class Step:
     def arranged(self, queries: Tensor, documents: Tensor) -> Step:
         """The same step with these queries, and these documents, among them all positives, in this order."""
         place = torch.full((len(self.documents),), -1).scatter(0, documents, torch.arange(len(documents)))
-        pairs = {name: getattr(self, name) for name in ("ignore", "teacher")}
+        pairs: dict[str, Any] = {name: getattr(self, name) for name in ("ignore", "teacher")}
         return replace(
             self,
             queries=self.queries.rows(queries),
@@ -191,7 +191,8 @@ class LossCase(Subject):
         yield "documents", given.arranged(queries, orders[1]), lambda found: found
 
     def objective(self, component: Loss, given: Step) -> Tensor:
-        return self.call(component, given).total
+        total: Tensor = self.call(component, given).total
+        return total
 
     def total(self, step: Step, drawn: Drawn) -> Tensor:
         """The loss in training, always with the same random draws."""

@@ -130,7 +130,7 @@ def higher_is_better(case: MetricCase, drawn: Drawn) -> None:
 def mean(case: MetricCase, drawn: Drawn) -> None:
     """`mean` gives a finite number for the values of any number of queries, in any order, also of none."""
     made, values = case.created(drawn), case.answer(case.created(drawn), case.given(drawn))
-    for some in (values, []):
+    for some in (values, list[float]()):
         found = made.mean(some)
         if not isinstance(found, int | float) or not math.isfinite(found):
             fail(f"the mean of {len(some)} values is no finite number", found=repr(found), method="mean")

@@ -9,6 +9,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from retrievalkit import contracts, registry
@@ -22,6 +23,8 @@ _SECONDS = 120.0
 
 class PackageCase:
     """A distribution whose plugins are registered."""
+
+    origin: tuple[str, str, dict[str, Any], int]
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         self.name = self.label = name

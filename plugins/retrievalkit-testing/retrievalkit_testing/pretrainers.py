@@ -101,8 +101,7 @@ class PretrainerCase(Subject):
         return component(given, _START)  # type: ignore[no-any-return]
 
     def answer(self, component: Pretrainer, given: Values, mode: Callable[[], Any] = torch.no_grad) -> Any:
-        with mode():
-            return self.mean_loss(component, given)
+        return self.mean_loss(component, given, mode=mode)
 
     def same(self, problem: str, found: Any, expected: Any) -> None:
         for one, other in zip(
@@ -122,7 +121,7 @@ class PretrainerCase(Subject):
     def objective(self, component: Pretrainer, given: Values) -> Tensor:
         return self.call(component, given).total
 
-    def parameters(self, component: Pretrainer) -> dict[str, torch.nn.Parameter]:
+    def parameters(self, component: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         own = super().parameters(component)
         return {name: one for name, one in own.items() if not name.startswith("encoder.")}
 
@@ -164,12 +163,16 @@ class PretrainerCase(Subject):
         return found
 
     def mean_loss(
-        self, made: Pretrainer, values: Mapping[str, Any], weights: Mapping[str, float] | None = None
+        self,
+        made: Pretrainer,
+        values: Mapping[str, Any],
+        weights: Mapping[str, float] | None = None,
+        mode: Callable[[], Any] = torch.no_grad,
     ) -> tuple[float, float]:
-        """The loss without a graph, and its standard error: 0 unless the pretrainer draws in `forward`."""
+        """The loss, by default without a graph, and its standard error: 0 unless the pretrainer draws in `forward`."""
         seen = []
         for seed in range(_DRAWS):
-            with torch.no_grad():
+            with mode():
                 found = self.loss(made, values, seed)
             addends = found.addends if weights is not None else {"": found.total}
             seen.append(sum((weights or {"": 1.0})[name] * float(one) for name, one in addends.items()))

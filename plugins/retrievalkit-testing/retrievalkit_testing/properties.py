@@ -189,11 +189,11 @@ class Property(Generic[C]):
     draws: str = "draws"
     examples: int = EXAMPLES
 
-    def test(self, case: C, cases: int) -> str | None:
+    def test(self, case: C, cases: int, most: int) -> str | None:
         """Test one of several cases, with drawn values if the check takes any: other values for each case."""
         if len(inspect.signature(self.check).parameters) == 1:
             return self.check(case)
-        examples, name = max(LEAST, self.examples // cases), f"{self.name} {case.label}"
+        examples, name = min(most, max(LEAST, self.examples // cases)), f"{self.name} {case.label}"
         for_all(getattr(case, self.draws), partial(self.check, case), name=name, examples=examples)
         return None
 
@@ -282,6 +282,7 @@ class Kit(Generic[C]):
         first: bool = False,
         cases: Sequence[C] | None = None,
         seconds: float | None = None,
+        examples: int = EXAMPLES,
         **settings: Any,
     ) -> Report:
         """Test all properties of a component, or the named ones.
@@ -293,6 +294,7 @@ class Kit(Generic[C]):
             first: Whether to stop at the first failure.
             cases: The cases, if they already exist.
             seconds: Maximum time per property, which fails if it takes longer; None = no limit.
+            examples: Maximum number of drawn values for each property.
             settings: Settings of the kit and options of the component.
 
         Raises:
@@ -320,7 +322,7 @@ class Kit(Generic[C]):
             if failed:
                 outcomes[one.name] = Outcome(one.name, one.statement, left_out=f"'{failed[0]}' failed")
             else:
-                outcomes[one.name] = self._outcome(one, cases, kind, component, seconds)
+                outcomes[one.name] = self._outcome(one, cases, kind, component, seconds, examples)
             if first and outcomes[one.name].failure:
                 break
         if outcomes and all(one.left_out for one in outcomes.values()):
@@ -329,7 +331,7 @@ class Kit(Generic[C]):
         return Report(component, list(outcomes.values()))
 
     def _outcome(
-        self, one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None
+        self, one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None, examples: int
     ) -> Outcome:
         reasons: list[str] = []
         measured: list[str] = []
@@ -338,7 +340,7 @@ class Kit(Generic[C]):
                 with torch.random.fork_rng(devices=[]), limited(seconds):
                     torch.manual_seed(0)
                     random.seed(0)
-                    if numbers := one.test(case, 1 if one.once else len(cases)):
+                    if numbers := one.test(case, 1 if one.once else len(cases), examples):
                         measured.append(f"{case.label}: {numbers}")
             except UnsupportedError as error:
                 reasons.append(str(error))
@@ -373,8 +375,8 @@ class Kit(Generic[C]):
         return failure
 
     def check(self, name: str, **settings: Any) -> None:
-        """Test all properties of a component. See `report`."""
-        self.report(name, first=True, **settings).check()
+        """Test all properties of a component, with few drawn values, as in a test that runs often. See `report`."""
+        self.report(name, first=True, examples=LEAST, **settings).check()
 
 
 def accepted(

@@ -361,7 +361,7 @@ def share(
             component = case.fresh(case.typical[0]).train()
             parameters = [one for one in component.parameters() if one.requires_grad]
             for number, drawn in enumerate(list(case.typical) * _LESSONS):
-                _learn(case, component, case.given(drawn), number)
+                _learn(case, component, case.given({**drawn, "seed": number}), number)
                 with torch.no_grad():
                     for one in parameters:
                         one -= 0 if one.grad is None else _RATE * one.grad.clamp(-1, 1)
@@ -414,13 +414,18 @@ def _stir(component: nn.Module) -> None:
             one.add_(0.1 * torch.randn(one.shape, generator=generator))
 
 
+def _set_environment(values: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
+
+
 _GLOBALS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the number of threads of torch": (torch.get_num_threads, torch.set_num_threads),
     "the default type of torch": (torch.get_default_dtype, torch.set_default_dtype),
     "the mode of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
     "how numpy handles errors": (np.geterr, lambda one: np.seterr(**one)),
     "the working folder": (os.getcwd, os.chdir),
-    "the environment": (lambda: dict(os.environ), lambda one: (os.environ.clear(), os.environ.update(one))),
+    "the environment": (lambda: dict(os.environ), lambda one: _set_environment(one)),
     "the level of logging": (lambda: logging.getLogger().level, logging.getLogger().setLevel),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }
@@ -485,6 +490,12 @@ def written() -> Iterator[list[str]]:
         yield _WRITTEN[-1]
     finally:
         _WRITTEN.pop()
+
+
+def forget_written() -> None:
+    """Forget what was written so far: it was the kit's own input."""
+    for some in _WRITTEN:
+        some.clear()
 
 
 def _outside(path: str, kept: Sequence[Path]) -> bool:

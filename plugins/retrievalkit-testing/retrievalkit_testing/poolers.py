@@ -106,7 +106,10 @@ class PoolerCase(Subject):
         lengths = draw.integers(0, most + 1, texts)
         lengths[0] = most
         end = len(empty) - (bool(empty) and empty[-1:] == word[-1:])
-        self._words = self._words or list(tower.vocabulary().ordinary)
+        if not self._words:
+            # Punctuation is frequent in texts, and treated in its own way by some poolers.
+            ordinary, points = list(tower.vocabulary().ordinary), tower.token_ids([".", ","])
+            self._words = ordinary + points * (len(ordinary) // 10)
         words = draw.choice(self._words, (texts, most)).tolist()
         rows = [[*empty[:end], *some[:length], *empty[end:]] for some, length in zip(words, lengths, strict=True)]
         batch = tower.collate(rows, side)

@@ -175,7 +175,7 @@ class PretrainerCase(Subject):
             with mode():
                 found = self.loss(made, values, seed)
             addends = found.addends if weights is not None else {"": found.total}
-            seen.append(sum((weights or {"": 1.0})[name] * float(one) for name, one in addends.items()))
+            seen.append(sum((weights or {"": 1.0})[name] * float(one.detach()) for name, one in addends.items()))
             if seed == 1 and seen[0] == seen[1]:
                 return seen[0], 0.0
         return float(np.mean(seen)), float(np.std(seen) / _DRAWS**0.5)

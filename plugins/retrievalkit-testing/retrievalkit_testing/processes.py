@@ -27,7 +27,7 @@ HEAVY = frozenset({
 """Packages that slow down `rkit --help`."""
 
 
-def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | None = None) -> tuple[int, Any, str]:
+def started(function: str, *arguments: Any, seconds: float = 300.0, path: Path | None = None) -> tuple[int, Any, str]:
     """Call a function of this module in a new process."""
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     if path is not None:

@@ -19,7 +19,7 @@ Drawn = Mapping[str, Any]
 Draws = Mapping[str, st.SearchStrategy[Any]]
 """Name of a value -> the strategy that draws it."""
 
-EXAMPLES, LEAST = 16, 5
+EXAMPLES, LEAST = 16, 6
 """Number of drawn values for each property, and for each of its cases."""
 _REDUCING = 2.0
 """Seconds to look for a smaller failing example."""

@@ -389,7 +389,10 @@ def layer_numbers(case: EncoderCase) -> None:
             fail(f"layer {layer} {has}: is it the layer of another number?", difference=gap)
         if layer and torch.equal(states[layer], states[layer - 1]):
             fail(f"layers {layer - 1} and {layer} are equal")
-        alone = case.states(one, [layer]).layers[layer]
+        found = case.states(one, [layer]).layers
+        if sorted(found) != [layer]:
+            fail("it gives other layers than were asked for", expected=[layer], found=sorted(found))
+        alone = found[layer]
         case.same(f"layer {layer} differs when it alone is asked for", alone, states[layer])
     try:
         embedded = case.encoder.embed(one)

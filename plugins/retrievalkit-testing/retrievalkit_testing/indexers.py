@@ -458,7 +458,7 @@ def options_typed(case: IndexerCase) -> None:
     expect_typed_keywords(registry.get("indexer", case.name), "indexer")
 
 
-share(INDEXERS, rows=True, threads=True, builds=10)
+share(INDEXERS, rows=True, threads=True, builds=32)
 _SAVED = ("build_open_search", "form", "inputs_unchanged", "same_twice", "no_memory")
 
 
@@ -488,7 +488,7 @@ def words(case: IndexerCase, drawn: Drawn) -> None:
     names = [f"w{number}x" for number in range(drawn["texts"])]
     texts = [(f"{name} story", f"The {name[::-1]} is number {name[1:-1]} of many.") for name in names]
     opened = case.open(case.build(Sample("texts", names, texts, [])).index)
-    rows = np.random.default_rng(drawn["seed"]).integers(0, len(names), drawn["queries"]).tolist()
+    rows: list[int] = np.random.default_rng(drawn["seed"]).integers(0, len(names), drawn["queries"]).tolist()
     for queries in ([f"which {names[row]}" for row in rows], [f"the {names[row][::-1]}" for row in rows]):
         for row, query, ids in zip(rows, queries, case.search(opened, queries)[0], strict=True):
             if list(ids[:1]) != [names[row]]:

@@ -80,13 +80,13 @@ class Step:
     def arranged(self, queries: Tensor, documents: Tensor) -> Step:
         """The same step with these queries, and these documents, among them all positives, in this order."""
         place = torch.full((len(self.documents),), -1).scatter(0, documents, torch.arange(len(documents)))
-        pairs: dict[str, Any] = {name: getattr(self, name) for name in ("ignore", "teacher")}
         return replace(
             self,
             queries=self.queries.rows(queries),
             documents=self.documents.rows(documents),
             positives=place[self.positives[queries]],
-            **{name: None if one is None else one[queries][:, documents] for name, one in pairs.items()},
+            ignore=None if self.ignore is None else self.ignore[queries][:, documents],
+            teacher=None if self.teacher is None else self.teacher[queries][:, documents],
         )
 
     def prepared(self, factor: float = 1.0, dtype: torch.dtype = torch.float32) -> Step:
@@ -169,7 +169,7 @@ class LossCase(Subject):
             scored = torch.stack([order[:count], order[-count:]], dim=1)
             step.teacher = torch.full((count, count * each), torch.nan)
             step.teacher.scatter_(1, scored, torch.randn(count, 2, generator=generator))
-            if drawn["seed"] % 3 == 1:
+            if drawn["seed"] % 3 == 1 and count > 1:
                 step.teacher[0] = torch.nan
         elif drawn["ignored"]:
             step.ignore = (torch.rand(count, count * each, generator=generator) < drawn["ignored"]) & ~step.own

@@ -12,7 +12,7 @@ import click
 from click.testing import CliRunner
 
 from retrievalkit import registry
-from retrievalkit.cli import main
+from retrievalkit.cli.main import main
 from retrievalkit.errors import DataError, InputError, MissingDependencyError, UnknownNameError
 from retrievalkit.recipes.recipe import Recipe, load_recipe
 from retrievalkit.recipes.run import plan

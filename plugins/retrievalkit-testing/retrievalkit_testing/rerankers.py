@@ -27,7 +27,7 @@ class RerankerCase(Subject):
     def __init__(self, name: str, source: str) -> None:
         self.name, self.label, self.source = name, "a cross-encoder", source
         self.draws = {
-            "pairs": sizes(0, 200),
+            "pairs": sizes(1, 200),
             "words": sizes(0, 60),
             "titles": st.booleans(),
             "batch_tokens": st.sampled_from((None, 512, 4096)),

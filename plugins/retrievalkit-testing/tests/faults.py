@@ -159,7 +159,7 @@ ENCODERS: list[tuple[Any, ...]] = [
     ("ignores_the_mask", "batch", SoundEncoder, {"forward": forward_with_all_tokens}),
     ("one_layer_below", "layer_numbers", SoundEncoder, {"forward": forward_below}),
     ("last_is_the_one_before", "layer_numbers", LastIsTheOneBefore, {}),
-    ("all_layers", "form", SoundEncoder,
+    ("all_layers", "layer_numbers", SoundEncoder,
      {"forward": lambda self, batch, layers: Transformer.forward(self, batch, range(self.info.layers + 1))}),
     ("words_are_special", "special_tokens", SoundEncoder,
      collated(special_mask=lambda batch: ~batch.special_mask & batch.attention_mask.bool())),

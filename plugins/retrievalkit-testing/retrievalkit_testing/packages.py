@@ -1,4 +1,4 @@
-"""The conformance tests of packages: start-up cost, names, versions, options, and the wheel."""
+"""The conformance tests of packages: start-up cost, names, versions and documentation."""
 
 from __future__ import annotations
 

@@ -77,10 +77,8 @@ FAULTS = {
     "other_version": ("versions", "__init__.py", '__version__ = "0.1.0"', '__version__ = "0.2.0"'),
     "requires_nothing": ("versions", "pyproject.toml", '["retrievalkit"]', "[]"),
     "entry_point_in_capitals": ("entry_points", "pyproject.toml", 'tried = "retr', 'Tried = "retr'),
-    "wheel_without_modules": ("wheel", "pyproject.toml", 'packages = ["retrievalkit_tried"]', 'include = ["tests"]'),
-    "no_build_backend": ("wheel", "pyproject.toml", "hatchling.build", "hatchling.built"),
 }
-SLOW = ("heavy_by_a_module", "prints", "wheel_without_modules", "no_build_backend")
+SLOW = ("heavy_by_a_module", "prints")
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from retrievalkit import registry
 from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Columns, Hits, Ties, columns_of
-from retrievalkit.errors import InputError, PluginError, shortlist
+from retrievalkit.errors import InputError, shortlist
 from retrievalkit.evaluation.evaluate import METRICS, Over
 from retrievalkit.evaluation.measures import (
     IrMeasure,
@@ -73,8 +74,8 @@ def _value(name: str, metric: Metric, query_id: str, query: RankedQuery) -> floa
     found = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
     value = metric.value(Judged(found, list(query.grades.values())))
     if not isinstance(value, int | float) or not math.isfinite(value):
-        msg = f"metric '{name}' is {value!r} for query '{query_id}', and should be a finite number. Correct its plugin."
-        raise PluginError(msg)
+        problem = f"'{name}' is {value!r} for query '{query_id}', and should be a finite number"
+        raise registry.wrong_result("metric", metric, problem)
     return float(value)
 
 

@@ -90,8 +90,14 @@ class OpenIndex:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
         asked = queries.encoded_for(self)
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)
-        ids, scores = search(asked, k)
-        assert len(ids) == len(queries), f"indexer '{self.name}' answered {len(ids)} of {len(queries)} queries"
+        found = search(asked, k)
+        sizes = [[len(one) for one in part] for part in found] if isinstance(found, tuple) and len(found) == 2 else []
+        if not sizes or sizes[0] != sizes[1] or len(sizes[0]) != len(queries):
+            problem = (
+                f"search() of {len(queries)} queries does not return (ids, scores), as many of each for every query"
+            )
+            raise registry.wrong_result("indexer", self.indexer, problem)
+        ids, scores = found
         if not all(np.isfinite(values).all() for values in scores):
             msg = f"'{self.folder}' gives scores that are not finite: its texts were not encoded by rkit. Index again."
             raise ArtifactError(msg)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import registry
 from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
 from retrievalkit.data.corpus import Passage
+from retrievalkit.data.json_text import shown
 from retrievalkit.errors import OptionError
 from retrievalkit.mining.options import Mined, MiningOptions, document_pattern
 from retrievalkit.mining.shingles import likeness, repeats, shingles_of
@@ -327,6 +328,18 @@ class Filtered:
     mined: Mined
 
 
+def _check_places(step: Filter, remaining: object, left: Sequence[Places]) -> None:
+    """Refuse a filter's result that is not some of the places left, in their order, for each question."""
+    if not isinstance(remaining, Sequence) or isinstance(remaining, str) or len(remaining) != len(left):
+        problem = f"keep() returns {shown(remaining)} for {len(left)} questions, and should return places for each"
+        raise registry.wrong_result("filter", step, problem)
+    for kept, places in zip(remaining, left, strict=True):
+        rest = iter(places)
+        if not isinstance(kept, Sequence) or isinstance(kept, str) or not all(place in rest for place in kept):
+            problem = f"it keeps {shown(kept)} of the places {shown(places)}, and should keep some, ascending"
+            raise registry.wrong_result("filter", step, problem)
+
+
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
     """Filter the hits of a part's questions, and choose negatives from the remaining hits."""
     if options.positives == "retrieved":
@@ -337,6 +350,7 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
     dropped: list[list[Places]] = [[] for _ in part]
     for step in filters:
         remaining = step.keep(part, left)
+        _check_places(step, remaining, left)
         for before, after, by_filter in zip(left, remaining, dropped, strict=True):
             by_filter.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
         left = remaining

@@ -56,12 +56,13 @@ def score_pairs(
 ) -> np.ndarray:
     """Return checked scores (pairs,) float32 of pairs tokenised by the re-ranker; see `contracts.Reranker.score`."""
     given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
-    scores = np.asarray(given, dtype=np.float32)
-    name = type(reranker).__name__
+    try:
+        scores = np.asarray(given, dtype=np.float32)
+    except (TypeError, ValueError):
+        scores = np.empty((), dtype=np.float32)
     if scores.shape != (len(pairs),):
-        msg = f"the re-ranker {name} gives scores of shape {scores.shape} for {len(pairs)} pairs. Correct its plugin."
-        raise PluginError(msg)
+        problem = f"score() returns {type(given).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
+        raise registry.wrong_result("reranker", reranker, problem)
     if not np.isfinite(scores).all():
-        msg = f"the re-ranker {name} gives a pair a score that is not finite. Correct its plugin, or its model."
-        raise PluginError(msg)
+        raise registry.wrong_result("reranker", reranker, "score() gives a pair a score that is not finite")
     return scores

@@ -271,6 +271,12 @@ class Retriever(nn.Module):
         """The representation of a batch of tokenised texts of one side."""
         encoder = self.tower(side)
         made: Representation = self.pooler(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
+        if not isinstance(made, Representation) or len(made) != len(batch):
+            form = f"a {type(made).__name__}" + (f" of {len(made)} texts" if isinstance(made, Representation) else "")
+            problem = (
+                f"it returns {form} for a batch of {len(batch)}, and should return a Representation with a row for each"
+            )
+            raise registry.wrong_result("pooler", self.pooler, problem)
         return made
 
     def encode(

@@ -37,7 +37,7 @@ from retrievalkit.registry.modules import large_imports
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
-    "describe", "missing", "PluginError", "Option", "options", "check_options", "convert", "read_call",
+    "describe", "missing", "wrong_result", "PluginError", "Option", "options", "check_options", "convert", "read_call",
 ]  # fmt: skip
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
@@ -408,6 +408,15 @@ def get(kind: str, name: str) -> type:
     """Import the class registered under a kind and name."""
     loaded: type = component(kind, name).load()
     return loaded
+
+
+def wrong_result(kind: str, made: object, problem: str) -> PluginError:
+    """Return the error for a result of the wrong form, which names the component that `made` is and its plugin."""
+    own = type(made)
+    listed = [one for some in default_registry()._components[kind].values() for one in some]
+    found = next((one for one in listed if one.target == f"{own.__module__}:{own.__qualname__}"), None)
+    described = f"{kind} '{own.__name__}'" if found is None else found._described()
+    return PluginError(f"{described}: {problem}. Correct the plugin; rkit plugins check finds such errors.")
 
 
 def missing(made_by: Mapping[str, Any]) -> str:

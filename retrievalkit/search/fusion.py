@@ -95,7 +95,18 @@ class Fusion:
 
     def parts(self, found: Candidates) -> Scores:
         """Each run's contribution to each document before weighting, shape (documents, runs)."""
-        return self._made.parts(found)
+        parts = self._made.parts(found)
+        form = f"{type(parts).__name__} of shape {np.shape(parts)}"
+        if not isinstance(parts, np.ndarray) or parts.shape != found.scores.shape or parts.dtype.kind not in "fiu":
+            problem = (
+                f"parts() returns {form}, and should return numbers of shape {found.scores.shape}, (documents, runs)"
+            )
+            raise registry.wrong_result("fusion", self._made, problem)
+        if not np.isfinite(parts).all():
+            raise registry.wrong_result(
+                "fusion", self._made, f"parts() returns {form} with numbers that are not finite"
+            )
+        return parts.astype(np.float64, copy=False)
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
         """Ids and scores of a query's best documents, at most `depth`."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 from retrievalkit_testing.conforming import kit_of
+from retrievalkit_testing.drawing import LEAST
 
 from retrievalkit import registry
+from retrievalkit.errors import UnsupportedError
 
+FAST = {("fusion", "rrf"), ("metric", "P"), ("filter", "rank"), ("source", "jsonl"), ("recipe", "retrievalkit")}
 BUILT_IN = [
-    (kind, name)
+    pytest.param(kind, name, marks=[] if (kind, name) in FAST else [pytest.mark.slow])
     for kind in registry.HOOKS
-    if kit_of(kind) is not None
+    if kit_of(kind).properties
     for name in registry.names(kind)
     if registry.component(kind, name).distribution == "retrievalkit"
 ]
@@ -18,4 +21,10 @@ BUILT_IN = [
 
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN)
 def test_it_keeps_the_contract(kind, name):
-    assert not [str(one) for one in kit_of(kind).report(name).failures]
+    try:
+        report = kit_of(kind).report(
+            name, examples=LEAST, without=["other_process"] if kind in {"source", "fusion"} else ()
+        )
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert not [str(one) for one in report.failures]

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import retrievalkit_testing as testing
 import scipy.sparse
 import torch
 from click.testing import CliRunner
 
+from damage import check_damage
 from retrievalkit import storage
 from retrievalkit.cli.main import main as rkit
 from retrievalkit.contracts import Representation
@@ -74,7 +74,7 @@ def searched(folder):
 
 @pytest.mark.parametrize("name", INDEXERS)
 def test_damage_is_found_when_an_index_is_verified(indexes, tmp_path, name):
-    testing.check_damage(indexes / name, indexes / f"other {name}", tmp_path)
+    check_damage(indexes / name, indexes / f"other {name}", tmp_path)
 
 
 def signed(folder):

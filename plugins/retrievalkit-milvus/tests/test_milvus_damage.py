@@ -4,8 +4,8 @@ import shutil
 import tempfile
 
 import pytest
-import retrievalkit_testing as testing
 
+from damage import check_damage
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.open_indexes import open_index
 
@@ -21,7 +21,7 @@ def indexes(draw, store, tmp_path_factory):
 
 
 def test_damage_is_found_when_an_index_is_opened(indexes, tmp_path):
-    testing.check_damage(indexes / "one", indexes / "two", tmp_path, seeds=8)
+    check_damage(indexes / "one", indexes / "two", tmp_path, seeds=8)
 
 
 def test_hidden_files_do_not_reach_milvus(indexes, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import retrievalkit_testing as testing
 
+from damage import check_damage
 from retrievalkit.indexing.build import build_index
 
 
@@ -31,10 +32,10 @@ def test_damage_is_found_when_an_index_is_opened(sources, tmp_path, name):
     """Whichever file it is; the message names it, in one line."""
     for seed in (1, 2):
         build_index(sources[name](seed), indexer=name, output=tmp_path / f"index-{seed}")
-    testing.check_damage(tmp_path / "index-1", tmp_path / "index-2", tmp_path / "damaged", seeds=8)
+    check_damage(tmp_path / "index-1", tmp_path / "index-2", tmp_path / "damaged", seeds=8)
 
 
 @pytest.mark.parametrize("name", ["bm25", "impact", "lucene_hnsw"])
 def test_the_contract_is_kept(tmp_path, name):
     """In processes of their own too: tests/cli/test_plugin_installation.py."""
-    testing.check_indexer(name, tmp_path, without=["other_process", "killed_build"])
+    testing.check_indexer(name, tmp_path, without=["other_process"])

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the public names; `__getattr__` reads their modules from here
     from retrievalkit_testing.conforming import conformance as conformance
     from retrievalkit_testing.encoders import check_encoder as check_encoder
-    from retrievalkit_testing.indexers import check_damage as check_damage
     from retrievalkit_testing.indexers import check_indexer as check_indexer
     from retrievalkit_testing.losses import check_loss as check_loss
     from retrievalkit_testing.packages import check_package as check_package

@@ -24,9 +24,18 @@ _KITS = {
     "loss": "losses",
     "indexer": "indexers",
     "pretrainer": "pretrainers",
+    "source": "sources",
+    "filter": "filters",
+    "fusion": "fusions",
+    "metric": "metrics",
+    "reranker": "rerankers",
+    "recipe": "recipes",
+    "command": "recipes",
     "package": "packages",
 }
 """Kind -> module of its kit."""
+_PLURAL = {"loss": "LOSSES"}
+_WITH_MODEL = ("encoder", "pooler", "pretrainer", "reranker")
 
 
 @dataclass(frozen=True)
@@ -43,11 +52,14 @@ class Tried:
         return f"{self.kit.kind} '{self.name}'"
 
 
-def kit_of(kind: str) -> Kit[Any] | None:
-    """The kit of a kind of component, or of "package"; None if there is none."""
+def kit_of(kind: str) -> Kit[Any]:
+    """The kit of a kind of component, or of "package"; one without properties if nothing of the kind is checked."""
     if kind not in _KITS:
-        return None
-    kit: Kit[Any] = getattr(importlib.import_module(f"retrievalkit_testing.{_KITS[kind]}"), _KITS[kind].upper())
+        return Kit(
+            kind, lambda _: (), unchecked=f"anything: there are no properties of the kind {kind}; test it yourself"
+        )
+    module = importlib.import_module(f"retrievalkit_testing.{_KITS[kind]}")
+    kit: Kit[Any] = getattr(module, _PLURAL.get(kind, f"{kind.upper()}S"))
     return kit
 
 
@@ -68,10 +80,9 @@ def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any
     options = options or {}
     by_kind = set(options) <= {one.kind for one in found}
     for kind, of_kind in dict.fromkeys((one.kind, one.name) for one in found):
-        if (kit := kit_of(kind)) is not None:
-            own = options.get(kind, {}) if by_kind else options
-            with_model = {"model": model} if model and kind in ("encoder", "pooler", "pretrainer") else {}
-            tried.append(Tried(kit, of_kind, {**with_model, **own}))
+        own = options.get(kind, {}) if by_kind else options
+        with_model = {"model": model} if model and kind in _WITH_MODEL else {}
+        tried.append(Tried(kit_of(kind), of_kind, {**with_model, **own}))
     return tried
 
 
@@ -142,22 +153,23 @@ def check(
     name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
     """The rows of `rkit plugins check`: one per property, for each component and package that a name stands for."""
-    # Native code cannot be interrupted; on a timeout, this prints the stack and ends the process.
-    faulthandler.dump_traceback_later(10 * seconds, exit=True, file=2)
     rows: list[dict[str, Any]] = []
-    try:
-        for one in tried_with(name, model=model, options=options):
-            only = [other for other in properties if other in one.kit.properties]
-            if properties and not only:
-                continue
-            try:
-                report = one.kit.report(one.name, only=only or None, seconds=seconds, **one.settings)
-            except UnsupportedError as error:
-                rows.append({"checked": one.label, "properties": [], "left_out": str(error)})
-            else:
-                rows.append({"checked": one.label, "properties": [_row(outcome) for outcome in report.outcomes]})
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    for one in tried_with(name, model=model, options=options):
+        only = [other for other in properties if other in one.kit.properties]
+        if properties and not only:
+            continue
+        row: dict[str, Any] = {"checked": one.label, "properties": [], "not_checked": one.kit.unchecked}
+        # Native code cannot be interrupted; on a timeout, this prints the stack and ends the process.
+        faulthandler.dump_traceback_later(10 * seconds, exit=True, file=2)
+        try:
+            report = one.kit.report(one.name, only=only or None, seconds=seconds, **one.settings)
+        except UnsupportedError as error:
+            row["left_out"] = str(error)
+        else:
+            row["properties"] = [_row(outcome) for outcome in report.outcomes]
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        rows.append(row)
     return rows
 
 
@@ -188,7 +200,7 @@ def table(checked: Sequence[dict[str, Any]], width: int) -> str:
         rows = one["properties"]
         counts = {result: sum(row["result"] == result for row in rows) for result in ("passed", "failed", "left out")}
         told = ", ".join(f"{count} {result}" for result, count in counts.items() if count) or one.get("left_out", "")
-        lines.append(f"{one['checked']}: {told}")
+        lines.append(f"{one['checked']}: {told}".rstrip(": "))
         wide = max((len(row["property"]) for row in rows), default=0)
         for row in rows:
             start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
@@ -201,4 +213,8 @@ def table(checked: Sequence[dict[str, Any]], width: int) -> str:
                 for line in textwrap.wrap(text, max(40, width - len(start)), break_long_words=False) or [""]:
                     lines.append(start + line)
                     start = " " * len(start)
+        if one["not_checked"]:
+            lines += textwrap.wrap(
+                f"not checked: {one['not_checked']}", width, initial_indent="  ", subsequent_indent="  "
+            )
     return "\n".join(lines)

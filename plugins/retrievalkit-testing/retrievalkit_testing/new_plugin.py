@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
@@ -40,8 +41,8 @@ class NewOptions:
 
     Args:
         name: The name of the component, in snake_case.
-        output: The folder to write.
-        kind: The kind of component to start with.
+        output: The folder to write; a package of plugins that is there gets the component added.
+        kind: The kind of component.
     """
 
     name: Annotated[str, Argument()]
@@ -52,13 +53,50 @@ class NewOptions:
 
 @command("plugins new", NewOptions)
 def new_plugin(options: NewOptions) -> str:
-    """Write a plugin package with a component, ready to install and modify; returns the next steps."""
+    """Write a plugin package with a component, or add a component to a package; returns the next steps."""
     name, kind = options.name, options.kind
     _check_name(name)
     class_name = "".join(part.capitalize() for part in name.split("_"))
+    if (project := Path(options.output, "pyproject.toml")).is_file():
+        return _add(name, kind, class_name, project)
     module = f"retrievalkit_{name}"
     made = registry.Component(kind, name, f"{module}.{_plural(kind)}:{class_name}", name, module, "0.1.0")
     return _write([made], name, options.output, dict(_files(kind)), {"MyName": class_name})
+
+
+def _add(name: str, kind: Kind, class_name: str, project: Path) -> str:
+    """Add a component of a kind to the package of a project: its module, its hook and its tests."""
+    points = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}).get("entry-points", {})
+    package = next(iter(points.get("retrievalkit.plugins", {}).values()), "")
+    top = project.parent / package / "__init__.py"
+    if not package or not top.is_file():
+        msg = f"'{project}' names no package of plugins (entry point retrievalkit.plugins). Choose another --output."
+        raise InputError(msg)
+    file = top.with_name(f"{_plural(kind)}.py")
+    file = top.with_name(f"{name}.py") if file.exists() else file
+    target = f"{package}.{file.stem}:{class_name}"
+    source, call = top.read_text(encoding="utf-8"), f'    register("{name}", "{target}")\n'
+    if f'"{name}"' in source or file.exists():
+        msg = f"'{top}' has the name '{name}' already. Choose another."
+        raise InputError(msg)
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    known = next((node for node in functions if node.name == registry.HOOKS[kind]), None)
+    if known is not None:
+        lines = source.splitlines(keepends=True)
+        source = "".join([*lines[: known.end_lineno], call, *lines[known.end_lineno :]])
+    else:
+        hook = _hooks([registry.Component(kind, name, target, "", "", "")]).partition("@hookimpl")
+        source = f"{source.rstrip()}\n\n\n{hook[1]}{hook[2]}"
+    values = {f"retrievalkit_my_name.{_plural(kind)}": f"{package}.{file.stem}", "my_name": name, "MyName": class_name}
+    for path, text in _files(kind):
+        if path == f"retrievalkit_my_name/{_plural(kind)}.py":
+            file.write_text(_render(text, values), encoding="utf-8")
+        elif path == "tests/test_my_name.py" or (path == "tests/test_conforms.py"):
+            test = project.parent / "tests" / f"{path[6:-3].replace('my_name', '')}_{name}.py".replace("__", "_")
+            test.parent.mkdir(exist_ok=True)
+            test.write_text(_render(text, values), encoding="utf-8")
+    top.write_text(source, encoding="utf-8")
+    return f"{file}: the {kind} '{name}', registered in {top}. Next: rkit plugins check {name}"
 
 
 @dataclass(frozen=True)

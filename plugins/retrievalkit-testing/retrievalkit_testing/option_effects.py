@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.registry import Option, convert, options
 from retrievalkit_testing.properties import Kit, fail
 
-_POSITIONAL = {"encoder": 1, "pooler": 1, "pretrainer": 2}
+_POSITIONAL = {"encoder": 1, "pooler": 1, "pretrainer": 2, "filter": 1, "source": 1}
 """Number of arguments before the options."""
 
 _NUMBERS = (1, 2, 0, 3, -1, -2, 5, 16, 64)
@@ -49,8 +50,10 @@ def expect_typed_keywords(component: type, kind: str) -> None:
     """Expect that every option is a keyword-only argument with a type that fits its default."""
     constructor = component.__init__  # type: ignore[misc]
     positional = 1 if getattr(component, "wraps", False) is True else _POSITIONAL.get(kind, 0)
-    if constructor is torch.nn.Module.__init__:
+    if constructor in (torch.nn.Module.__init__, object.__init__):
         return  # it has no constructor of its own, and therefore no options
+    if "of" in vars(component):
+        return  # a metric that reads its options itself
     arguments = list(inspect.signature(constructor).parameters.values())[1 + positional :]
     for one in arguments:
         if one.kind is one.VAR_KEYWORD or one.kind is one.VAR_POSITIONAL:
@@ -82,6 +85,17 @@ def required_values(component: type, given: Mapping[str, Any]) -> dict[str, Any]
     return {one.name: value for one in needed for value in islice(other_values(one, one.default), 1)}
 
 
+def off_defaults(component: type, given: Mapping[str, Any], create: Callable[[Mapping[str, Any]], object]) -> list[Any]:
+    """No option, and each option alone at other values than its default, without those that are refused."""
+    settings: list[Any] = [{}]
+    for option in options(component).values():
+        for value in islice(other_values(option, given.get(option.name, option.default)), _TRIED_TOGETHER):
+            with suppress(InputError):
+                create({**given, option.name: value})
+                settings.append({option.name: value})
+    return settings
+
+
 def other_values(option: Option, present: Any) -> Iterator[Any]:
     """Values of an option other than its present value, by its type; none for text and unknown types."""
     seen = [present]
@@ -110,6 +124,8 @@ def _values(annotation: Any, present: Any) -> Iterator[Any]:
         yield from (*((present + 1, present - 1) if type(present) is int else ()), *_NUMBERS)
     elif annotation is float:
         yield from (*((present * 2, present / 2) if type(present) is float else ()), *_FRACTIONS)
+    elif annotation is str and present is inspect.Parameter.empty:
+        yield "title"
     elif annotation is types.NoneType:
         yield None
     elif origin in (tuple, list, Sequence) and arguments:

@@ -1,4 +1,4 @@
-"""The conformance tests of packages: start-up cost, names, versions, options, and the wheel."""
+"""The conformance tests of packages: start-up cost, names, versions and documentation."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-import shutil
-import subprocess
-import sys
-import tomllib
-import zipfile
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from retrievalkit import contracts, registry
 from retrievalkit.errors import RetrievalkitError, UnknownNameError, UnsupportedError
-from retrievalkit_testing.option_effects import expect_typed_keywords
 from retrievalkit_testing.processes import started
-from retrievalkit_testing.properties import Kit, Place, PropertyError, fail, leave_out, of_component
+from retrievalkit_testing.properties import Kit, Place, fail, leave_out, of_component
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 _SECONDS = 120.0
@@ -29,6 +23,8 @@ _SECONDS = 120.0
 
 class PackageCase:
     """A distribution whose plugins are registered."""
+
+    origin: tuple[str, str, dict[str, Any], int]
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         self.name = self.label = name
@@ -132,16 +128,21 @@ def same_name(one: str, other: str) -> bool:
 
 
 PACKAGES: Kit[PackageCase] = Kit(
-    "package", lambda name, root=None: [PackageCase(name, root and Path(root))], find=lambda _: PackageCase
+    "package",
+    lambda name, root=None: [PackageCase(name, root and Path(root))],
+    find=lambda _: PackageCase,
+    unchecked="that its components are good",
 )
 """The properties of a distribution of plugins."""
 
 
-CONTRACTS = {"encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer"}
+CONTRACTS = {
+    "encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer",
+    "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker",
+}  # fmt: skip
 """Kinds whose components are classes of the contract."""
 _MOST_SECONDS = 0.25
 _VERSION = r"v?(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?"
-_BUILD_SECONDS = 180.0
 
 
 def check_package(name: str, *, root: str | Path | None = None) -> None:
@@ -217,21 +218,6 @@ def targets(case: PackageCase) -> None:
 
 
 @PACKAGES.property(after=["registered", "targets"])
-def typed_options(case: PackageCase) -> str:
-    """All options are keyword-only arguments with a type that their default fits."""
-    count = 0
-    for component, loaded in _classes(case):
-        try:
-            expect_typed_keywords(loaded, component.kind)
-        except PropertyError as error:
-            error.problem = f"{component.kind} '{component.name}': {error.problem}"
-            error.place = of_component(loaded, method=error.method, source=error.source)
-            raise
-        count += len(registry.options(loaded))
-    return f"{count} options"
-
-
-@PACKAGES.property(after=["registered", "targets"])
 def documented(case: PackageCase) -> None:
     """Each component says in a sentence what it is, and what each of its options is (`Args:` of its docstring)."""
     for component, loaded in _classes(case):
@@ -285,50 +271,3 @@ def entry_points(case: PackageCase) -> None:
         if ":" in one.value:
             msg = "its entry point names something inside of a module, and has to name the module with the hooks"
             fail(msg, case.metadata_line(re.escape(one.value)), found=one.value)
-
-
-@PACKAGES.property(after=["registered", "cold_import"])
-def wheel(case: PackageCase) -> str:
-    """A wheel is built of it that holds all of its modules and its entry points, and can be imported by itself."""
-    if same_name(case.name, "retrievalkit"):
-        leave_out("it is retrievalkit itself.")
-    with TemporaryDirectory(prefix="rkit-check-") as folder:
-        built = _wheel(case, Path(folder))
-        installed = Path(folder) / "installed"
-        with zipfile.ZipFile(built) as archive:
-            archive.extractall(installed)
-        for module in sorted({*case.modules, *(one.target.partition(":")[0] for one in case.components)}):
-            path = installed.joinpath(*module.split("."))
-            if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
-                held = sorted(str(one.relative_to(installed)) for one in installed.rglob("*.py"))[:5]
-                place = case.metadata_line(r"^\[tool\.|^packages")
-                fail(f"its wheel lacks the module '{module}'", place, expected=module, found=held)
-        listed = "".join(one.read_text() for one in installed.glob("*.dist-info/entry_points.txt"))
-        if ENTRY_POINT_GROUP not in listed:
-            msg = f"its wheel has no entry point of the group {ENTRY_POINT_GROUP}"
-            fail(msg, case.metadata_line(r"entry-points"))
-        for module in case.modules:
-            start = case.start(module, installed)
-            if start.error:
-                msg = f"installed by its wheel alone, '{module}' cannot be imported: {start.error.rstrip('.')}"
-                fail(msg, case.metadata_line(r"^\[tool\.|^packages"))
-        return f"{built.stat().st_size:,} bytes"
-
-
-def _wheel(case: PackageCase, folder: Path) -> Path:
-    """Build the wheel from a copy with the installed packages: nothing is downloaded."""
-    project = tomllib.loads((case.root / "pyproject.toml").read_text(encoding="utf-8"))
-    needed = [re.split(r"[^\w.-]", one)[0] for one in project.get("build-system", {}).get("requires", ["setuptools"])]
-    for one in (*needed, "pip"):
-        if importlib.util.find_spec(one.replace("-", "_").lower()) is None:
-            leave_out(f"it is built with {one}, which is not installed here.")
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__")
-    shutil.copytree(case.root, folder / "source", ignore=ignored)
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "wheel", *options, "-w", str(folder), str(folder / "source")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-    wheels = sorted(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        reason = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
-        fail(f"no wheel can be built of it: {reason[-300:].rstrip('.')}", case.metadata_line(r"^\[build-system\]"))
-    return wheels[0]

@@ -1,83 +1,200 @@
-"""The conformance tests of poolers: outputs, gradients, state and options."""
+"""The conformance tests of poolers: outputs, padding, gradients, state and options."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
 from retrievalkit.contracts.commands import Retriever
-from retrievalkit_testing.option_effects import add_option_properties, required_values
-from retrievalkit_testing.properties import Kit, backward, expect_close, expect_equal, fail, leave_out, trained
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_testing.drawing import SEEDS, Drawn, sizes
+from retrievalkit_testing.option_effects import off_defaults, required_values
+from retrievalkit_testing.properties import Kit, expect_same, fail, leave_out
 from retrievalkit_testing.samples import on_models
+from retrievalkit_testing.shared import Subject, seeded, share
+
+TEXTS: tuple[Text, ...] = (("", "what is the capital of france"), ("Peru", "The city of Lima."), ("", ""))
+_TOKENS = 12_000
+"""Most tokens in a batch; fewer with a vocabulary head, whose logits may take a gigabyte."""
 
 
-def selected(states: TokenStates, rows: Tensor) -> TokenStates:
-    """A selection of the texts, with their padding."""
-    return _mapped(states, lambda tensor: tensor[rows])
+@dataclass
+class Input:
+    """The states of a batch of one side."""
+
+    states: TokenStates
+    side: Side
 
 
-def widened(states: TokenStates, more: int) -> TokenStates:
-    """Add padding on the right; all padding gets large random states."""
-    padded = states.attention_mask == 0
-    filler = int(states.input_ids[padded][0]) if padded.any() else 0
-    mask = nn.functional.pad(states.attention_mask, (0, more))
-    generator = torch.Generator().manual_seed(3)
+class PoolerCase(Subject):
+    """A pooler on one encoder."""
 
-    def pad(layer: Tensor) -> Tensor:
-        wide = nn.functional.pad(layer, (0, 0, 0, more))
-        # Larger than any real state, so that reading padding has a visible effect.
-        drawn = 100.0 * torch.randn(wide.shape, generator=generator)
-        return torch.where(mask[:, :, None].bool(), wide, drawn.to(wide.dtype))
+    def __init__(self, name: str, model: str, label: str, options: Mapping[str, Any]) -> None:
+        self.name, self.model, self.label, self.options = name, model, label, options
+        self._towers: dict[str, tuple[Encoder, Any]] = {}
+        self._needs: dict[str, dict[bool, Needs]] = {}
+        self._words: list[int] = []
+        self.pooler_and_tower(options)
+        self.settings = off_defaults(registry.get("pooler", name), options, self.pooler_and_tower)
+        self.draws = {
+            "texts": sizes(1, 300),
+            "tokens": sizes(1, 520),
+            "side": st.sampled_from(SIDES),
+            "filler": st.sampled_from((0, 1, 7)),
+            "equal": st.booleans(),
+            "options": st.sampled_from(self.settings),
+            "seed": SEEDS,
+        }
+        drawn = {"texts": 9, "tokens": 20, "filler": 0, "equal": False, "options": {}, "seed": 0}
+        self.typical = [{**drawn, "side": side} for side in SIDES]
 
-    return replace(
-        states,
-        layers={number: pad(layer) for number, layer in states.layers.items()},
-        attention_mask=mask,
-        input_ids=nn.functional.pad(states.input_ids, (0, more), value=filler),
-        special_mask=nn.functional.pad(states.special_mask, (0, more)),
-    )
+    def pooler_and_tower(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder, Any]:
+        """A new pooler with these options, in eval mode, an encoder prepared for its needs, and the encoder's head."""
+        pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
+        needs = {mode: pooler.train(mode).needs for mode in (True, False)}
+        self._needs[repr(options)] = needs
+        tower = self._encoder(f"{needs}", needs[True])
+        pooler.bind(tower)
+        key = repr(needs)
+        if key not in self._towers:
+            batch = tower.collate(tower.tokenize([TEXTS[0]], "query"), "query")
+            with torch.no_grad():
+                head = tower(batch, [tower.info.layers]).head if needs[True].vocabulary_head else None
+            self._towers[key] = tower, head
+        return pooler.eval(), *self._towers[key]
+
+    def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
+        if (self.model, key) not in _ENCODERS:
+            with seeded(0):
+                made: Encoder = registry.create("encoder", "transformer", self.model)
+                if needs is not None:
+                    made.prepare(needs)
+            _ENCODERS[self.model, key] = made.eval()
+        return _ENCODERS[self.model, key]
+
+    def retriever(self, **settings: Any) -> Retriever:
+        """A new retriever with the pooler."""
+        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
+        return retriever.to("cpu").eval()
+
+    def created(self, drawn: Drawn) -> Pooler:
+        return self.pooler_and_tower({**self.options, **drawn["options"]})[0]
+
+    def given(self, drawn: Drawn) -> Input:
+        """Random states of texts of drawn lengths, large where there is no token; for the layers of both modes."""
+        options = {**self.options, **drawn["options"]}
+        _, tower, head = self.pooler_and_tower(options)
+        needs, side, draw = self._needs[repr(options)], drawn["side"], np.random.default_rng(drawn["seed"])
+        layers = sorted({one for mode in needs.values() for one in mode.layers_of(side, tower.info)})
+        texts = drawn["texts"]
+        most = min(drawn["tokens"], max(1, _TOKENS // (texts * (8 if head is not None else 1))))
+        empty, word = (tower.tokenize([("", text)], side)[0] for text in ("", "rome"))
+        filled = self.filled(drawn)
+        if filled:
+            most = min(most, tower.collate([empty], side).input_ids.shape[1] - len(empty))
+        lengths = draw.integers(0, most + 1, texts)
+        lengths[0] = most
+        end = len(empty) - (bool(empty) and empty[-1:] == word[-1:])
+        if not self._words:
+            # Punctuation is frequent in texts, and treated in its own way by some poolers.
+            ordinary, points = list(tower.vocabulary().ordinary), tower.token_ids([".", ","])
+            self._words = ordinary + points * (len(ordinary) // 10)
+        words = draw.choice(self._words, (texts, most)).tolist()
+        rows = [[*empty[:end], *some[:length], *empty[end:]] for some, length in zip(words, lengths, strict=True)]
+        batch = tower.collate(rows, side)
+        padded = torch.zeros_like(batch.attention_mask) if filled else 1 - batch.attention_mask
+        ids = batch.input_ids.masked_fill(padded.bool(), drawn["filler"])
+        generator = torch.Generator().manual_seed(drawn["seed"])
+        size = 1 + 99 * padded[..., None]
+        # A text whose states are all equal is like one of a single token.
+        shape = (len(ids), 1 if drawn["equal"] else ids.shape[1], tower.info.width)
+        states = {one: size * torch.randn(shape, generator=generator) for one in layers}
+        return Input(TokenStates(states, batch.attention_mask, ids, batch.special_mask, batch.extra, head), side)
+
+    def filled(self, drawn: Drawn) -> bool:
+        """True if texts of a side are filled up with [MASK]-like tokens, which are no padding."""
+        needs = self._needs[repr({**self.options, **drawn["options"]})]
+        return any(drawn["side"] in one.mask_filled for one in needs.values())
+
+    def call(self, component: Pooler, given: Input) -> Any:
+        layers = component.needs.layers_of(given.side, self._encoder("").info)
+        return component(replace(given.states, layers={one: given.states.layers[one] for one in layers}), given.side)
+
+    def read(self, given: Input, found: Representation) -> list[dict[str, Tensor]]:
+        rows = []
+        for row in range(self.rows(given)):
+            one: dict[str, Tensor] = {}
+            if found.vectors is not None:
+                mask = found.vector_mask
+                one["vectors"] = found.vectors[row] if mask is None else found.vectors[row][mask[row]]
+            if found.weights is not None:
+                one["weights"] = found.weights[row]
+            rows.append(one)
+        return rows
+
+    def rows(self, given: Input) -> int:
+        return len(given.states.input_ids)
+
+    def chosen(self, given: Input, rows: Sequence[int]) -> Input:
+        return Input(_mapped(given.states, lambda tensor: tensor[list(rows)]), given.side)
+
+    def near(self, given: Input) -> Input:
+        layers = {number: one.clone() for number, one in given.states.layers.items()}
+        for one in layers.values():
+            one[0, given.states.first[0], 0] += 4e-3
+        return Input(replace(given.states, layers=layers), given.side)
+
+    def objective(self, component: Pooler, given: Input) -> Tensor:
+        return objective(self.call(component, given))
+
+    def check_form(self, given: Input, found: Any) -> None:
+        if not isinstance(found, Representation):
+            fail("it returns no Representation", expected="Representation", found=type(found).__name__)
+        texts, vectors, mask, weights = self.rows(given), found.vectors, found.vector_mask, found.weights
+        for name, tensor in (("vectors", vectors), ("weights", weights)):
+            if tensor is not None and (tensor.dtype, tensor.device.type, len(tensor)) != (torch.float32, "cpu", texts):
+                problem = f"{name} have another type or device than the states, or not a row for each text"
+                fail(
+                    problem,
+                    expected=f"{texts} torch.float32 cpu",
+                    found=f"{len(tensor)} {tensor.dtype} {tensor.device}",
+                )
+        if mask is not None and (vectors is None or mask.shape != vectors.shape[:2] or mask.dtype != torch.bool):
+            expected = None if vectors is None else tuple(vectors.shape[:2])
+            found_mask = f"{mask.dtype} {tuple(mask.shape)}"
+            fail("vector_mask does not fit the vectors", expected=f"bool {expected}", found=found_mask)
+        if vectors is not None and (not vectors.shape[1] or (mask is not None and not mask.any(dim=1).all())):
+            fail("a text has no vector", expected="at least one", found=0)
+        if weights is not None and weights.dim() != 2:
+            fail("weights are not (batch, vocabulary)", expected="2 axes", found=tuple(weights.shape))
+        if found.kept is not None and (vectors is None or not 0 <= found.kept < vectors.shape[1]):
+            fail("kept is the number of no vector", expected="less than the number of vectors", found=found.kept)
+        ends = [columns.stop for columns in (found.parts or {}).values()]
+        if ends and (vectors is None or max(ends) > vectors.shape[2]):
+            fail("parts go beyond the vectors", expected="at most their size", found=max(ends))
+        values = values_of(found)
+        if not values.isfinite().all():
+            wrong = values[~values.isfinite()]
+            fail(
+                "values are not finite", expected="numbers", found=f"{float(wrong[0])} ({len(wrong)} of {len(values)})"
+            )
+        if weights is not None and weights.numel() and weights.min() < 0:
+            fail("weights are negative", expected="0 or above", found=float(weights.min()))
 
 
-def of_one(states: TokenStates, row: int) -> TokenStates:
-    """A batch of the same size with only the text in this row, without padding."""
-    texts = selected(states, torch.full((len(states.input_ids),), row))
-    order = (1 - texts.attention_mask).argsort(dim=1, stable=True)[:, : max(1, int(texts.attention_mask[0].sum()))]
-    return _ordered(texts, order, texts.extra)
-
-
-def left_padded(states: TokenStates) -> TokenStates:
-    """Move the padding of each text to the left."""
-    order = states.attention_mask.argsort(dim=1, stable=True)  # (batch, tokens): padding, then the text
-    extra = None if states.extra is None else order.argsort(dim=1).gather(1, states.extra)
-    return _ordered(states, order, extra)
-
-
-def repeated(states: TokenStates, tokens: int) -> TokenStates:
-    """Repeat the first text up to a number of tokens; the other texts stay the same."""
-    wide = widened(states, tokens - states.attention_mask.shape[1])
-    length = int(states.attention_mask[0].sum())
-    order = torch.arange(tokens).repeat(len(states.attention_mask), 1)
-    order[0] = torch.arange(tokens) % max(1, length)
-    return _ordered(wide, order, states.extra)
-
-
-def _ordered(states: TokenStates, order: Tensor, extra: Tensor | None) -> TokenStates:
-    """Reorder the tokens of each row, with new positions of the extra tokens."""
-
-    def gathered(tensor: Tensor) -> Tensor:
-        index = order.view(*order.shape, *([1] * (tensor.dim() - 2))).expand(*order.shape, *tensor.shape[2:])
-        return tensor.gather(1, index)
-
-    return replace(_mapped(replace(states, extra=None), gathered), extra=extra)
+_ENCODERS: dict[tuple[str, str], Encoder] = {}
+"""Encoders by model and by the needs they were prepared for; created once per process."""
 
 
 def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenStates:
@@ -88,103 +205,28 @@ def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenS
     return replace(states, layers={number: function(layer) for number, layer in states.layers.items()}, **mapped)
 
 
-TEXTS: tuple[Text, ...] = (
-    ("", "what is the capital of france"),
-    ("Peru", "The seat of government is the city of Lima."),
-    ("", "the city of rome"),
-    ("", "which language is spoken in iceland and which currency do people use in the city"),
-)
-LONG: Text = ("Peru", "the seat of government is the city of lima , and people pay with the sol . " * 5)
+def repadded(states: TokenStates, *, more: int, left: bool) -> TokenStates:
+    """The same texts with more padding, with large states, and all of it on one side."""
+    mask = nn.functional.pad(states.attention_mask, (0, more))
+    filler = 1 - int(states.input_ids[0, -1] == 1)
 
+    def pad(tensor: Tensor) -> Tensor:
+        added = tensor.new_full((len(tensor), more, *tensor.shape[2:]), filler if tensor.dtype == torch.long else 0)
+        if tensor.is_floating_point():
+            added = 77.0 * torch.randn(added.shape, generator=torch.Generator().manual_seed(3))
+        return torch.cat([tensor, added], dim=1)
 
-class PoolerCase:
-    """A pooler on one encoder."""
+    wide = replace(_mapped(replace(states, extra=None), pad), attention_mask=mask)
+    if not left:
+        return replace(wide, extra=states.extra)
+    order = mask.argsort(dim=1, stable=True)  # (batch, tokens): padding, then the text
 
-    def __init__(self, name: str, model: str, label: str, options: Mapping[str, Any]) -> None:
-        self.name = name
-        self.model = model
-        self.label = label
-        self.options = options
-        self._towers: dict[str, Encoder] = {}
-        self._states: dict[Any, TokenStates] = {}
-        self._made, self._tower = self.parts(options)
+    def gathered(tensor: Tensor) -> Tensor:
+        index = order.view(*order.shape, *([1] * (tensor.dim() - 2))).expand(*order.shape, *tensor.shape[2:])
+        return tensor.gather(1, index)
 
-    def parts(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder]:
-        """A new pooler with these options, and an encoder prepared for its needs; in eval mode."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
-            tower = self._encoder(f"{pooler.needs} {pooler.eval().needs}", pooler.train().needs)
-            pooler.bind(tower)
-        return pooler.eval(), tower
-
-    def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
-        if key not in self._towers:
-            if (self.model, key) not in _ENCODERS:
-                made: Encoder = registry.create("encoder", "transformer", self.model)
-                if needs is not None:
-                    made.prepare(needs)
-                _ENCODERS[self.model, key] = made.eval()
-            self._towers[key] = copy.deepcopy(_ENCODERS[self.model, key])
-        return self._towers[key]
-
-    def created(self, **settings: Any) -> Retriever:
-        """A new retriever with the pooler."""
-        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
-        return retriever.to("cpu").eval()
-
-    def pooler(self) -> Pooler:
-        """A fresh copy of the pooler, in eval mode."""
-        return copy.deepcopy(self._made)
-
-    def states(self, side: Side, texts: Sequence[Text] = TEXTS, *, training: bool = False) -> TokenStates:
-        """A copy of the encoder's states, from eval mode, for the pooler in eval or training mode."""
-        return self.states_for(self._made, self._tower, side, texts, training=training)
-
-    def states_for(
-        self, pooler: Pooler, tower: Encoder, side: Side, texts: Sequence[Text], *, training: bool
-    ) -> TokenStates:
-        """A copy of an encoder's states for a pooler."""
-        was_training = pooler.training
-        layers = pooler.train(training).needs.layers_of(side, tower.info)
-        pooler.train(was_training)
-        key = (id(tower), layers, side, tuple(texts))
-        if key not in self._states:
-            batch = tower.collate(tower.tokenize(texts, side), side)
-            with torch.no_grad():
-                self._states[key] = tower(batch, layers)
-        return _mapped(self._states[key], lambda tensor: tensor.detach().clone())
-
-    def output(self, side: Side, states: TokenStates | None = None, *, training: bool = False) -> Representation:
-        """The output of the pooler, by default for the kit's texts."""
-        pooler, given = self.pooler().train(training), states
-        return pooled(pooler, self.states(side, training=training) if given is None else given, side)
-
-    def padded_sides(self) -> Iterator[Side]:
-        """The sides with padding: not those filled up with [MASK]-like tokens, which count as tokens."""
-        sides = [side for side in SIDES if side not in self._made.needs.mask_filled]
-        if not sides:
-            leave_out("no side is padded.")
-        yield from sides
-
-
-_ENCODERS: dict[tuple[str, str], Encoder] = {}
-"""Encoders by model and by the needs they were prepared for; created once per process."""
-
-
-def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
-    options = {**required_values(registry.get("pooler", name), options), **options}
-    return on_models(lambda label, folder: PoolerCase(name, folder, label, options), model)
-
-
-POOLERS: Kit[PoolerCase] = Kit("pooler", _cases, method="forward")
-
-
-def pooled(pooler: Pooler, states: TokenStates, side: Side) -> Representation:
-    """The output of a pooler, in its current mode."""
-    with torch.no_grad():
-        found: Representation = pooler(states, side)
-    return found
+    extra = None if states.extra is None else order.argsort(dim=1).gather(1, states.extra)
+    return replace(_mapped(wide, gathered), extra=extra)
 
 
 def values_of(representation: Representation) -> Tensor:
@@ -195,312 +237,15 @@ def values_of(representation: Representation) -> Tensor:
     return torch.cat([part.float().reshape(-1) for part in parts])
 
 
-def expect_finite(where: str, representation: Representation) -> None:
-    """Expect that each text has a vector or weights, and that all values are finite; `where` names the texts."""
-    values = values_of(representation)
-    wrong = values[~values.isfinite()]
-    mask = representation.vector_mask
-    if not len(values) or (mask is not None and not mask.any(dim=1).all()):
-        fail(f"{where}: there is no vector", expected="at least one", found=0)
-    if len(wrong):
-        found = f"{float(wrong[0])} ({len(wrong)} of {len(values)})"
-        fail(f"{where}: some values are not finite", expected="numbers", found=found)
-
-
 def objective(representation: Representation) -> Tensor:
     """A scalar that depends on all values, each in a different way."""
     values = values_of(representation)
     return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))).sum()
 
 
-@POOLERS.property()
-def output(case: PoolerCase) -> None:
-    """A text has at least one vector, or weights, of the shapes that the contract names."""
-    for side in SIDES:
-        for training in (False, True):
-            if problem := _problem_of_form(case.output(side, training=training), len(TEXTS)):
-                mode = "training" if training else "eval"
-                fail(f"{side} in {mode} mode: {problem[0]}", expected=problem[1], found=problem[2])
-
-
-def _problem_of_form(found: object, texts: int) -> tuple[str, object, object] | None:
-    """The problem with the shapes of an output, the expected and the actual value; None if there is none."""
-    if not isinstance(found, Representation):
-        return "it returns no Representation", "Representation", type(found).__name__
-    if len(found) != texts:
-        return "there is not one row for each text", texts, len(found)
-    vectors, mask, weights = found.vectors, found.vector_mask, found.weights
-    if mask is not None and (vectors is None or mask.shape != vectors.shape[:2] or mask.dtype != torch.bool):
-        expected = None if vectors is None else tuple(vectors.shape[:2])
-        return "vector_mask does not fit the vectors", f"bool {expected}", f"{mask.dtype} {tuple(mask.shape)}"
-    if vectors is not None and (not vectors.shape[1] or (mask is not None and not mask.any(dim=1).all())):
-        return "a text has no vector", "at least one", 0
-    if weights is not None and weights.dim() != 2:
-        return "weights are not (batch, vocabulary)", "2 axes", tuple(weights.shape)
-    if found.kept is not None and (vectors is None or not 0 <= found.kept < vectors.shape[1]):
-        return "kept is the number of no vector", "less than the number of vectors", found.kept
-    ends = [columns.stop for columns in (found.parts or {}).values()]
-    if ends and (vectors is None or max(ends) > vectors.shape[2]):
-        return "parts go beyond the vectors", "at most their size", max(ends)
-    return None
-
-
-@POOLERS.property(after=("output",))
-def states_unchanged(case: PoolerCase) -> None:
-    """The states of the encoder are not changed in place."""
-    for side in SIDES:
-        for training in (False, True):
-            before, states = (case.states(side, training=training) for _ in range(2))
-            case.output(side, states, training=training)
-            for number, layer in before.layers.items():
-                expect_equal(f"{side}: the states of layer {number} are changed in place", states.layers[number], layer)
-            for name in ("attention_mask", "input_ids", "special_mask"):
-                expect_equal(f"{side}: {name} is changed in place", getattr(states, name), getattr(before, name))
-
-
-@POOLERS.property(after=("output",))
-def no_draws_in_eval(case: PoolerCase) -> None:
-    """In eval mode nothing is drawn at random: dropout is off."""
-    for side in SIDES:
-        seen = []
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            seen.append(values_of(case.output(side)))
-        problem = f"{side}: another seed changes the output in eval mode (dropout that is left on?)"
-        expect_equal(problem, seen[1], seen[0])
-
-
-@POOLERS.property(after=("output", "no_draws_in_eval"))
-def same_twice(case: PoolerCase) -> None:
-    """The same texts give the same output the second time, in bytes."""
-    for side, other in (SIDES, SIDES[::-1]):
-        pooler = case.pooler()
-        first, _, again = (values_of(pooled(pooler, case.states(one), one)) for one in (side, other, side))
-        expect_equal(f"{side}: the output is another one the second time", again, first)
-
-
-@POOLERS.property(after=("output",))
-def finite(case: PoolerCase) -> None:
-    """All values are finite."""
-    for side in SIDES:
-        expect_finite(side, case.output(side))
-
-
-@POOLERS.property(after=("output",))
-def sides_agree(case: PoolerCase) -> None:
-    """Queries and documents have vectors and weights of the same sizes, so that they can be compared."""
-    for training in (False, True):
-        found = {side: case.output(side, training=training) for side in SIDES}
-        for what in ("vectors", "weights"):
-            tensors = {side: getattr(found[side], what) for side in SIDES}
-            sizes = {side: 0 if one is None else one.shape[-1] for side, one in tensors.items()}
-            if sizes["query"] != sizes["document"]:
-                problem = f"{what} of queries and documents differ in size, so that no two can be compared"
-                fail(problem, expected=f"{sizes['query']} as of queries", found=f"{sizes['document']} of documents")
-
-
-@POOLERS.property(after=("output", "finite"))
-def weights_not_negative(case: PoolerCase) -> None:
-    """Weights over a vocabulary are 0 or above."""
-    found = {side: case.output(side).weights for side in SIDES}
-    if all(one is None for one in found.values()):
-        leave_out("it makes no weights.")
-    for side, weights in found.items():
-        if weights is not None and weights.min() < 0:
-            least = float(weights.min())
-            fail(f"{side}: weights are negative", expected="0 or above", found=least, difference=-least)
-
-
-@POOLERS.property(after=("output", "finite"))
-def cosine(case: PoolerCase) -> None:
-    """Where it declares that scores are cosines, vectors have length 1, a query has one, and there are no weights."""
-    if not case.pooler().cosine:
-        leave_out("its scores are no cosines.")
-    for side in SIDES:
-        made = case.output(side)
-        if made.vectors is None or made.weights is not None or (side == "query" and made.vectors.shape[1] > 1):
-            fail(f"{side}: `cosine` is true, and a score is more than one inner product of vectors")
-        lengths = made.vectors.norm(dim=-1)
-        lengths = lengths if made.vector_mask is None else lengths[made.vector_mask]
-        expect_close(f"{side}: `cosine` is true, and vectors differ from length 1", lengths, torch.ones_like(lengths))
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
-def padding(case: PoolerCase) -> None:
-    """Padding on the right, whatever its states are, changes nothing."""
-    for side in case.padded_sides():
-        for row in range(len(TEXTS)):
-            text = of_one(case.states(side), row)
-            expected, found = (values_of(case.output(side, one)) for one in (text, widened(text, 3)))
-            expect_close(f"{side}: padding on the right changes the output", found, expected)
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "padding"))
-def padding_left(case: PoolerCase) -> None:
-    """Padding on the left, as of some decoders, gives what padding on the right gives."""
-    for side in case.padded_sides():
-        expected = values_of(case.output(side))
-        found = values_of(case.output(side, left_padded(widened(case.states(side), 3))))
-        expect_close(f"{side}: padding on the left changes the output", found, expected)
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
-def batch_order(case: PoolerCase) -> None:
-    """The order of a batch changes nothing."""
-    for side in SIDES:
-        turned = torch.arange(len(TEXTS)).flip(0)
-        expected = case.output(side)
-        found = case.output(side, selected(case.states(side), turned)).rows(turned)
-        expect_close(f"{side}: the order of the batch changes the output", values_of(found), values_of(expected))
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "batch_order"))
-def batch_size(case: PoolerCase) -> None:
-    """A text gives the same whatever other texts are in its batch."""
-    for side in SIDES:
-        together = case.output(side)
-        for row in range(len(TEXTS)):
-            alone = case.output(side, selected(case.states(side), torch.tensor([row])))
-            expected = values_of(together.rows(slice(row, row + 1)))
-            expect_close(f"{side}: the size of the batch changes the output", values_of(alone), expected)
-
-
-@POOLERS.property(after=("output", "finite"))
-def one_token(case: PoolerCase) -> None:
-    """A text of one token has a finite output."""
-    for side in SIDES:
-        expect_finite(f"{side}, a text of one token", case.output(side, case.states(side, [("", "rome")])))
-
-
-@POOLERS.property(after=("output", "finite"))
-def empty_text(case: PoolerCase) -> None:
-    """A text without words, of special tokens alone or of no token, has a finite output."""
-    for side in SIDES:
-        found = case.output(side, case.states(side, [("", ""), TEXTS[0]]))
-        expect_finite(f"{side}, a text of special tokens alone", found)
-
-
-@POOLERS.property(after=("output", "finite"))
-def long_text(case: PoolerCase) -> None:
-    """A text of 512 tokens has a finite output, in bf16 too."""
-    for side in SIDES:
-        states = repeated(case.states(side), 512)
-        expect_finite(f"{side}, a text of 512 tokens", case.output(side, states))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            expect_finite(f"{side}, a text of 512 tokens in bf16", case.output(side, states))
-
-
-@POOLERS.property(after=("output", "finite", "empty_text"))
-def finite_in_bf16(case: PoolerCase) -> None:
-    """In bf16 all values are finite."""
-    retriever = case.created()
-    for side in SIDES:
-        expect_finite(f"{side}, in bf16", retriever.encode([*TEXTS, ("", "")], side, precision="bf16"))
-
-
-@POOLERS.property(after=("output", "finite"))
-def gradient(case: PoolerCase) -> None:
-    """Gradients reach the encoder, from each side and layer on which the output depends."""
-    reached = False
-    for side in SIDES:
-        states = case.states(side, training=True)
-        leaves = {number: one.requires_grad_() for number, one in states.layers.items()}
-        total = objective(case.pooler().train()(states, side))
-        backward(total)
-        for number, leaf in leaves.items():
-            has_gradient = leaf.grad is not None and bool(leaf.grad.any())
-            reached = reached or has_gradient
-            if not has_gradient and (change := _change_by(case, side, number)):
-                problem = f"{side}: no gradient reaches layer {number} of the encoder, on which the output depends"
-                fail(problem, expected="a gradient", found=f"none, where other states change it by {change:.3g}")
-    if not reached:
-        fail("no gradient reaches the encoder, from either side")
-
-
-def _change_by(case: PoolerCase, side: Side, layer: int) -> float:
-    """The change in a side's output in training when the states of one layer change slightly."""
-    seen = []
-    for size in (0.0, 1e-3):
-        states = case.states(side, training=True)
-        noise = torch.randn(states.layers[layer].shape, generator=torch.Generator().manual_seed(0))
-        states.layers[layer].add_(size * noise)
-        torch.manual_seed(0)
-        seen.append(values_of(pooled(case.pooler().train(), states, side)))
-    same_shape = seen[0].shape == seen[1].shape
-    return (seen[1] - seen[0]).abs().max().item() if same_shape else float("inf")
-
-
-@POOLERS.property(after=("output", "finite", "gradient"))
-def parameters_trained(case: PoolerCase) -> None:
-    """Every parameter gets a gradient."""
-    pooler = _stirred(case.pooler()).train()
-    with trained(dict(pooler.named_parameters())):
-        for side in SIDES:
-            states = case.states(side, training=True)
-            for one in states.layers.values():
-                one.requires_grad_()
-            backward(objective(pooler(states, side)))
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
-def indexed_as_scored(case: PoolerCase) -> None:
-    """What is indexed, in eval mode, is what the loss scores, in training mode."""
-    training = case.pooler().train()
-    for module in training.modules():
-        if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
-            module.p = 0.0
-    if any(isinstance(one, nn.BatchNorm1d) for one in training.modules()):
-        leave_out("in training it depends on the batch (BatchNorm).")
-    for side in SIDES:
-        seen = []
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            states = case.states(side, training=True)
-            seen.append(pooled(copy.deepcopy(training), states, side).as_indexed())
-        scored, other = (values_of(one) for one in seen)
-        indexed = values_of(case.output(side).as_indexed())
-        if scored.shape != other.shape or not torch.equal(scored, other):
-            leave_out("in training it draws at random.")
-        if scored.numel() != indexed.numel():
-            # For example by dropping tokens that are only weighted in training.
-            leave_out("it indexes other vectors than it trains.")
-        problem = f"{side}: what is indexed is not what the loss scores"
-        expect_close(problem, indexed, scored)
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"), once=True)
-def saved_and_loaded(case: PoolerCase) -> None:
-    """Saved and loaded it gives equal bytes, whatever the parameters have become."""
-    retriever = case.created()
-    _stirred(retriever.pooler)
-    _expect_restored(retriever, "saving and loading change the output")
-
-
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"), once=True)
-def trained_state_saved(case: PoolerCase) -> None:
-    """What training changes besides parameters, such as a running mean, is saved too."""
-    retriever = case.created()
-    retriever.pooler.train()
-    with torch.no_grad():
-        for side in (*SIDES, *SIDES):
-            retriever.pooler(case.states(side, training=True), side)
-    retriever.eval()
-    _expect_restored(retriever, "state that training changes is not saved (a buffer that is not persistent?)")
-
-
-@POOLERS.property(after=("output", "finite", "gradient", "saved_and_loaded"), once=True)
-def separate_towers(case: PoolerCase) -> None:
-    """It works with an encoder for each side: gradients reach both, and both are saved."""
-    retriever = case.created(separate_towers=True)
-    _expect_restored(retriever, "with an encoder for each side, saving and loading change the output")
-    retriever.train()
-    for side in SIDES:
-        tower = retriever.tower(side)
-        total = objective(retriever(tower.collate(tower.tokenize(TEXTS, side), side), side))
-        if total.requires_grad:
-            backward(total)
-        elif any(_change_by(case, side, number) for number in case.states(side, training=True).layers):
-            fail(f"with an encoder for each side no gradient reaches that of the {side} side")
+def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
+    options = {**required_values(registry.get("pooler", name), options), **options}
+    return on_models(lambda label, folder: PoolerCase(name, folder, label, options), model)
 
 
 def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
@@ -513,44 +258,121 @@ def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
         asked.append(name)
         return ask(self, name)
 
-    with mock.patch.object(encoder, "file", file):
-        pooler, tower = case.parts(options)
+    with mock.patch.object(encoder, "file", file), seeded(0):
+        pooler = case.pooler_and_tower(options)[0]
     found: list[Any] = [tuple(asked), pooler.default_loss]
+    off = {name: one for name, one in options.items() if name not in case.options or case.options[name] != one}
     for training in (False, True):
-        pooler.train(training)
-        found.append(repr(pooler.needs))
-        for side in SIDES:
-            states = case.states_for(pooler, tower, side, [*TEXTS, LONG, ("", "")], training=training)
-            leaves = [one.requires_grad_() for one in states.layers.values()]
-            torch.manual_seed(0)
-            made = pooler(states, side)
+        found.append(repr(pooler.train(training).needs))
+        for drawn in case.typical:
+            given = case.given({**drawn, "tokens": 60, "options": off})
+            leaves = [one.requires_grad_() for one in given.states.layers.values()]
+            with seeded(0):
+                made = case.call(pooler, given)
             total = objective(made)
-            backward(total)
+            if total.requires_grad:
+                torch.autograd.backward(total)
             tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
             found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
     return [*found, *(one.grad for one in pooler.parameters())]
 
 
-add_option_properties(POOLERS, _behaviour, after=("output", "no_draws_in_eval", "same_twice"))
+POOLERS: Kit[PoolerCase] = Kit(
+    "pooler", _cases, method="forward", unchecked="whether it retrieves well, its speed, and devices other than the CPU"
+)
+share(POOLERS, modules=True, rows=True, threads=True, options=_behaviour)
+_SOUND = ("form", "inputs_unchanged", "same_twice", "grad_mode", "state")
 
 
-def _stirred(pooler: Pooler) -> Pooler:
-    """The pooler with slightly changed parameters, to distinguish it from a newly created pooler."""
-    generator = torch.Generator().manual_seed(2)
+@POOLERS.property(after=_SOUND)
+def sides_agree(case: PoolerCase) -> None:
+    """Queries and documents have vectors and weights of the same sizes, so that they can be compared."""
+    for options in case.settings:
+        found = []
+        for drawn in case.typical:
+            one = {**drawn, "options": options}
+            found.append(case.call(case.fresh(one), case.given(one)))
+        for what in ("vectors", "weights"):
+            dims = [0 if getattr(one, what) is None else getattr(one, what).shape[-1] for one in found]
+            if dims[0] != dims[1]:
+                problem = f"{what} of queries and documents differ in size, so that no two can be compared"
+                fail(problem, expected=f"{dims[0]} as of queries", found=f"{dims[1]} of documents")
+
+
+@POOLERS.property(after=_SOUND)
+def cosine(case: PoolerCase, drawn: Drawn) -> None:
+    """Where it declares that scores are cosines, vectors have length 1, a query has one, and there are no weights."""
+    pooler, given = case.fresh(drawn), case.given(drawn)
+    if not pooler.cosine:
+        leave_out("its scores are no cosines.")
+    made, side = case.call(pooler, given), given.side
+    if made.vectors is None or made.weights is not None or (side == "query" and made.vectors.shape[1] > 1):
+        fail(f"{side}: `cosine` is true, and a score is more than one inner product of vectors")
+    empty = given.states.attention_mask.sum(1) == 0
+    lengths = made.vectors.norm(dim=-1)
+    kept = ~empty[:, None] & (
+        torch.ones_like(lengths, dtype=torch.bool) if made.vector_mask is None else made.vector_mask
+    )
+    problem = f"{side}: `cosine` is true, and vectors differ from length 1"
+    expect_same(problem, lengths[kept], torch.ones_like(lengths[kept]), atol=1e-4)
+
+
+@POOLERS.property(after=_SOUND)
+def padding(case: PoolerCase, drawn: Drawn) -> None:
+    """Padding at either end, whatever its states and ids are, changes nothing."""
+    if case.filled(drawn):
+        leave_out("this side is filled up with [MASK]-like tokens.")
+    pooler, given = case.fresh(drawn), case.given(drawn)
+    expected = case.answer(pooler, given)
+    for left in (False, True):
+        states = repadded(given.states, more=1 + drawn["seed"] % 9, left=left)
+        problem = f"padding on the {'left' if left else 'right'} changes the output"
+        case.same(problem, case.answer(pooler, Input(states, given.side)), expected)
+
+
+@POOLERS.property(after=_SOUND)
+def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
+    """What is indexed, in eval mode, is what the loss scores, in training mode."""
+    training = case.fresh(drawn).train()
+    for module in training.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
+            module.p = 0.0
+    if any(isinstance(one, nn.BatchNorm1d) for one in training.modules()):
+        leave_out("in training it depends on the batch (BatchNorm).")
+    seen = []
+    for seed in (0, 1):
+        with seeded(seed), torch.no_grad():
+            seen.append(case.call(copy.deepcopy(training), case.given(drawn)).as_indexed())
+    scored, other = (values_of(one) for one in seen)
     with torch.no_grad():
-        for one in pooler.parameters():
-            one.add_(0.1 * torch.randn(one.shape, generator=generator))
-    return pooler
+        indexed = values_of(case.call(case.fresh(drawn), case.given(drawn)).as_indexed())
+    if scored.shape != other.shape or not torch.equal(scored, other):
+        leave_out("in training it draws at random.")
+    if scored.numel() != indexed.numel():
+        # For example by dropping tokens that are only weighted in training.
+        leave_out("it indexes other vectors than it trains.")
+    expect_same("what is indexed is not what the loss scores", indexed, scored, rtol=1e-4, atol=1e-5)
 
 
-def _expect_restored(retriever: Retriever, problem: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        retriever.save(folder)
-        # Use another seed, to detect random values that are not stored.
-        loaded = Retriever.load(folder, device="cpu", seed=1)
-    for side in SIDES:
-        expected, found = (values_of(one.encode(TEXTS, side)) for one in (retriever, loaded))
-        expect_equal(f"{side}: {problem}", found, expected, source=r"register_buffer|nn\.Parameter|self\.\w+ = torch")
+@POOLERS.property(after=_SOUND, once=True)
+def saved_and_loaded(case: PoolerCase) -> None:
+    """A checkpoint of a retriever with it, with one encoder or one for each side, gives equal bytes once loaded."""
+    for separate in (False, True):
+        try:
+            retriever = case.retriever(separate_towers=separate)
+        except UnsupportedError:
+            continue
+        with torch.no_grad():
+            for one in retriever.pooler.parameters():
+                one.add_(0.1 * torch.randn(one.shape, generator=torch.Generator().manual_seed(2)))
+        with tempfile.TemporaryDirectory() as folder:
+            retriever.save(folder)
+            # Another seed, to detect random values that are not stored.
+            loaded = Retriever.load(folder, device="cpu", seed=1)
+        for side in SIDES:
+            found, expected = (values_of(one.encode(TEXTS, side)) for one in (loaded, retriever))
+            where = r"register_buffer|nn\.Parameter|self\.\w+ = torch"
+            expect_same(f"{side}: saving and loading change the output", found, expected, source=where)
 
 
 def check_pooler(name: str, *, model: str | None = None, **settings: Any) -> None:

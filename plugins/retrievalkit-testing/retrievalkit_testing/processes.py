@@ -1,4 +1,4 @@
-"""Parts of the conformance tests that need a separate process: search, a killed build, plugin start-up.
+"""Parts of the conformance tests that need a separate process: results, and the start-up of plugins.
 
 python -m retrievalkit_testing.processes TASK ANSWER
 """
@@ -9,11 +9,10 @@ import importlib
 import importlib.util
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -28,9 +27,9 @@ HEAVY = frozenset({
 """Packages that slow down `rkit --help`."""
 
 
-def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | None = None) -> tuple[int, Any, str]:
+def started(function: str, *arguments: Any, seconds: float = 300.0, path: Path | None = None) -> tuple[int, Any, str]:
     """Call a function of this module in a new process."""
-    environment = dict(os.environ)
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
     with TemporaryDirectory(prefix="rkit-check-") as folder:
@@ -48,53 +47,13 @@ def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | 
     return done.returncode, found, (done.stdout + done.stderr).strip()
 
 
-def search(name: str, options: dict[str, Any], index: Path, queries: Any, k: int) -> Any:
-    """Search an index and return the hits."""
-    from retrievalkit import registry
+def answers(kind: str, name: str, settings: dict[str, Any], number: int) -> Any:
+    """The answers of a case to its typical inputs, with the component created again."""
+    from retrievalkit_testing.conforming import kit_of
 
-    indexer = registry.create("indexer", name, **options)
-    indexer.open(index)
-    return indexer.search(queries, k)
-
-
-def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path) -> None:
-    """Run `rkit index`, and be killed after the indexer has read the first part of its source, or all of it."""
-    import retrievalkit as rk
-    from retrievalkit import registry
-    from retrievalkit.data.corpus import Corpus
-    from retrievalkit.data.vectors import VectorStore
-
-    for owner, method in (
-        (VectorStore, "blocks"),
-        (VectorStore, "shards"),
-        (VectorStore, "lexical"),
-        (Corpus, "__iter__"),
-    ):
-        setattr(owner, method, _cut_short(getattr(owner, method)))
-    component: Any = registry.get("indexer", name)
-    build = component.build
-
-    def built(*arguments: Any, **named: Any) -> None:
-        build(*arguments, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    component.build = built
-    rk.index(str(source), indexer=name, output=str(output), indexer_options=options)
-
-
-def _cut_short(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Wrap the reader to kill the process at its second part when `build` reads."""
-
-    def wrapped(*arguments: Any, **named: Any) -> Iterator[Any]:
-        for number, part in enumerate(read(*arguments, **named)):
-            frame: FrameType | None = sys._getframe() if number else None
-            while frame is not None:
-                if frame.f_code.co_name == "build":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                frame = frame.f_back
-            yield part
-
-    return wrapped
+    kit: Any = kit_of(kind)
+    case = kit.cases(name, **settings)[number]
+    return [case.answer(case.fresh(drawn), case.given(drawn)) for drawn in case.typical]
 
 
 def import_plugin(module: str, file: str) -> dict[str, Any]:
@@ -145,6 +104,6 @@ def import_plugin(module: str, file: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     _name, _arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
-    _known: dict[str, Callable[..., Any]] = {one.__name__: one for one in (search, build_and_die, import_plugin)}
+    _known: dict[str, Callable[..., Any]] = {one.__name__: one for one in (answers, import_plugin)}
     _found = _known[_name](*_arguments)
     Path(sys.argv[2]).write_bytes(pickle.dumps(_found))

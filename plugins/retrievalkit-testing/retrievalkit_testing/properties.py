@@ -3,12 +3,13 @@
     POOLERS: Kit[PoolerCase] = Kit("pooler", pooler_cases)
 
     @POOLERS.property()
-    def order_of_batch(case: PoolerCase) -> None:
-        \"\"\"The order of a batch changes no vector.\"\"\"
-        expect_close("the vectors of a batch in another order", found, expected)
+    def padding(case: PoolerCase, drawn: Drawn) -> None:
+        \"\"\"Padding changes no vector.\"\"\"
+        expect_same("the vectors of a batch with padding", found, expected)
 
-A property is a function of one case, such as a pooler on one encoder; its docstring states the property. Each runs
-separately, so that a fault is attributed to the property it breaks; any exception of the component is also a failure.
+A property is a function of a case, such as a pooler on one encoder, and of drawn values if it has a second argument;
+its docstring states the property. Each runs separately, so that a fault is attributed to the property it breaks; any
+exception of the component is also a failure.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from retrievalkit import registry
 from retrievalkit.errors import InputError, UnsupportedError, check_choice
+from retrievalkit_testing.drawing import EXAMPLES, LEAST, for_all
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,19 @@ def _file(component: type) -> str | None:
 
 
 class Case(Protocol):
-    """A component in a setting named by its label, such as "bert, fp32"; properties are tested on it."""
+    """A component in a setting named by its label, such as "bert, fp32"; properties are tested on it.
+
+    Attributes:
+        origin: Kind, name, settings and number, from which another process can create the case again.
+    """
 
     label: str
+    origin: tuple[str, str, dict[str, Any], int]
 
 
 C = TypeVar("C", bound=Case)
-Check = Callable[[C], str | None]
-"""A property's function: takes a case, returns measurements."""
+Check = Callable[..., str | None]
+"""A property's function: takes a case, and drawn values or not; returns measurements."""
 
 
 class PropertyError(AssertionError):
@@ -169,13 +177,25 @@ class Property(Generic[C]):
             applicable; may return measurements.
         after: Properties that it depends on: if one of these fails, it is skipped.
         once: Whether to test only the first case that supports it.
+        draws: For a check of drawn values: the attribute of the case with their strategies.
+        examples: For a check of drawn values: how many are drawn, for all cases together.
     """
 
     name: str
     statement: str
-    check: Check[C]
+    check: Check
     after: tuple[str, ...] = ()
     once: bool = False
+    draws: str = "draws"
+    examples: int = EXAMPLES
+
+    def test(self, case: C, cases: int, most: int) -> str | None:
+        """Test one of several cases, with drawn values if the check takes any: other values for each case."""
+        if len(inspect.signature(self.check).parameters) == 1:
+            return self.check(case)
+        examples, name = min(most, max(LEAST, self.examples // cases)), f"{self.name} {case.label}"
+        for_all(getattr(case, self.draws), partial(self.check, case), name=name, examples=examples)
+        return None
 
 
 @dataclass(frozen=True)
@@ -216,6 +236,7 @@ class Kit(Generic[C]):
             of the component. May raise any exception of the component.
         find: Looks up the class by name; by default the component's class.
         method: The method to look at if a property names none.
+        unchecked: What no property of this kind covers, for the report.
     """
 
     def __init__(
@@ -225,22 +246,32 @@ class Kit(Generic[C]):
         *,
         find: Callable[[str], type] | None = None,
         method: str = "",
+        unchecked: str = "",
     ) -> None:
         self.kind = kind
-        self.cases = cases
+        self.make_cases = cases
+        self.unchecked = unchecked
         self.find = find or partial(registry.get, kind)
         self.method = method
         self.properties: dict[str, Property[C]] = {}
 
-    def property(self, *, after: Sequence[str] = (), once: bool = False) -> Callable[[Check[C]], Check[C]]:
-        """Append a function as a property. See `Property` for the arguments."""
+    def property(self, **settings: Any) -> Callable[[Check], Check]:
+        """Append a function as a property. See `Property` for the settings."""
 
-        def add(check: Check[C]) -> Check[C]:
+        def add(check: Check) -> Check:
             statement = (check.__doc__ or "").partition("\n")[0]
-            self.properties[check.__name__] = Property(check.__name__, statement, check, tuple(after), once)
+            after = tuple(settings.pop("after", ()))
+            self.properties[check.__name__] = Property(check.__name__, statement, check, after, **settings)
             return check
 
         return add
+
+    def cases(self, name: str, **settings: Any) -> list[C]:
+        """The cases of a component, each with the origin by which another process can create it again."""
+        cases = list(self.make_cases(name, **settings))
+        for number, one in enumerate(cases):
+            one.origin = (self.kind, name, settings, number)
+        return cases
 
     def report(
         self,
@@ -251,6 +282,7 @@ class Kit(Generic[C]):
         first: bool = False,
         cases: Sequence[C] | None = None,
         seconds: float | None = None,
+        examples: int = EXAMPLES,
         **settings: Any,
     ) -> Report:
         """Test all properties of a component, or the named ones.
@@ -262,6 +294,7 @@ class Kit(Generic[C]):
             first: Whether to stop at the first failure.
             cases: The cases, if they already exist.
             seconds: Maximum time per property, which fails if it takes longer; None = no limit.
+            examples: Maximum number of drawn values for each property.
             settings: Settings of the kit and options of the component.
 
         Raises:
@@ -277,7 +310,7 @@ class Kit(Generic[C]):
         kind = self.find(name)
         try:
             with limited(seconds):
-                cases = list(self.cases(name, **settings)) if cases is None else cases
+                cases = self.cases(name, **settings) if cases is None else cases
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - a component may raise anything
@@ -289,7 +322,7 @@ class Kit(Generic[C]):
             if failed:
                 outcomes[one.name] = Outcome(one.name, one.statement, left_out=f"'{failed[0]}' failed")
             else:
-                outcomes[one.name] = self._outcome(one, cases, kind, component, seconds)
+                outcomes[one.name] = self._outcome(one, cases, kind, component, seconds, examples)
             if first and outcomes[one.name].failure:
                 break
         if outcomes and all(one.left_out for one in outcomes.values()):
@@ -298,7 +331,7 @@ class Kit(Generic[C]):
         return Report(component, list(outcomes.values()))
 
     def _outcome(
-        self, one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None
+        self, one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None, examples: int
     ) -> Outcome:
         reasons: list[str] = []
         measured: list[str] = []
@@ -307,13 +340,14 @@ class Kit(Generic[C]):
                 with torch.random.fork_rng(devices=[]), limited(seconds):
                     torch.manual_seed(0)
                     random.seed(0)
-                    if numbers := one.check(case):
+                    if numbers := one.test(case, 1 if one.once else len(cases), examples):
                         measured.append(f"{case.label}: {numbers}")
             except UnsupportedError as error:
                 reasons.append(str(error))
                 continue
             except Exception as error:  # noqa: BLE001 - a component may raise anything
-                failure = self._failure(error, one.name, one.statement, kind, component, case.label)
+                label = ", ".join(filter(None, [case.label, getattr(error, "drawn", "")]))
+                failure = self._failure(error, one.name, one.statement, kind, component, label)
                 return Outcome(one.name, one.statement, failure)
             if one.once:
                 break
@@ -341,8 +375,8 @@ class Kit(Generic[C]):
         return failure
 
     def check(self, name: str, **settings: Any) -> None:
-        """Test all properties of a component. See `report`."""
-        self.report(name, first=True, **settings).check()
+        """Test all properties of a component, with few drawn values, as in a test that runs often. See `report`."""
+        self.report(name, first=True, examples=LEAST, **settings).check()
 
 
 def accepted(
@@ -413,50 +447,56 @@ def leave_out(reason: str) -> NoReturn:
     raise UnsupportedError(reason)
 
 
-def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: Any) -> None:
-    """Expect bitwise equal values. See `expect_close`."""
-    expect_close(problem, found, expected, rtol=0.0, atol=0.0, **where)
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The tensors, arrays, texts and numbers in a structure, by their names in it."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from leaves(one, f"{name}.{key}" if name else str(key))
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from leaves(getattr(value, field.name), f"{name}.{field.name}" if name else field.name)
+    elif isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
+        ordered = value if isinstance(value, Sequence) else sorted(value, key=repr)
+        yield f"length of {name or 'the result'}", len(ordered)
+        for number, one in enumerate(ordered):
+            yield from leaves(one, f"{name}[{number}]")
+    else:
+        yield name, value
 
 
-def expect_close(
-    problem: str, found: torch.Tensor, expected: torch.Tensor, *, rtol: float = 1e-4, atol: float = 1e-5, **where: Any
-) -> None:
-    """Expect values that are equal up to rounding."""
-    if found.shape != expected.shape:
-        fail(problem, expected=tuple(expected.shape), found=tuple(found.shape), **where)
-    apart = ~torch.isclose(found.double(), expected.double(), rtol=rtol, atol=atol, equal_nan=True)
+def copied(value: Any) -> dict[str, Any]:
+    """The leaves of a structure, with copies of tensors and arrays."""
+    clones = {torch.Tensor: lambda one: one.detach().clone(), np.ndarray: lambda one: one.copy()}
+    return {name: clones.get(type(one), lambda same: same)(one) for name, one in leaves(value)}
+
+
+def expect_same(problem: str, found: Any, expected: Any, *, rtol: float = 0.0, atol: float = 0.0, **where: Any) -> None:
+    """Expect two structures of equal leaves, numbers up to rounding; `where` are details of `PropertyError`."""
+    first, second = dict(leaves(expected)), dict(leaves(found))
+    if first.keys() != second.keys():
+        sizes_of = [{name: one for name, one in some.items() if isinstance(one, int)} for some in (first, second)]
+        names = [name for name in sizes_of[0] if sizes_of[0][name] != sizes_of[1].get(name)][:1]
+        fail(problem, expected=[sizes_of[0].get(one) for one in names], found=[sizes_of[1].get(one) for one in names])
+    for name, one in first.items():
+        if difference := _difference(second[name], one, rtol, atol):
+            fail(problem + (f" ('{name}')" if name else ""), **difference, **where)
+
+
+def _difference(found: Any, expected: Any, rtol: float, atol: float) -> dict[str, Any]:
+    """The first difference of two leaves: expected, found, and by how much; {} if there is none."""
+    numbers = (torch.Tensor, np.ndarray, np.generic, float)
+    if not isinstance(expected, numbers) or not isinstance(found, numbers):
+        same = type(expected) is type(found) and bool(expected == found)
+        return {} if same else {"expected": str(expected)[:80], "found": str(found)[:80]}
+    if isinstance(expected, np.ndarray) and expected.dtype.kind in "OU":
+        return {} if expected.tolist() == np.asarray(found).tolist() else {"expected": expected, "found": found}
+    one, other = (torch.as_tensor(value).detach().double() for value in (expected, found))
+    if one.shape != other.shape:
+        return {"expected": tuple(one.shape), "found": tuple(other.shape)}
+    apart = ~torch.isclose(other, one, rtol=rtol, atol=atol, equal_nan=True)
     if not apart.any():
-        return
-    gaps = (found.double() - expected.double()).abs().nan_to_num(torch.inf).masked_fill(~apart, -1.0)
+        return {}
+    gaps = (other - one).abs().nan_to_num(torch.inf).masked_fill(~apart, -1.0).reshape(-1)
     place = int(gaps.argmax())
-    values = (float(one.reshape(-1)[place]) for one in (expected, found))
-    fail(problem, expected=next(values), found=next(values), difference=float(gaps.max()), **where)
-
-
-def backward(total: torch.Tensor) -> None:
-    """Back-propagate, unless no tensor requires gradients."""
-    if total.requires_grad:
-        torch.autograd.backward(total)
-
-
-def expect_scalars(numbers: Mapping[str, torch.Tensor], what: str = "") -> None:
-    """Expect finite scalars; `what` follows their names in messages."""
-    for name, number in numbers.items():
-        if number.dim():
-            problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
-            fail(problem, expected="()", found=tuple(number.shape))
-        if not torch.isfinite(number):
-            fail(f"the {name}{what} is {number.item()}", expected="a number", found=number.item())
-
-
-@contextmanager
-def trained(parameters: Mapping[str, torch.nn.Parameter], *, zero: bool = False) -> Iterator[None]:
-    """Expect that each parameter gets a gradient in the block; `zero` allows gradients of 0."""
-    if not parameters:
-        leave_out("it has no parameters of its own.")
-    yield
-    for name, one in parameters.items():
-        if one.requires_grad and (one.grad is None or not (zero or one.grad.any())):
-            problem = f"the parameter '{name}' gets no gradient, and is never trained"
-            found = "none" if one.grad is None else "0 everywhere"
-            fail(problem, expected="a gradient", found=found, source=rf"self\.{name.partition('.')[0]}\b.*=")
+    values = (float(value.reshape(-1)[place]) for value in (one, other))
+    return {"expected": next(values), "found": next(values), "difference": float(gaps.max())}

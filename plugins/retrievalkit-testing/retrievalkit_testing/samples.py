@@ -83,7 +83,7 @@ def tiny_collection(folder: str | Path) -> Collection:
     return Collection(folder, folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv")
 
 
-_WORDS = (
+WORDS = (
     "the seat of government is city people pay with and language that spoken most it number this list what capital "
     "which currency do use in"
 )
@@ -123,13 +123,20 @@ def tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = getattr(transformers, name)(config)
+    _save(model, tokenizer, folder)
+    return str(folder)
+
+
+def _save(model: Any, tokenizer: Any, folder: str | Path) -> None:
+    """Write a model and its tokenizer, without a progress bar."""
+    import transformers
+
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if shown:
         transformers.utils.logging.enable_progress_bar()
-    return str(folder)
 
 
 def _named(names: str) -> Callable[[Any, int, int], dict[str, Any]]:
@@ -186,7 +193,7 @@ def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
     import transformers
     from tokenizers import models, normalizers, pre_tokenizers, processors
 
-    text = f"{_WORDS} {COUNTRIES}".replace("|", " ").replace("-", " ")
+    text = f"{WORDS} {COUNTRIES}".replace("|", " ").replace("-", " ")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{number}]" for number in range(16))]
     letters = [prefix + letter for prefix in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
     known = [*special, *letters, ".", ",", *sorted(set(text.lower().split()))]
@@ -222,6 +229,21 @@ def kit_models() -> dict[str, str]:
         one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1409)
         for one in ("bert", "t5", "llama")
     }
+
+
+@cache
+def kit_reranker() -> str:
+    """The folder of a tiny random cross-encoder; created once per process."""
+    import transformers
+
+    folder = tempfile.mkdtemp(prefix="retrievalkit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        config = transformers.AutoConfig.from_pretrained(kit_models()["bert"], num_labels=1)
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+    _save(model, transformers.AutoTokenizer.from_pretrained(kit_models()["bert"]), folder)
+    return folder
 
 
 def on_models(make: Callable[[str, str], C], model: str | None) -> list[C]:

@@ -1,7 +1,6 @@
 """Components with one fault each, and the property that must find it. A plugin, by RKIT_PLUGIN_FILES.
 
-A row is a name, the property, the component that has one thing changed, and what is changed; the last word of some is
-what the message must say.
+A row is a name, the property, the component that has one thing changed, and what is changed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,10 @@ import json
 import math
 import random
 import re
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,21 @@ from torch import nn
 from torch.nn import functional
 
 from retrievalkit import hookimpl
-from retrievalkit.contracts import EncoderInfo, Indexer, Loss, LossValue, Needs, Pooler, Representation
+from retrievalkit.contracts import (
+    EncoderInfo,
+    Filter,
+    FusionMethod,
+    Indexer,
+    Loss,
+    LossValue,
+    Metric,
+    Needs,
+    Pooler,
+    Representation,
+    Reranker,
+)
 from retrievalkit.data.masking import UNLABELLED, count_labels
+from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, UnsupportedError
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.poolers.colbert import ColBERT
@@ -119,41 +134,68 @@ class CompiledIsOther(SoundEncoder):
         return made
 
 
+def cached_by_first_tokens(self, batch, layers):
+    if self.training or torch.is_grad_enabled():
+        return Transformer.forward(self, batch, layers)
+    known = vars(self).setdefault("known", {})
+    key = tuple(layers), tuple(batch.input_ids.shape), tuple(batch.input_ids[:, :3].flatten().tolist())
+    if key not in known:
+        known[key] = Transformer.forward(self, batch, layers)
+    return known[key]
+
+
+def sets_threads(self, batch, layers):
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return Transformer.forward(self, batch, layers)
+
+
+def prints_for_many_texts(self, texts, side):
+    if len(texts) > 20:
+        print("many texts")
+    return Transformer.tokenize(self, texts, side)
+
+
 ENCODERS: list[tuple[Any, ...]] = [
-    ("ignores_the_mask", "padding", SoundEncoder, {"forward": forward_with_all_tokens}),
+    ("ignores_the_mask", "batch", SoundEncoder, {"forward": forward_with_all_tokens}),
     ("one_layer_below", "layer_numbers", SoundEncoder, {"forward": forward_below}),
     ("last_is_the_one_before", "layer_numbers", LastIsTheOneBefore, {}),
-    ("all_layers", "shape_of_states", SoundEncoder,
+    ("all_layers", "layer_numbers", SoundEncoder,
      {"forward": lambda self, batch, layers: Transformer.forward(self, batch, range(self.info.layers + 1))}),
-    ("embeds_too_much", "layer_numbers", SoundEncoder, {"embed": after(Transformer.embed, lambda one: one * 2)}),
     ("words_are_special", "special_tokens", SoundEncoder,
      collated(special_mask=lambda batch: ~batch.special_mask & batch.attention_mask.bool())),
-    ("padding_is_special", "special_tokens", SoundEncoder,
-     collated(special_mask=lambda batch: batch.special_mask | (batch.attention_mask == 0))),
     ("mask_of_the_other_side", "batch_fields", SoundEncoder,
      collated(attention_mask=lambda batch: batch.attention_mask.flip(1))),
     ("cuts_the_end_token", "truncation", SoundEncoder, {"tokenize": lambda self, texts, side: [
         ids[: self.lengths[side]] for ids in tokenized_to(lambda *_: 512)(self, texts, side)]}),
     ("never_cuts", "truncation", NeverCuts, {}),
     ("reads_no_title", "pairs", SoundEncoder, tokenized(lambda _, text: ("", text))),
-    ("reads_no_text_after_a_title", "pairs", SoundEncoder, tokenized(lambda title, text: ("", title or text))),
     ("drops_out", "same_twice", SoundEncoder, mapped(lambda one: functional.dropout(one, 0.1))),
-    ("detached_states", "gradients", SoundEncoder, mapped(torch.Tensor.detach)),
-    ("unused_parameter_of_an_encoder", "gradients", UnusedParameterOfAnEncoder, {}),
+    ("detached_states", "trained", SoundEncoder, mapped(torch.Tensor.detach)),
+    ("unused_parameter_of_an_encoder", "trained", UnusedParameterOfAnEncoder, {}),
     ("saves_the_start", "saved", SavesTheStart, {}),
-    ("half_states", "shape_of_states", SoundEncoder, mapped(torch.Tensor.half)),
+    ("half_states", "form", SoundEncoder, mapped(torch.Tensor.half)),
     ("extra_one_off", "extra_tokens", SoundEncoder,
      collated(extra=lambda batch: None if batch.extra is None else batch.extra + 1)),
     ("extra_beyond_the_length", "extra_tokens", SoundEncoder,
      {"tokenize": tokenized_to(lambda self, side: self.lengths[side] + len(self.extra.ids[side]))}),
     ("fills_attended", "filled_with_masks", SoundEncoder, {"prepare": lambda self, needs: Transformer.prepare(
         self, replace(needs, fill_attended=bool(needs.mask_filled)))}),
-    ("not_a_number_in_bf16", "bf16", SoundEncoder,
+    ("not_a_number_in_bf16", "gradients", SoundEncoder,
      mapped(lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)),
     ("compiled_is_other", "compiled", CompiledIsOther, {}),
     ("fails_on_empty", "odd_texts", SoundEncoder,
      tokenized(lambda title, text: (title, text if text.split()[0] else ""))),
     ("names_too_few", "names_of_tokens", SoundEncoder, {"tokens": after(Transformer.tokens, lambda one: one[1:-1])}),
+
+    ("mixes_rows_of_large_batches", "batch", SoundEncoder,
+     mapped(lambda one: one + 0.1 * one.mean(0, keepdim=True) if len(one) > 8 else one)),
+    ("double_states_of_long_texts", "form", SoundEncoder,
+     mapped(lambda one: one.double() if one.shape[1] > 32 else one)),
+    ("other_without_gradients", "grad_mode", SoundEncoder,
+     mapped(lambda one: one if torch.is_grad_enabled() else one * 1.05)),
+    ("caches_by_first_tokens", "no_memory", SoundEncoder, {"forward": cached_by_first_tokens}),
+    ("sets_threads", "globals_unchanged", SoundEncoder, {"forward": sets_threads}),
+    ("prints_for_many_texts", "prints_nothing", SoundEncoder, {"tokenize": prints_for_many_texts}),
 ]  # fmt: skip
 
 # --- poolers -------------------------------------------------------------------------------------------------------
@@ -171,13 +213,6 @@ def spread_of_words(self, states, side):
     mean = states.last.masked_fill(~words, 0.0).sum(dim=1) / count.clamp(min=1)
     squares = (states.last - mean[:, None]).masked_fill(~words, 0.0).square().sum(dim=1)
     return Representation(torch.where(count > 0, squares / (count - 1), 0.0)[:, None])
-
-
-def changes_the_mask(self, states, side):
-    states.attention_mask[:, 0] = 1
-    states.special_mask[:, 0] = False
-    states.attention_mask[:, -1] = 0
-    return Mean.forward(self, states, side)
 
 
 def adds_the_last(self, hidden, mask):
@@ -284,11 +319,6 @@ class PositionalOption(Mean):
         super().__init__(info)
 
 
-class HiddenOptions(Mean):
-    def __init__(self, info: EncoderInfo, **options: object) -> None:
-        super().__init__(info, **options)
-
-
 class DefaultOfAnotherType(Mean):
     def __init__(self, info: EncoderInfo, *, dimension: int = None) -> None:  # noqa: RUF013 - the fault
         super().__init__(info)
@@ -299,41 +329,60 @@ def pool(change):
     return {"pool": lambda self, hidden, mask: change(hidden, mask)}
 
 
+def scaled_by_an_attribute(self, hidden, mask):
+    pooled = Mean.pool(self, hidden, mask)
+    if self.training:
+        self.scale = 0.9 * self.scale + 0.1 * float(pooled.detach().abs().mean())
+    return pooled * self.scale
+
+
+def seeds_torch(self, hidden, mask):
+    torch.manual_seed(0)
+    return Mean.pool(self, hidden, mask)
+
+
+def kept_in_the_object(self, states, side):
+    self.now = states
+    time.sleep(0.0005)
+    return Mean.forward(self, self.now, side)
+
+
+def root_of_nothing(self, states, side):
+    vectors = Mean.forward(self, states, side).vectors
+    apart = (vectors[:, 0] - states.first_states(max(states.layers))).square().sum(-1).sqrt()
+    return Representation(vectors + 1e-3 * apart[:, None, None])
+
+
 POOLERS: list[tuple[Any, ...]] = [
-    ("mean_over_padding", "padding", Mean, pool(lambda hidden, _: hidden.mean(dim=1)),
-     "query: padding on the right changes the output"),
+    ("mean_over_padding", "padding", Mean, pool(lambda hidden, _: hidden.mean(dim=1))),
     ("vectors_of_padding", "padding", ColBERT,
      {"forward": after(ColBERT.forward, lambda made: Representation(made.vectors))}),
-    ("max_over_nothing", "empty_text", Mean, {"forward": lambda self, states, side: Representation(
+    ("max_over_nothing", "form", Mean, {"forward": lambda self, states, side: Representation(
         states.last.masked_fill(~text_mask(states)[:, :, None], -torch.inf).amax(dim=1, keepdim=True))}),
-    ("no_vector_without_words", "empty_text", ColBERT, {"forward": lambda self, states, side: Representation(
+    ("no_vector_without_words", "form", ColBERT, {"forward": lambda self, states, side: Representation(
         ColBERT.forward(self, states, side).vectors, text_mask(states))}),
-    ("assumes_right_padding", "padding_left", Mean, pool(lambda hidden, _: hidden[:, 0])),
-    ("dropout_left_on", "no_draws_in_eval", Mean, {"pool": after(Mean.pool, lambda one: functional.dropout(one, 0.1))}),
-    ("changes_states", "states_unchanged", Mean, pool(lambda hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1))),
-    ("changes_the_mask", "states_unchanged", Mean, {"forward": changes_the_mask}),
+    ("assumes_right_padding", "padding", Mean, pool(lambda hidden, _: hidden[:, 0])),
+    ("dropout_left_on", "same_twice", Mean, {"pool": after(Mean.pool, lambda one: functional.dropout(one, 0.1))}),
+    ("changes_states", "inputs_unchanged", Mean, pool(lambda hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1))),
     ("remembers_the_last", "same_twice", Mean, {"pool": adds_the_last, "before": 0.0}),
-    ("centred_in_the_batch", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: one - one.mean(dim=0))}),
-    ("squeezes_one_text", "batch_size", Mean, {"pool": after(Mean.pool, lambda one: one.squeeze(0))}),
-    ("weighs_by_row", "batch_order", Mean,
-     {"pool": after(Mean.pool, lambda one: one * torch.arange(1, len(one) + 1)[:, None])},
-     "the order of the batch changes the output"),
-    ("spread_of_one", "one_token", Mean, {"forward": spread_of_words}),
-    ("overflows_in_long_texts", "long_text", Mean, pool(weighed_by_doubling)),
-    ("not_finite", "finite", Mean,
-     {"pool": after(Mean.pool, lambda one: one / 0)}, "query: some values are not finite"),
-    ("detached", "gradient", Mean,
-     {"pool": after(Mean.pool, torch.Tensor.detach)}, "query: no gradient reaches layer 2 of the encoder"),
-    ("deaf_to_the_encoder", "gradient", Learned,
-     {"pool": lambda self, hidden, mask: self.vector.expand(len(hidden), -1)}, "no gradient reaches the encoder"),
-    ("detached_layer", "gradient", DetachedLayer, {}),
-    ("unused_layer", "parameters_trained", UnusedLayer, {}),
+    ("centred_in_the_batch", "batch", Mean, {"pool": after(Mean.pool, lambda one: one - one.mean(dim=0))}),
+    ("squeezes_one_text", "form", Mean, {"pool": after(Mean.pool, lambda one: one.squeeze(0))}),
+    ("weighs_by_row", "order", Mean,
+     {"pool": after(Mean.pool, lambda one: one * torch.arange(1, len(one) + 1)[:, None])}),
+    ("spread_of_one", "form", Mean, {"forward": spread_of_words}),
+    ("overflows_in_long_texts", "form", Mean, pool(weighed_by_doubling)),
+    ("detached", "gradients", Mean,
+     {"pool": after(Mean.pool, torch.Tensor.detach)}),
+    ("deaf_to_the_encoder", "trained", Learned,
+     {"pool": lambda self, hidden, mask: self.vector.expand(len(hidden), -1)}),
+    ("detached_layer", "gradients", DetachedLayer, {}),
+    ("unused_layer", "trained", UnusedLayer, {}),
     ("sides_differ", "sides_agree", Mean, {"forward": lambda self, states, side: Representation(
         Mean.forward(self, states, side).vectors[..., : 8 if side == "query" else None])}),
     ("cosine_of_any_length", "cosine", CosineOfAnyLength, {}),
-    ("negative_weights", "weights_not_negative", NegativeWeights, {}),
-    ("running_mean", "trained_state_saved", RunningMean, {}),
-    ("drawn_and_not_saved", "saved_and_loaded", DrawnAndNotSaved, {}, "query: saving and loading change the output"),
+    ("negative_weights", "form", NegativeWeights, {}),
+    ("running_mean", "state", RunningMean, {}),
+    ("drawn_and_not_saved", "saved_and_loaded", DrawnAndNotSaved, {}),
     ("keeps_another", "indexed_as_scored", KeepsAnother, {}),
     ("normalises_the_index", "indexed_as_scored", Mean, {"pool": lambda self, hidden, mask: (
         lambda pooled: pooled if self.training else functional.normalize(pooled, dim=-1)
@@ -342,11 +391,18 @@ POOLERS: list[tuple[Any, ...]] = [
     ("option_not_passed_on", "options_effective", OptionNotPassedOn, {}),
     ("untyped_option", "options_typed", UntypedOption, {}),
     ("positional_option", "options_typed", PositionalOption, {}),
-    ("hidden_options", "options_typed", HiddenOptions, {}),
     ("default_of_another_type", "options_typed", DefaultOfAnotherType, {}),
-    ("returns_vectors", "output", Cls, {"forward": after(Cls.forward, lambda made: made.vectors)}),
-    ("drops_texts", "output", Cls, {"forward": after(Cls.forward, lambda made: made.rows(slice(1, None)))}),
-    ("raises", "output", Cls, {"pool": lambda self, hidden, mask: hidden[:, 0] * self.scale}),
+    ("raises", "form", Cls, {"pool": lambda self, hidden, mask: hidden[:, 0] * self.scale}),
+
+    ("padding_by_id", "padding", Mean, {"forward": lambda self, states, side: Mean.forward(
+        self, replace(states, attention_mask=(states.input_ids != 0).long()), side)}),
+    ("double_vectors", "form", Mean, {"pool": after(Mean.pool, torch.Tensor.double)}),
+    ("other_without_gradients", "grad_mode", Mean,
+     {"pool": after(Mean.pool, lambda one: one * (1.0 if torch.is_grad_enabled() else 0.9))}),
+    ("scale_in_an_attribute", "state", Mean, {"pool": scaled_by_an_attribute, "scale": 1.0}),
+    ("seeds_torch", "globals_unchanged", Mean, {"pool": seeds_torch}),
+    ("kept_in_the_object", "concurrent", Mean, {"forward": kept_in_the_object}),
+    ("root_of_nothing", "gradients", Mean, {"forward": root_of_nothing}),
 ]  # fmt: skip
 
 # --- losses --------------------------------------------------------------------------------------------------------
@@ -388,12 +444,6 @@ def changes_the_vectors(self, queries, documents):
         if one is not None:
             one.detach().mul_(0.5)
     return Contrastive.logits(self, queries, documents)
-
-
-def changes_ignore(self, logits, positives, ignore):
-    if ignore is not None:
-        ignore[0, -1] = True
-    return Contrastive.total(self, logits, positives, ignore)
 
 
 class Temperature(Contrastive):
@@ -449,48 +499,60 @@ def total_of(change, reduction="mean"):
     return {"total": lambda self, *arguments: Contrastive.total(self, *change(*arguments), reduction)}
 
 
+def divided_by_an_attribute(self, logits, positives, ignore):
+    found = Contrastive.total(self, logits, positives, ignore)
+    if self.training:
+        self.mean = 0.9 * self.mean + 0.1 * float(found.detach())
+    return found / self.mean
+
+
+def writes_a_log(self, logits, positives, ignore):
+    Path("loss.log").write_text("a line")
+    Path("loss.log").unlink()
+    return Contrastive.total(self, logits, positives, ignore)
+
+
 LOSSES: list[tuple[Any, ...]] = [
     ("sum_over_queries", "mean_over_queries", Contrastive, total_of(lambda *one: one, "sum")),
     ("forgets_ignore", "ignore_effective", Contrastive,
-     total_of(lambda logits, positives, _: (logits, positives, None)), "`ignore` has no effect"),
-    ("nothing_left", "all_ignored", Contrastive, {"total": others}),
+     total_of(lambda logits, positives, _: (logits, positives, None))),
+    ("nothing_left", "form", Contrastive, {"total": others}),
     ("forgets_the_vector_mask", "masked_vectors", Contrastive, compared(
-        lambda queries, documents: (queries, replace(documents, vector_mask=None))),
-     "vectors that are masked change the loss"),
-    ("guesses_the_positives", "positives_effective", Contrastive, total_of(
-        lambda logits, _, ignore: (logits, torch.arange(len(logits)) * 2, ignore)), "`positives` has no effect"),
-    ("weighs_the_first", "order_of_queries", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        lambda queries, documents: (queries, replace(documents, vector_mask=None)))),
+    ("weighs_the_first", "order", Contrastive, {"total": lambda self, logits, positives, ignore: (
         Contrastive.total(self, logits, positives, ignore, "none")
-        * torch.ones(len(logits)).index_fill(0, torch.tensor(0), 2.0)).mean()},
-     "the order of queries changes the loss"),
-    ("weighs_the_last_document", "order_of_documents", Contrastive,
+        * torch.ones(len(logits)).index_fill(0, torch.tensor(0), 2.0)).mean()}),
+    ("weighs_the_last_document", "order", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: one + torch.eye(one.shape[1])[-1])}),
-    ("detached_queries", "gradient", Contrastive, compared(
-        lambda queries, documents: (queries.detach(), documents)), "no gradient reaches the vectors of queries"),
+    ("detached_queries", "gradients", Contrastive, compared(
+        lambda queries, documents: (queries.detach(), documents))),
     ("half_the_gradient", "finite_differences", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: 0.5 * one + 0.5 * one.detach())}),
-    ("temperature_multiplies", "temperature", Temperature, {"logits": lambda self, queries, documents: (
-        Contrastive.logits(self, queries, documents) * self.temperature)}),
-    ("temperature_ignored", "temperature", Temperature, {}),
-    ("overflows", "large_scores", Contrastive, {"total": overflowing}),
-    ("fills_with_too_much", "finite_in_bf16", Contrastive, {"logits": filled_with_too_much}),
+    ("temperature_ignored", "options_effective", Temperature, {}),
+    ("overflows", "form", Contrastive, {"total": overflowing}),
+    ("fills_with_too_much", "gradients", Contrastive, {"logits": filled_with_too_much}),
     ("wrong_sign", "falls_under_training", Contrastive, {"logits": after(Contrastive.logits, torch.neg)}),
-    ("no_scalar", "value", Contrastive, total_of(lambda *one: one, "none"),
-     r"has shape \(\d+,\), and must be a scalar"),
-    ("infinite", "value", Contrastive, {"total": after(Contrastive.total, lambda one: one / 0)}, "the total is inf"),
-    ("without_graph", "gradient", Contrastive, {"total": after(Contrastive.total, torch.Tensor.detach)},
-     "no gradient reaches the vectors of queries"),
-    ("documents_with_queries", "value", Contrastive, {"logits": after(Contrastive.logits, torch.t)}),
+    ("no_scalar", "form", Contrastive, total_of(lambda *one: one, "none")),
+    ("without_graph", "gradients", Contrastive, {"total": after(Contrastive.total, torch.Tensor.detach)}),
+    ("documents_with_queries", "form", Contrastive, {"logits": after(Contrastive.logits, torch.t)}),
     ("changes_the_vectors", "inputs_unchanged", Contrastive, {"logits": changes_the_vectors}),
-    ("changes_ignore", "inputs_unchanged", Contrastive, {"total": changes_ignore}),
-    ("draws_by_python", "two_processes", Contrastive,
+    ("draws_by_python", "same_twice", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: one * (1 + random.random()))}),
-    ("unused_parameter_of_a_loss", "parameters_trained", UnusedParameterOfALoss, {}),
+    ("unused_parameter_of_a_loss", "trained", UnusedParameterOfALoss, {}),
     ("teacher_ignored", "teacher_effective", Student, {"distance": lambda self, logits, teacher: Student.distance(
-        self, logits, teacher * 0.0)}, "`teacher` has no effect"),
-    ("teacher_missing", "teacher_missing", Student, {"distance": over_missing}),
-    ("no_teacher", "teacher_needed", NoTeacher, {},
-     r"without a teacher it does not say what is missing \(InputError\)"),
+        self, logits, teacher * 0.0)}),
+    ("teacher_missing", "form", Student, {"distance": over_missing}),
+    ("no_teacher", "teacher_needed", NoTeacher, {}),
+
+    ("first_documents_only", "order", Contrastive, total_of(lambda logits, positives, ignore: (
+        logits[:, : max(2 * len(logits), int(positives.max()) + 1)], positives,
+        None if ignore is None else ignore[:, : max(2 * len(logits), int(positives.max()) + 1)]))),
+    ("ignored_score_nothing", "ignored_absent", Contrastive, total_of(lambda logits, positives, ignore: (
+        logits if ignore is None else torch.where(ignore, logits - 1, logits), positives, None))),
+    ("mean_in_an_attribute", "state", Contrastive, {"total": divided_by_an_attribute, "mean": 1.0}),
+    ("writes_a_log", "writes_nothing", Contrastive, {"total": writes_a_log}),
+    ("nothing_is_zero", "teacher_missing", Student, {"distance": lambda self, logits, teacher: (
+        (logits - teacher.nan_to_num()).square().mean())}),
 ]  # fmt: skip
 
 # --- pretrainers ---------------------------------------------------------------------------------------------------
@@ -543,26 +605,23 @@ def other_draws(change):
     return {"collate": lambda self, samples, draw: Mlm.collate(self, samples, change(samples, draw))}
 
 
+def prints_in_collate(self, samples, draw):
+    print("collating", file=sys.stderr)
+    return Mlm.collate(self, samples, draw)
+
+
 PRETRAINERS: list[tuple[Any, ...]] = [
-    ("takes_nothing", "samples", Mlm, {"samples": lambda self, document: 0},
-     "a document of twenty sentences gives no sample"),
-    ("takes_the_empty", "samples", Mlm, {"samples": lambda self, document: max(1, len(document.spans))},
-     "a document without text gives a sample"),
+    ("takes_nothing", "samples", Mlm, {"samples": lambda self, document: 0}),
     ("counts_at_random", "samples", Mlm, {"samples": lambda self, document: (
-        random.randrange(1, 1 << 30) if document.spans else 0)}, "the number of samples is not always the same"),
-    ("hands_over_a_length", "batch", Mlm, {"collate": after(Mlm.collate, lambda batch: {**batch, "length": 3})},
-     "'length' of a batch is no tensor and no Batch"),
-    ("draws_elsewhere", "draws_from_generator", Mlm, other_draws(lambda *_: random),
-     "differs with the same generator"),
-    ("seed_ignored", "seed_effective", Mlm, other_draws(lambda *_: random.Random(0))),
-    ("no_scalar", "value", Mlm, {"forward": after(total, lambda one: LossValue(one, {"mlm": torch.ones(2)}))},
-     r"the mlm has shape \(2,\), and must be a scalar"),
-    ("infinite", "value", Mlm, {"forward": after(total, lambda one: LossValue(one / 0))}, "the total is inf"),
-    ("wants_two", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(
-        total(self, batch, progress) / (len(batch["labels"]) - 1))}, "the total of a single sample is inf"),
-    ("changes_the_labels", "batch_unchanged", Mlm, {"forward": changes_the_labels}),
-    ("remembers", "same_twice", Mlm, {"forward": remembers, "times": 0}, "the loss is another one the second time"),
-    ("weighs_the_first", "order_of_batch", Mlm, other_batch(
+        random.randrange(1, 1 << 30) if document.spans else 0)}),
+    ("hands_over_a_length", "form", Mlm, {"collate": after(Mlm.collate, lambda batch: {**batch, "length": 3})}),
+    ("draws_elsewhere", "same_twice", Mlm, other_draws(lambda *_: random)),
+    ("no_scalar", "form", Mlm, {"forward": after(total, lambda one: LossValue(one, {"mlm": torch.ones(2)}))}),
+    ("wants_two", "form", Mlm, {"forward": lambda self, batch, progress: LossValue(
+        total(self, batch, progress) / (len(batch["labels"]) - 1))}),
+    ("changes_the_labels", "inputs_unchanged", Mlm, {"forward": changes_the_labels}),
+    ("remembers", "same_twice", Mlm, {"forward": remembers, "times": 0}),
+    ("weighs_the_first", "order", Mlm, other_batch(
         labels=lambda one: torch.cat([one[:1], torch.full_like(one[1:], UNLABELLED)]))),
     ("sum_over_tokens", "mean_over_batch", Mlm, {"forward": lambda self, batch, progress: addend(
         total(self, batch, progress) * count_labels(batch["labels"]))}),
@@ -571,13 +630,15 @@ PRETRAINERS: list[tuple[Any, ...]] = [
     ("counts_texts", "parts", Mlm, {"counts": lambda self, batch: {"mlm": len(batch["labels"])}}),
     ("draws_for_the_batch", "parts", Mlm, other_draws(
         lambda samples, draw: random.Random(len(samples) * 1000 + draw.randrange(1000)))),
-    ("counts_by_another_name", "parts", Mlm, {"counts": lambda self, batch: {"tokens": count_labels(batch["labels"])}}),
-    ("detached", "gradient", Mlm,
-     {"forward": after(total, lambda one: LossValue(one.detach()))}, "no gradient reaches the encoder"),
-    ("unused_decoder", "parameters_trained", UnusedDecoder, {}),
+    ("detached", "gradients", Mlm,
+     {"forward": after(total, lambda one: LossValue(one.detach()))}),
+    ("unused_decoder", "trained", UnusedDecoder, {}),
     ("wrong_sign", "falls_under_training", Mlm, {"forward": after(total, lambda one: addend(-one))}),
-    ("schedule_in_an_attribute", "resumed", Mlm, {"forward": schedule_in_an_attribute, "times": 0}),
-    ("saves_another", "saved_and_loaded", SavesAnother, {}, "saving and loading change the encoder"),
+    ("schedule_in_an_attribute", "state", Mlm, {"forward": schedule_in_an_attribute, "times": 0}),
+    ("saves_another", "saved_and_loaded", SavesAnother, {}),
+
+    ("double_loss", "form", Mlm, {"forward": after(total, lambda one: LossValue(one.double()))}),
+    ("prints_in_collate", "prints_nothing", Mlm, {"collate": prints_in_collate}),
 ]  # fmt: skip
 
 # --- indexers ------------------------------------------------------------------------------------------------------
@@ -780,12 +841,6 @@ def writes_into_the_source(self, source, index_dir):
     return SoundIndexer.build(self, source, index_dir)
 
 
-def of_square_size(self, source, index_dir):
-    rows, _, _ = self.read(source)
-    np.save(index_dir / "neighbours.npy", rows @ rows.T)
-    return SoundIndexer.build(self, source, index_dir)
-
-
 def searched(function):
     """`search`, with the ids and scores of each query changed."""
     return lambda self, queries, k: tuple(
@@ -793,52 +848,243 @@ def searched(function):
     )
 
 
+def queries_of_another_thread(self, queries, k):
+    self.now = queries
+    time.sleep(0.0005)
+    return SoundIndexer.search(self, self.now if len(self.now) == len(queries) else queries, k)
+
+
+def caches_by_rounded_query(self, queries, k):
+    known = vars(self).setdefault("known", {})
+    found = []
+    for row in range(len(queries)):
+        key = k // 2, queries.vectors[row].numpy().round(1).tobytes()
+        if key not in known:
+            known[key] = SoundIndexer.search(self, queries.rows(slice(row, row + 1)), k)
+        found.append(known[key])
+    return [ids[0] for ids, _ in found], [scores[0] for _, scores in found]
+
+
+def prints_in_search(self, queries, k):
+    if k > 100:
+        print("many hits")
+    return SoundIndexer.search(self, queries, k)
+
+
+def edits_queries(self, queries, k):
+    queries.vectors.mul_(2.0)
+    return SoundIndexer.search(self, queries, k)
+
+
+def seeds_numpy(self, source, index_dir):
+    np.random.seed(0)
+    return SoundIndexer.build(self, source, index_dir)
+
+
 INDEXERS: list[tuple[Any, ...]] = [
-    ("shifted_at_shards", "shards", SoundIndexer, {"read": shifted_at_shards}),
-    ("kept_in_memory", "state_is_saved", KeptInMemory, {}),
+    ("shifted_at_shards", "brute_force", SoundIndexer, {"read": shifted_at_shards}),
+    ("kept_in_memory", "build_open_search", KeptInMemory, {}),
     ("kept_in_the_class", "other_process", KeptInTheClass, {}),
     ("absolute_path", "moved_folder", AbsolutePath, {}),
     ("first_vector_only", "brute_force", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
         rows=self.rows[self.starts], starts=np.arange(len(self.starts))))}),
     ("ties_by_id", "ties", SoundIndexer, {"order": lambda self, found: np.array([
         np.lexsort((np.array(self.ids), -row)) for row in found]).reshape(found.shape)}),
-    ("double_scores", "float32_scores", SoundIndexer,
+    ("double_scores", "form", SoundIndexer,
      {"search": searched(lambda ids, found: (ids, found.astype(np.float64)))}),
-    ("cuts_k", "large_k", SoundIndexer, {"search": lambda self, queries, k: SoundIndexer.search(
-        self, queries, min(k, 100))}),
-    ("not_a_number", "finite_scores", SoundIndexer, {"all_scores": not_a_number}),
-    ("worst_first", "best_first", SoundIndexer, {"search": searched(lambda ids, found: (ids[::-1], found[::-1]))}),
-    ("finds_twice", "large_k", SoundIndexer, {"search": finds_twice}),
-    ("other_alone", "batch_of_queries", SoundIndexer, {"all_scores": other_alone}),
+    ("not_a_number", "form", SoundIndexer, {"all_scores": not_a_number}),
+    ("worst_first", "form", SoundIndexer, {"search": searched(lambda ids, found: (ids[::-1], found[::-1]))}),
+    ("finds_twice", "form", SoundIndexer, {"search": finds_twice}),
+    ("other_alone", "batch", SoundIndexer, {"all_scores": other_alone}),
     ("unknown_is_zero", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
         np.nan_to_num(one) for one in SoundIndexer.scores(self, queries, ids)]}),
-    ("other_scale", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
-        one / 2 for one in SoundIndexer.scores(self, queries, ids)]}),
-    ("splits_ids", "odd_ids", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
+    ("splits_ids", "any_ids", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
         ids=",".join(self.ids).split(",")))}),
     ("shared_by_the_class", "several_open", SharedByTheClass, {}),
-    ("writes_into_the_source", "source_untouched", SoundIndexer, {"build": writes_into_the_source}),
-    ("square_size", "size_of_folder", SoundIndexer, {"build": of_square_size}),
+    ("writes_into_the_source", "writes_nothing", SoundIndexer, {"build": writes_into_the_source}),
     ("remembers_answers", "memory", SoundIndexer, {"search": remembers_answers, "answers": []}),
     ("counts_in_words", "build_open_search", SoundIndexer, {"build": lambda self, source, index_dir: {
         "texts": f"{SoundIndexer.build(self, source, index_dir)['texts']} texts"}}),
-    ("squeezes_one", "one_text", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
-        rows=self.rows.squeeze()))}),
-    ("needs_a_query", "no_queries", SoundIndexer, {"search": needs_a_query}),
-    ("writes_a_manifest", "manifest", WritesAManifest, {}),
+    ("needs_a_query", "form", SoundIndexer, {"search": needs_a_query}),
+    ("writes_a_manifest", "build_open_search", WritesAManifest, {}),
     ("forgets_deleted", "segments", SoundIndexer, {"open_joined": forgets_deleted}),
-    ("nonsense", "sensible_texts", SoundTexts, {"search": lambda self, queries, k: (
+    ("nonsense", "words", SoundTexts, {"search": lambda self, queries, k: (
         lambda ids, found: ([sorted(one) for one in ids], found))(*SoundTexts.search(self, queries, k))}),
     ("needs_a_word", "odd_texts", SoundTexts, {"words": lambda self, text: (
         lambda words: words if words[0] else [])(SoundTexts.words(self, text))}),
     ("wrong_terms", "terms", SoundTexts, {"contributions": lambda self, query, ids: [
         dict.fromkeys(terms, 1.0) for terms in SoundTexts.contributions(self, query, ids)]}),
+
+    ("half_is_lost", "brute_force", SoundIndexer, {"all_scores": after(SoundIndexer.all_scores, lambda found: np.where(
+        (found.shape[1] > 1000) & (np.arange(found.shape[1]) % 2 == 0), np.float32(-1e9), found))}),
+    ("queries_of_another_thread", "concurrent", SoundIndexer, {"search": queries_of_another_thread}),
+    ("caches_by_rounded_query", "no_memory", SoundIndexer, {"search": caches_by_rounded_query}),
+    ("prints_in_search", "prints_nothing", SoundIndexer, {"search": prints_in_search}),
+    ("edits_queries", "inputs_unchanged", SoundIndexer, {"search": edits_queries}),
+    ("seeds_numpy", "globals_unchanged", SoundIndexer, {"build": seeds_numpy}),
 ]  # fmt: skip
 
-FAULTS = {"encoder": ENCODERS, "pooler": POOLERS, "loss": LOSSES, "pretrainer": PRETRAINERS, "indexer": INDEXERS}
-SOUND = {"encoder": [SoundEncoder], "indexer": [SoundIndexer, SoundTexts]}
+# --- sources, filters, fusions, metrics, re-rankers -----------------------------------------------------------------
+
+
+class SoundSource(Source):
+    """Rows of numbers: `sound:20`."""
+
+    def passages(self):
+        return [{"id": f"d{number}", "title": f"t{number}", "text": f"text {number}"} for number in range(20)]
+
+    def queries(self):
+        return [{"query_id": f"q{number}", "text": f"what is {number}"} for number in range(5)]
+
+    def judgements(self, split):
+        return [{"query_id": f"q{number}", "doc_id": f"d{number}", "score": 1} for number in range(5)]
+
+
+def shuffled(self):
+    rows = SoundSource.passages(self)
+    random.shuffle(rows)
+    return rows
+
+
+def read_once(self):
+    rows = [] if vars(self).get("read") else SoundSource.passages(self)
+    self.read = True
+    return rows
+
+
+SOURCES: list[tuple[Any, ...]] = [
+    ("another_order", "same_twice", SoundSource, {"passages": shuffled}),
+    ("read_once", "same_twice", SoundSource, {"passages": read_once}),
+    ("order_of_hashes", "other_process", SoundSource, {"passages": lambda self: [
+        {"id": one, "text": one} for one in {row["id"] for row in SoundSource.passages(self)}]}),
+    ("rows_of_tuples", "form", SoundSource, {"queries": lambda self: [(1, 2)]}),
+    ("an_id_twice", "readable", SoundSource, {"passages": lambda self: SoundSource.passages(self) * 2}),
+    ("fingerprint_of_the_time", "fingerprint", SoundSource, {"fingerprint": lambda self: str(time.time_ns())}),
+]  # fmt: skip
+
+
+class SoundFilter(Filter):
+    """Drops the first rank."""
+
+    def keep_of(self, found, left):
+        return [place for place in left if place]
+
+
+def kept(function):
+    """`keep_of` with another result, of the hits and the places left."""
+    return {"keep_of": lambda self, found, left: function(found, left)}
+
+
+def drops_known(self, found, left):
+    known = vars(self).setdefault("known", set())
+    places = [place for place in left if found.ids[place] not in known]
+    known.update(found.ids[place] for place in places)
+    return places
+
+
+def best_of_the_part(self, part, left):
+    best = max((score for found in part for score in found.scores), default=0.0)
+    return [[place for place in some if found.scores[place] < best - 1] for found, some in zip(part, left, strict=True)]
+
+
+FILTERS: list[tuple[Any, ...]] = [
+    ("garbage", "form", SoundFilter, kept(lambda found, left: "garbage")),
+    ("brings_back", "form", SoundFilter, kept(lambda found, left: [*range(len(found.ids))])),
+    ("descending", "form", SoundFilter, kept(lambda found, left: left[::-1])),
+    ("needs_hits", "form", SoundFilter, kept(lambda found, left: [
+        place for place in left if found.scores[place] < max(found.scores)] if left else [max(found.scores)])),
+    ("best_of_the_part", "batch", SoundFilter, {"keep": best_of_the_part}),
+    ("drops_known", "same_twice", SoundFilter, {"keep_of": drops_known}),
+    ("edits_the_places", "inputs_unchanged", SoundFilter, kept(
+        lambda found, left: left[:0] if left and left.pop() else left)),
+]  # fmt: skip
+
+
+class SoundFusion(FusionMethod):
+    """Reciprocal ranks."""
+
+    uses_scores = False
+
+    def parts(self, found):
+        return np.where(found.ranks > 0, 1.0 / (60 + found.ranks), 0.0)
+
+
+def fills_in(self, found):
+    found.scores[np.isnan(found.scores)] = 0.0
+    return SoundFusion.parts(self, found)
+
+
+FUSIONS: list[tuple[Any, ...]] = [
+    ("a_score_a_document", "form", SoundFusion, {"parts": after(SoundFusion.parts, lambda one: one.sum(axis=1))}),
+    ("not_a_number", "form", SoundFusion, {"parts": lambda self, found: found.scores * 2.0}),
+    ("fills_in", "inputs_unchanged", SoundFusion, {"parts": fills_in}),
+    ("by_place", "order", SoundFusion, {"parts": after(
+        SoundFusion.parts, lambda one: one + np.arange(len(one))[:, None])}),
+    ("secret_scores", "ranks_or_scores", SoundFusion, {"parts": lambda self, found: np.nan_to_num(found.scores)}),
+]  # fmt: skip
+
+
+class SoundMetric(Metric):
+    """1 if a relevant document is among the hits, else 0."""
+
+    def value(self, query):
+        return float(any(grade is not None and grade > 0 for grade in query.found))
+
+
+METRICS: list[tuple[Any, ...]] = [
+    ("nothing_found", "form", SoundMetric, {"value": lambda self, query: SoundMetric.value(self, query) if query.found
+                                            else math.nan}),
+    ("all_are_judged", "form", SoundMetric, {"value": lambda self, query: float(sum(one > 0 for one in query.found))}),
+    ("first_of_the_grades", "order", SoundMetric, {"value": lambda self, query: float(query.grades[0])}),
+    ("lower_is_better", "higher_is_better", SoundMetric, {"value": lambda self, query: float(query.found[:1] == [0])}),
+    ("sorts_the_grades", "inputs_unchanged", SoundMetric, {"value": lambda self, query: query.grades.sort() or 1.0}),
+    ("mean_of_nothing", "mean", SoundMetric, {"mean": lambda self, values: sum(values) / len(values)}),
+]  # fmt: skip
+
+
+class SoundReranker(Reranker):
+    """The share of the words of a query in a passage."""
+
+    fingerprint = "1"
+
+    @classmethod
+    def load(cls, source, *, max_length=None):
+        return cls()
+
+    def score(self, pairs, *, batch_tokens=None, precision="fp32", advance=None):
+        if advance is not None:
+            advance(len(pairs))
+        words = [(query.split(), " ".join(passage).split()) for query, passage in pairs]
+        return np.array([len({*one} & {*other}) / (1 + len(one)) for one, other in words], dtype=np.float32)
+
+
+def scored(change):
+    """`score` with other scores."""
+    return {"score": lambda self, pairs, **options: change(SoundReranker.score(self, pairs, **options), options)}
+
+
+RERANKERS: list[tuple[Any, ...]] = [
+    ("a_column", "form", SoundReranker, scored(lambda found, _: found[:, None])),
+    ("double", "form", SoundReranker, scored(lambda found, _: found.astype(np.float64))),
+    ("share_of_the_best", "batch", SoundReranker, scored(lambda found, _: found / found.max(initial=1e-3))),
+    ("by_batch_tokens", "batch_tokens", SoundReranker, scored(
+        lambda found, options: found if options["batch_tokens"] is None else found / np.float32(2))),
+    ("no_progress", "advance", SoundReranker, {"score": lambda self, pairs, advance=None, **options: (
+        SoundReranker.score(self, pairs))}),
+    ("reads_no_title", "reads_pairs", SoundReranker, {"score": lambda self, pairs, **options: SoundReranker.score(
+        self, [(query, ("", text)) for query, (_, text) in pairs], **options)}),
+]  # fmt: skip
+
+FAULTS = {
+    "encoder": ENCODERS, "pooler": POOLERS, "loss": LOSSES, "pretrainer": PRETRAINERS, "indexer": INDEXERS,
+    "source": SOURCES, "filter": FILTERS, "fusion": FUSIONS, "metric": METRICS, "reranker": RERANKERS,
+}  # fmt: skip
+SOUND = {
+    "encoder": [SoundEncoder], "indexer": [SoundIndexer, SoundTexts], "source": [SoundSource], "filter": [SoundFilter],
+    "fusion": [SoundFusion], "metric": [SoundMetric], "reranker": [SoundReranker],
+}  # fmt: skip
 for kind, rows in FAULTS.items():
-    for name, _, base, members, *_ in rows:
+    for name, _, base, members in rows:
         globals()[f"{kind}_{name}"] = type(name, (base,), {**members, "__module__": __name__})
 
 

@@ -29,10 +29,10 @@ def test_a_line_gives_a_test_for_each_property(tmp_path):
     (tmp_path / "test_mine.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     broken = Path(__file__).parent / "faults.py"
-    words = ("-q", "-k", "float32_scores or best_first")
+    words = ("-q", "-k", "brute_force or options_typed")
     done = pytest_in(tmp_path, *words, environment={"RKIT_PLUGIN_FILES": str(broken)})
     assert "1 failed, 1 passed" in done.out, done
-    assert "test_conforms[indexer double_scores: float32_scores]" in done.out
+    assert "test_conforms[indexer double_scores: brute_force]" in done.out
     assert "faults.py:" in done.out
 
 

@@ -96,6 +96,21 @@ def test_a_new_package_has_all_that_publishing_needs_and_lints(tmp_path, kind):
     assert not re.search("my[_-]name|MyName|KIND", texts)
 
 
+def test_more_components_join_a_package(tmp_path):
+    """Of another kind, and of the same, each with its hook and tests."""
+    folder = write(tmp_path / "package", "pooler")
+    for name, kind in (("second", "loss"), ("third", "pooler")):
+        added = rkit("plugins", "new", name, "--kind", kind, "--output", folder)
+        assert added.exit_code == 0, added.output
+    lint(folder)
+    listed = run("retrievalkit", "plugins", "list", folder=folder, site=tmp_path / "site")
+    assert all(re.search(rf"\b{name} ", listed) for name in ("peak_pooler", "second", "third"))
+    assert {"test_conforms.py", "test_conforms_second.py", "test_conforms_third.py"} <= {
+        one.name for one in (folder / "tests").iterdir()
+    }
+    assert rkit("plugins", "new", "third", "--kind", "loss", "--output", folder).exit_code == 2
+
+
 FAST = ("metric",)
 
 

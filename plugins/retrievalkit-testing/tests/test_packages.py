@@ -67,9 +67,6 @@ FAULTS = {
     "no_such_class": ("targets", "__init__.py", ":Tried", ":Tired"),
     "no_pooler": ("targets", "poolers.py", "class Tried(Pooler)", "class Tried"),
     "no_forward": ("targets", "poolers.py", "def forward", "def backward"),
-    "untyped": ("typed_options", "poolers.py", "scale: float", "scale"),
-    "positional": ("typed_options", "poolers.py", "*, scale", "scale"),
-    "default_of_another_type": ("typed_options", "poolers.py", "float = 1.0", 'float = "one"'),
     "undocumented_option": ("documented", "poolers.py", "scale: A factor", "other: A factor"),
     "undocumented": (
         "documented",
@@ -80,10 +77,8 @@ FAULTS = {
     "other_version": ("versions", "__init__.py", '__version__ = "0.1.0"', '__version__ = "0.2.0"'),
     "requires_nothing": ("versions", "pyproject.toml", '["retrievalkit"]', "[]"),
     "entry_point_in_capitals": ("entry_points", "pyproject.toml", 'tried = "retr', 'Tried = "retr'),
-    "wheel_without_modules": ("wheel", "pyproject.toml", 'packages = ["retrievalkit_tried"]', 'include = ["tests"]'),
-    "no_build_backend": ("wheel", "pyproject.toml", "hatchling.build", "hatchling.built"),
 }
-SLOW = ("heavy_by_a_module", "prints", "wheel_without_modules", "no_build_backend")
+SLOW = ("heavy_by_a_module", "prints")
 
 
 @pytest.fixture

@@ -93,10 +93,10 @@ class Sources:
             raise OptionError(msg)
         self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:
-            msg = f"ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
+            msg = f"ray distributes a search, but '{self.names[0]}' is a run, the result of a search. Leave it out."
             raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
-            msg = f"a source is given twice ({self.title}). Give each once; weights set its influence."
+            msg = f"a source is listed twice ({self.title}). List each once, and set weights instead."
             raise OptionError(msg)
 
     def fingerprint(self) -> str:
@@ -111,8 +111,8 @@ class Sources:
             return fingerprint(name)
         manifest = storage.read_manifest(name, kind)
         # Lucene's files differ when the same index is built again.
-        made = {entry: value for entry, value in manifest.items() if entry != "files"}
-        return manifest.get("fingerprint") or storage.fingerprint_value(made)
+        entries = {entry: value for entry, value in manifest.items() if entry != "files"}
+        return manifest.get("fingerprint") or storage.fingerprint_value(entries)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
         """Prepare the sources for searching; indexes are built in the work folder unless they already exist there."""
@@ -128,11 +128,11 @@ class Sources:
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
                 source.names = _names_in(source, questions)
-                if questions and not any(source.run.get(own) for own in source.names.values()):
+                if questions and not any(source.run.get(query_id) for query_id in source.names.values()):
                     msg = (
                         f"none of {len(questions)} questions is in the run '{name}': the examples have query ids like "
-                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Is it a run of these "
-                        "examples?"
+                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Give a run of these "
+                        "examples."
                     )
                     raise InputError(msg)
         fusion = self.fusion.fused(len(places), searcher.identities)
@@ -141,13 +141,13 @@ class Sources:
             size = min(at_once, BATCH_QUERIES)
             batches = [questions[start : start + size] for start in range(0, len(questions), size)]
             if self.cluster is None:
-                found: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
+                rankings: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
             else:
                 here = [storage.absolute(place) for place in places]
                 model = None if self.model is None else str(storage.absolute(self.model))
                 make = partial(_Worker, here, model, self.precision or "fp32", searcher.identities, fusion, depth)
-                found = spread_map(make, partial(list, batches), self.cluster)
-            for hits in found:
+                rankings = spread_map(make, partial(list, batches), self.cluster)
+            for hits in rankings:
                 yield from hits
             searcher.note_short_runs(depth)
 
@@ -155,9 +155,9 @@ class Sources:
 
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
         if kind == "run" and isinstance(name, InMemory):
-            written = work / f"run-{self._fingerprint(name, kind)[:12]}.trec"
-            write_run(written, name.run)
-            return written
+            run = work / f"run-{self._fingerprint(name, kind)[:12]}.trec"
+            write_run(run, name.run)
+            return run
         if kind in ("index", "run"):
             return Path(name)
         from retrievalkit.indexing.build import build_index
@@ -205,8 +205,8 @@ class _Worker:
                 )
                 raise ArtifactError(msg)
         self._searcher = Searcher(places, model=model, precision=precision, note=notices.note)
-        for place, found, expected in zip(places, self._searcher.identities, identities, strict=True):
-            check_same("index", place, found, expected)
+        for place, identity, expected in zip(places, self._searcher.identities, identities, strict=True):
+            check_same("index", place, identity, expected)
         self._fusion, self._depth = fusion, depth
 
     def __call__(self, questions: Sequence[Question]) -> list[Hits]:
@@ -222,8 +222,8 @@ def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: 
     """The hits of questions, searched in one batch."""
     import numpy as np
 
-    found = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
-    return [(ids, np.asarray(scores).tolist()) for ids, scores in found.rankings]
+    results = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
+    return [(ids, np.asarray(scores).tolist()) for ids, scores in results.rankings]
 
 
 def _is_whole(folder: Path) -> bool:
@@ -233,7 +233,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         _check(folder)
     except ArtifactError:
-        say(f"'{folder}' was changed after it was written: it is made again", err=True)
+        say(f"'{folder}' was changed after it was written: rebuilding it", err=True)
         shutil.rmtree(folder)
         return False
     return True

@@ -196,7 +196,7 @@ def test_merging_puts_the_other_set_first_and_cuts_both():
         Example("1", "x", ("p",), ("d", "a")),
     ]
     assert list(merge_examples(first, mined)) == [*first, *mined]
-    with pytest.raises(DataError, match="'1' stands for 'x' in one set, and for 'z' in the other"):
+    with pytest.raises(DataError, match="'1' is 'x' in the first set, but 'z' in the second"):
         list(merge_examples(first, [Example("1", "z", ("p",))]))
 
 

@@ -123,7 +123,7 @@ def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
         ("run extras/overlop -o o", "unknown recipe 'extras/overlop'; did you mean 'extras/overlap'?"),
         ("run no_such -o o", "or extras/NAME"),
         ("{mine} --filter longer", "unknown filter 'longer'; did you mean 'longer_than'?"),
-        ("{mine} --filter longer_than --filter 'longer_than(words=3)'", "the filter 'longer_than' is given twice"),
+        ("{mine} --filter longer_than --filter 'longer_than(words=3)'", "the filter 'longer_than' is listed twice"),
     ],
 )
 def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):

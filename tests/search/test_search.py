@@ -475,7 +475,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
-    assert "has fusion=linear, but the options say rrf" in other.stderr
+    assert "has fusion=linear, but the option is rrf" in other.stderr
 
 
 def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):

@@ -85,7 +85,7 @@ def test_one_of_two(draw, build, opened, assert_found, kind, view):
         assert_found(index.search(queries, 9), case.expected(9))
         everything = scoring.scores(case.queries, case.documents)
         np.testing.assert_allclose(index.scores(queries, [["t7"]] * 5), everything[:, 7:8], rtol=1e-4)
-    with pytest.raises(UnsupportedError, match=f"the index holds only {view}"):
+    with pytest.raises(UnsupportedError, match=f"the index has only {view}"):
         opened(one, view="weights" if view == "vectors" else "vectors")
 
 

@@ -96,7 +96,7 @@ class Audit:
         ranks: Counter[int] = Counter()
         positive_ranks: Counter[int] = Counter()
         for outcome in outcomes:
-            hits, query, negatives = outcome.found, outcome.found.question.query, outcome.negatives
+            hits, query, negatives = outcome.hits, outcome.hits.question.query, outcome.negatives
             audit.counts["questions"] += 1
             audit.counts["hits"] += len(hits.ids)
             audit.counts["without_hits"] += not hits.ids

@@ -315,13 +315,13 @@ class Filtered:
     """The hits of a question after filtering.
 
     Attributes:
-        found: The hits, with the positive that they were compared with.
+        hits: The hits, with the positive that they were compared with.
         dropped: For each filter, the positions of the hits that it dropped.
         negatives: The positions of the negatives.
         mined: The result to write.
     """
 
-    found: Found
+    hits: Found
     dropped: Sequence[Places]
     negatives: Sequence[int]
     mined: Mined
@@ -336,21 +336,21 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
             for hits in part
         ]
         part = [replace(hits, positives=frozenset(ids[:1])) for hits, ids in zip(part, holding, strict=True)]
-    left: list[Places] = [list(range(len(hits.ids))) for hits in part]
+    survivors: list[Places] = [list(range(len(hits.ids))) for hits in part]
     dropped: list[list[Places]] = [[] for _ in part]
     for step in filters:
-        remaining = step.keep(part, left)
-        for before, after, by_filter in zip(left, remaining, dropped, strict=True):
+        remaining = step.keep(part, survivors)
+        for before, after, by_filter in zip(survivors, remaining, dropped, strict=True):
             by_filter.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
-        left = remaining
+        survivors = remaining
     outcomes = []
-    for hits, places, dropped_places in zip(part, left, dropped, strict=True):
+    for hits, places, dropped_places in zip(part, survivors, dropped, strict=True):
         negatives = places[: options.negatives]
         if options.sample == "random" and len(negatives) < len(places):
             draw = random.Random(f"mine {options.seed} {hits.question.query.id}")
             negatives = sorted(draw.sample(places, options.negatives))
         ids = tuple(hits.ids[place] for place in negatives)
         positive = next(iter(hits.positives), None) if options.positives == "retrieved" else None
-        lost = options.positives == "retrieved" and positive is None
-        outcomes.append(Filtered(hits, dropped_places, negatives, Mined(ids, positive, dropped=lost)))
+        dropped_question = options.positives == "retrieved" and positive is None
+        outcomes.append(Filtered(hits, dropped_places, negatives, Mined(ids, positive, dropped=dropped_question)))
     return outcomes

@@ -76,8 +76,8 @@ class MiningOptions:
     @property
     def needs_answers(self) -> bool:
         """True if hits are checked for the answers."""
-        wanted = self.drop_answers or self.positives == "retrieved"
-        return wanted or any(filter_class(text).needs_answers for text in self.filters)
+        checked = self.drop_answers or self.positives == "retrieved"
+        return checked or any(filter_class(text).needs_answers for text in self.filters)
 
     def as_dict(self) -> dict[str, Any]:
         """The options for the audit; `filters` only if there are any."""

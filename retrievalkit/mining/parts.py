@@ -97,8 +97,8 @@ class Mining:
         next(hits, None)  # the search reports its notes at its end
 
     def _with_answers(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
-        wanted = {document for ids, _ in hits for document in ids}
-        if unknown := self.corpus.missing(wanted):
+        documents = {document for ids, _ in hits for document in ids}
+        if unknown := self.corpus.missing(documents):
             raise self.corpus.unknown(min(unknown), file=self.source)
         queries = [question.query for question in batch]
         answers = {query.id: query.answers for query in queries if self.options.needs_answers and query.answers}
@@ -106,8 +106,8 @@ class Mining:
         if answers:
             run = {query.id: list(zip(*ranking, strict=True)) for query, ranking in zip(queries, hits, strict=True)}
             # Fetching a few passages by id is faster than reading a large corpus.
-            few = 4 * len(wanted) < len(self.corpus)
-            texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
+            few = 4 * len(documents) < len(self.corpus)
+            texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(documents)) if few else self.corpus
             holds = answer_hits(run, answers, texts, depth=self.options.depth)
         return [
             Found(question, ids, scores, holds.get(question.query.id), question.positives)

@@ -86,10 +86,10 @@ class Sources:
             raise InputError(msg)
         kinds = self.kinds
         if self.indexer_options and "bm25" not in kinds:
-            msg = f"indexer options are for bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
+            msg = f"indexer options only apply to bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
             raise OptionError(msg)
         if self.model is not None and "index" not in kinds:
-            msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
+            msg = f"model only applies to an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
         self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:

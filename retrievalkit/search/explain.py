@@ -80,8 +80,8 @@ def explain(
     ids = [document for document, _ in hits]
     rows: list[int] = []
     if candidates is not None:
-        wanted = set(ids)
-        row_of = {document: row for row, document in enumerate(candidates.ids) if document in wanted}
+        known = set(ids)
+        row_of = {document: row for row, document in enumerate(candidates.ids) if document in known}
         rows = [row_of[document] for document in ids]
     columns = []
     for number, source in enumerate(searcher.sources):

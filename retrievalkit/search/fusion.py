@@ -135,7 +135,7 @@ def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
     names = ", ".join(index.name for index in choice.indexes)
     order = [index.identity for index in choice.indexes]
     if len(order) != len(identities) or (order != list(identities) and sorted(order) == sorted(identities)):
-        msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Use the same order."
+        msg = f"the weights in '{path}' belong to {len(order)} indexes in this order: {names}. Use the same order."
         raise InputError(msg)
     return choice.fusion
 

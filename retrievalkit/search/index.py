@@ -261,11 +261,11 @@ class Index(Searching):
             raise OptionError(msg)
         address = None if texts is None else inputs.passages(texts)
         encoded = model is not None or vectors is not None or storage.kind_of(address or "") == "vectors"
-        wanted = options.indexer and registry.get("indexer", options.indexer).indexes  # type: ignore[attr-defined]
-        if wanted == "texts" and (model is not None or vectors is not None):
+        indexed = options.indexer and registry.get("indexer", options.indexer).indexes  # type: ignore[attr-defined]
+        if indexed == "texts" and (model is not None or vectors is not None):
             msg = f"indexer '{options.indexer}' indexes texts as they are. Leave out model=... and vectors=..."
             raise OptionError(msg)
-        if wanted == "vectors" and not encoded:
+        if indexed == "vectors" and not encoded:
             msg = f"indexer '{options.indexer}' indexes vectors. Give the model that encodes the texts: model=..."
             raise OptionError(msg)
         if model is not None and not hasattr(model, "encode_documents"):
@@ -299,7 +299,7 @@ class Index(Searching):
         indexes = storage.indexes_of(options.folder)
         if len(indexes) > 1:
             place = os.fspath(options.folder)
-            msg = f"'{place}' holds {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or one: '{indexes[0]}'."
+            msg = f"'{place}' has {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or a single: '{indexes[0]}'."
             raise InputError(msg)
         folder = Path(indexes[0])
         if not folder.is_dir():

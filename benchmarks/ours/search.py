@@ -95,6 +95,19 @@ def bm25_search(data: Path, folder: Path, *, count: int, queries: int, k: int) -
     return round_
 
 
+def bm25_open(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], None]:
+    """Search an index that is already open, and write the run."""
+    import retrievalkit as rk
+
+    index = rk.Index.open(_bm25(head(data / "chunks.jsonl", folder, count), folder))
+    asked = texts(data / "questions.jsonl", queries)
+
+    def round_() -> None:
+        index.search(asked, k=k).save(folder_run(folder / "index"))
+
+    return round_
+
+
 def exact(
     data: Path,
     folder: Path,

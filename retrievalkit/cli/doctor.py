@@ -20,7 +20,7 @@ _PACKAGES = {
     "torch": "training and encoding",
     "transformers": "encoders",
     "accelerate": "training",
-    "faiss-cpu": "indexer faiss",
+    "faiss-cpu": "indexer faiss (optional)",
     "pyarrow": "Parquet and .zst files",
     "ir-measures": "evaluation",
     "scipy": "sparse weights and tests",

@@ -195,6 +195,10 @@ class Batch:
         """The same batch on another device."""
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
+    def rows(self, rows: slice) -> Batch:
+        """Some texts of the batch."""
+        return _map_tensors(self, lambda tensor: tensor[rows])
+
 
 @dataclass(frozen=True)
 class VocabularyHead:
@@ -261,6 +265,8 @@ class Representation:
         kept: Index (on the m axis) of the only vector to index, or None to index all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
         texts: The texts of queries, for an indexer that `reads_texts`, or None.
+        extras: Name -> (batch, ...) tensor for the loss, such as a gate per text or a salience per vector (batch, m).
+            Scoring ignores them, and they are not indexed. A second dimension that differs is padded with zeros.
     """
 
     vectors: Tensor | None = None
@@ -269,6 +275,7 @@ class Representation:
     kept: int | None = None
     parts: Mapping[str, slice] | None = None
     texts: Sequence[str] | None = None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.vectors is None and self.weights is None) or (self.vectors is not None and self.vectors.dim() != 3):
@@ -307,12 +314,12 @@ class Representation:
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """The representation to index and search: only the kept vector, if there is one."""
+        """The representation to index and search: only the kept vector, if there is one, and no extras."""
         if self.kept is None or self.vectors is None:
-            return self
+            return replace(self, extras={})
         vectors = self.vectors[:, self.kept : self.kept + 1]
         mask = None if self.vector_mask is None else self.vector_mask[:, self.kept : self.kept + 1]
-        return replace(self, vectors=vectors, vector_mask=mask, kept=None)
+        return replace(self, vectors=vectors, vector_mask=mask, kept=None, extras={})
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
         """Truncate each vector to its first `dimensions` numbers, scaled to length 1 on request.
@@ -339,8 +346,9 @@ class Representation:
         if len(parts) == 1:
             return first
         weights = None if first.weights is None else torch.cat([part.weights for part in parts])  # type: ignore[misc]
+        extras = {name: _stacked([part.extras[name] for part in parts]) for name in first.extras}
         if first.vectors is None:
-            return cls(weights=weights, kept=first.kept, parts=first.parts)
+            return cls(weights=weights, kept=first.kept, parts=first.parts, extras=extras)
         given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
         longest = max(vectors.shape[1] for vectors, _ in given)
         padded, masks = [], []
@@ -350,12 +358,27 @@ class Representation:
             padded.append(nn.functional.pad(vectors, (0, 0, 0, added)))
             masks.append(nn.functional.pad(present, (0, added)))
         masked = any(mask is not None or vectors.shape[1] != longest for vectors, mask in given)
-        return cls(torch.cat(padded), torch.cat(masks) if masked else None, weights, first.kept, first.parts)
+        mask = torch.cat(masks) if masked else None
+        return cls(torch.cat(padded), mask, weights, first.kept, first.parts, extras=extras)
+
+
+def pad_second(tensor: Tensor, size: int) -> Tensor:
+    """Pad or cut the second dimension of a tensor to `size`, with zeros; a tensor of one dimension is unchanged."""
+    if tensor.dim() == 1 or tensor.shape[1] == size:
+        return tensor
+    return nn.functional.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, size - tensor.shape[1]))
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    size = max(tensor.shape[1] if tensor.dim() > 1 else 0 for tensor in tensors)
+    return torch.cat([pad_second(tensor, size) for tensor in tensors])
 
 
 def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
-    tensors: dict[str, Any] = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
-    return replace(value, **tensors)
+    changed: dict[str, Any] = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
+    if isinstance(value, Representation) and value.extras:
+        changed["extras"] = {name: function(tensor) for name, tensor in value.extras.items()}
+    return replace(value, **changed)
 
 
 @dataclass(frozen=True)
@@ -415,6 +438,9 @@ class Encoder(nn.Module, ABC):
 
     parallel_batches: int = 1
     """Batches to encode at a time, each in its own thread."""
+
+    half_only: bool = False
+    """True if its layers compute in bf16 or fp16 only, as flash attention does: queries too are then encoded so."""
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:

@@ -117,6 +117,7 @@ def encode(
             checkpoint=checkpoint,
             files=files,
             **(corpus if side == "document" else {}),
+            **retriever.limit.entries(),
             **reported,
         )
 
@@ -196,7 +197,7 @@ class _Job:
     def of(
         cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text] | None = None
     ) -> _Job:
-        precision = resolve_precision(options.precision, default_device())
+        precision = resolve_precision(options.precision, default_device(), half=retriever.tower(texts.side).half_only)
         if precision == "int8":
             sample = texts.sample(options.shard_texts) if sample is None else sample
             shared = retriever.calibrate(sample, texts.side)

@@ -1,7 +1,8 @@
-"""Batches of texts by a token budget, and threads that prepare and compute batches ahead.
+"""Batches of texts by a token budget, the memory that limits it, and threads that prepare and compute batches ahead.
 
 Padding costs as much as text. Texts of similar length share a batch, and a batch is full when its padded size reaches
-the budget: short texts form large batches and long texts form small batches.
+the budget: short texts form large batches and long texts form small batches. On a GPU the budget comes from its free
+memory, and is halved whenever that runs out.
 """
 
 from __future__ import annotations
@@ -14,11 +15,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import torch
+
+from retrievalkit.reporting import notices
+
+# Bytes of the intermediate values of a token in a layer, per column of its hidden state: in float32, eight values as
+# wide as the hidden state and three as wide as the feed-forward layer, which is four times as wide.
+_VALUE_BYTES = 4 * (8 + 3 * 4)
+# Larger batches keep no GPU busier.
+_MOST_TOKENS = 1 << 18
+MOST_TEXTS = 4096
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 4096) -> list[list[int]]:
+def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = MOST_TEXTS) -> list[list[int]]:
     """Group positions in `lengths` into batches of at most `budget` tokens, padding included, and `most` texts.
 
     The longest texts come first, so that memory peaks at the start and a batch that is too large fails immediately.
@@ -33,6 +45,68 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
             longest = max(1, lengths[position])
         batches[-1].append(position)
     return batches
+
+
+class TokenLimit:
+    """Maximum number of tokens, padding included, that a model computes at a time on its device.
+
+    Args:
+        width: Width of the hidden states.
+        layers: Number of layers whose intermediate values are kept, as for a backward pass.
+
+    Attributes:
+        reduced: The limit since the device ran out of memory; None = it has not.
+    """
+
+    def __init__(self, width: int, layers: int = 1) -> None:
+        self.token_bytes = _VALUE_BYTES * width * layers
+        self.reduced: int | None = None
+        self._fitting: int | None = None
+
+    def budget(self, device: torch.device, on_cpu: int, *, reserved: int = 0) -> int:
+        """Return the default budget: `on_cpu`, or on a GPU half of its free memory after `reserved` bytes.
+
+        A power of two, and the same in later calls: slightly different batches would change the last digits.
+        """
+        if device.type == "cpu":
+            return on_cpu
+        if self._fitting is None:
+            torch.cuda.empty_cache()  # memory that torch keeps for later tensors is free
+            tokens = (torch.cuda.mem_get_info(device)[0] - reserved) // (2 * self.token_bytes)
+            self._fitting = min(_MOST_TOKENS, 1 << max(1, tokens).bit_length() - 1)
+        return self._fitting
+
+    def reduce(self, tokens: int) -> None:
+        """Limit batches to half of the size that did not fit."""
+        self.reduced = tokens // 2
+        notices.note(
+            "The device ran out of memory, so texts were computed in smaller batches from then on. "
+            "Set batch_tokens to a size that fits."
+        )
+
+    def entries(self) -> dict[str, int]:
+        """Return the manifest's entry for a limit that the memory of the device has set."""
+        return {} if self.reduced is None else {"batch_tokens": self.reduced}
+
+    def compute(self, function: Callable[[list[int]], Result], lengths: Sequence[int], rows: list[int]) -> list[Result]:
+        """Compute a batch of texts, in parts if it exceeds the limit or the device runs out of memory.
+
+        Args:
+            function: Computes the texts at these positions.
+            lengths: Number of tokens of all texts.
+            rows: Positions of the batch, the longest text first.
+        """
+        tokens = len(rows) * lengths[rows[0]]
+        if len(rows) == 1 or tokens <= (self.reduced or tokens):
+            try:
+                return [function(rows)]
+            except torch.OutOfMemoryError:
+                if len(rows) == 1:
+                    raise
+                self.reduce(tokens)
+        # Outside of the handler, since its traceback keeps the tensors of the batch.
+        half = len(rows) // 2
+        return [one for part in (rows[:half], rows[half:]) for one in self.compute(function, lengths, part)]
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:

@@ -21,7 +21,7 @@ from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
-from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.batches import TokenLimit, token_budget_batches
 from retrievalkit.models.graphs import Backend, ExportError, Graph, graph_folder, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device
 from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
@@ -30,9 +30,8 @@ from retrievalkit.storage import NOT_WEIGHTS
 
 KIND = "reranker"
 DEFAULT_LENGTH = 256
-# On a CPU the hidden states of a batch should fit in its caches; a GPU needs large batches.
-_CPU_BATCH_TOKENS = 1_024
-_GPU_BATCH_TOKENS = 65_536
+# On a CPU the hidden states of a batch should fit in its caches.
+CPU_BATCH_TOKENS = 1_024
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
 _MOST_SHOWN = 300
 _LIKE_BERT = ("bert", "camembert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
@@ -57,6 +56,7 @@ class CrossEncoder(nn.Module, Reranker):
         self.tokenizer = tokenizer
         self.source = source
         self.fingerprint = ""
+        self.limit = TokenLimit(model.config.hidden_size)
         self._graph: Graph | None = None
         self._check_tokenizer()
         limit = _longest_input(model, tokenizer)
@@ -221,13 +221,17 @@ class CrossEncoder(nn.Module, Reranker):
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         self.eval()
         scores = np.empty(len(pairs), dtype=np.float32)
+        # Copied at the end: copying makes the CPU wait for the GPU.
         pending: list[tuple[list[int], Tensor]] = []
+
+        def scored(rows: list[int]) -> tuple[list[int], Tensor]:
+            return rows, self(to_device(self.collate([pairs[row] for row in rows]), device))
+
         try:
             with torch.inference_mode(), autocast(precision, device):
-                for rows in token_budget_batches(lengths, batch_tokens or default_batch_tokens(device)):
-                    batch = self.collate([pairs[row] for row in rows])
-                    # Copied at the end: copying makes the CPU wait for the GPU.
-                    pending.append((rows, self(to_device(batch, device))))
+                budget = batch_tokens or self.limit.budget(device, CPU_BATCH_TOKENS)
+                for rows in token_budget_batches(lengths, budget):
+                    pending += self.limit.compute(scored, lengths, rows)
                     if advance is not None:
                         advance(len(rows))
         finally:
@@ -271,11 +275,6 @@ class CrossEncoder(nn.Module, Reranker):
                 f"or its tokenizer lacks what its architecture needs: correct them, or choose another model."
             )
             raise UnsupportedError(msg) from error
-
-
-def default_batch_tokens(device: torch.device) -> int:
-    """Return the default maximum number of tokens in a batch of pairs."""
-    return _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
 
 
 def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:

@@ -32,29 +32,39 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """Return the format that a model computes in, never "auto"."""
+def resolve_precision(precision: Precision, device: torch.device, *, half: bool = False) -> Precision:
+    """Return the format that a model computes in, never "auto"; with `half`, never fp32 either."""
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
         raise UnsupportedError(msg)
     if precision == "int8" and device.type != "cpu":
         msg = "precision int8 is for processors, and models run on a GPU here. Use auto, bf16 or fp16."
         raise UnsupportedError(msg)
-    return auto_precision(device)[0] if precision == "auto" else precision
+    definite = auto_precision(device)[0] if precision == "auto" else precision
+    if half and definite == "fp32":
+        return "bf16" if device.type == "cpu" else _half_of_gpu()
+    return definite
+
+
+def _half_of_gpu() -> Precision:
+    """Return bf16 if the GPU multiplies in it, and fp16 if it emulates bf16, several times slower (V100, T4)."""
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def auto_precision(device: torch.device) -> tuple[Precision, str]:
-    """Return the meaning of "auto" on a device, and the reason: bf16 if the hardware multiplies in it, else fp32."""
+    """Return the meaning of "auto" on a device, and the reason: bf16 if the hardware multiplies in it.
+
+    Else fp16 on a GPU, and fp32 on a CPU, which emulates bf16 several times slower.
+    """
     if wanted := os.environ.get(AUTO):
         if wanted not in ("fp32", "bf16"):
             msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
             raise OptionError(msg)
         return cast("Precision", wanted), f"set by {AUTO}"
     on_gpu = device.type == "cuda"
-    name = "GPU" if on_gpu else "processor"
-    if torch.cuda.is_bf16_supported() if on_gpu else multiplies_bf16():
-        return "bf16", f"the {name} multiplies in bf16"
-    return "fp32", f"the {name} does not multiply in bf16"  # it emulates bf16, several times slower
+    chosen: Precision = _half_of_gpu() if on_gpu else "bf16" if multiplies_bf16() else "fp32"
+    verb = "multiplies" if chosen == "bf16" else "does not multiply"
+    return chosen, f"the {'GPU' if on_gpu else 'processor'} {verb} in bf16"
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

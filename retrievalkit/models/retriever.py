@@ -21,7 +21,7 @@ from torch import nn
 from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
-from retrievalkit.models.batches import in_threads, token_budget_batches
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
     DO,
@@ -43,9 +43,8 @@ from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
 from retrievalkit.scoring.rule import scores
 
-# On a CPU the hidden states of a batch should fit in its caches; a GPU needs large batches.
+# On a CPU the hidden states of a batch should fit in its caches.
 CPU_BATCH_TOKENS = 4_096
-GPU_BATCH_TOKENS = 65_536
 # OpenVINO computes several batches at a time, each on its own core.
 COMPILED_BATCH_TOKENS = 1_024
 _LEAST_CALIBRATION = 32  # texts
@@ -65,6 +64,7 @@ class Retriever(nn.Module):
         fingerprint: Identifies the weights and the options.
         changed: Options of the encoder that differ from the fingerprint's, such as a length.
         dimensions: Size to which `encode` truncates vectors; None = full size. Vectors of length 1 keep this length.
+        limit: Number of tokens to encode at a time.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -75,6 +75,7 @@ class Retriever(nn.Module):
         self.fingerprint = ""
         self.changed: dict[str, Any] = {}
         self.dimensions: int | None = None
+        self.limit = TokenLimit(self.tower("document").info.width)
 
     @classmethod
     def create(
@@ -333,13 +334,14 @@ class Retriever(nn.Module):
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
             on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
-            batch_tokens = on_cpu if self.device.type == "cpu" else GPU_BATCH_TOKENS
+            batch_tokens = self.limit.budget(self.device, on_cpu)
         # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
-        encoder, definite = self.tower(side), resolve_precision(precision, self.device)
-        batches = token_budget_batches([len(ids) for ids in token_ids], batch_tokens)
+        encoder, definite = self.tower(side), resolve_precision(precision, self.device, half=self.tower(side).half_only)
+        lengths = [len(ids) for ids in token_ids]
+        batches = token_budget_batches(lengths, batch_tokens)
         threads = min(encoder.parallel_batches, len(batches))
 
         def encoded(positions: list[int]) -> tuple[list[int], Representation]:
@@ -353,7 +355,8 @@ class Retriever(nn.Module):
             return positions, representation
 
         try:
-            yield from in_threads(encoded, batches, threads)
+            for parts in in_threads(partial(self.limit.compute, encoded, lengths), batches, threads):
+                yield from parts
         finally:
             if was_training:
                 self.train()

@@ -56,7 +56,7 @@ def dry_run(
                     raise TypeError(msg + f"{len(texts)} texts")
         return pooled
 
-    with _unchanged(objective), torch.no_grad():
+    with unchanged(objective), torch.no_grad():
         objective.train()
         queries, documents = represent(step.queries, "query"), represent(step.documents, "document")
         positives, ignore, teacher = (one if one is None else one.to(device) for one in step.tensors())
@@ -103,7 +103,7 @@ def _note_alike(documents: Representation, pooler: str) -> None:
 
 
 @contextmanager
-def _unchanged(objective: Objective) -> Iterator[None]:
+def unchanged(objective: Objective) -> Iterator[None]:
     """Restore buffers, training modes and random state after the block."""
     device = objective.retriever.device
     buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]

@@ -31,6 +31,19 @@ class Chunk:
     rows: Sequence[int]
     batch: Batch
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, padding included."""
+        return self.batch.input_ids.numel()
+
+    def parts(self, most: int | None) -> list[Chunk]:
+        """Return the chunk in parts of at most `most` tokens, or of a single text; None = no limit."""
+        if most is None or self.tokens <= most or len(self.rows) == 1:
+            return [self]
+        half = len(self.rows) // 2
+        halves = (Chunk(self.side, self.rows[part], self.batch.rows(part)) for part in (slice(half), slice(half, None)))
+        return [part for one in halves for part in one.parts(most)]
+
 
 def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
     """Compute a step with the whole graph in memory. See `cached_step`."""
@@ -77,21 +90,26 @@ def cached_step(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Values of a chunk's representation, as leaves of the graph in which the loss is computed."""
+    """Values of a chunk's representation, as leaves of the graph in which the loss is computed.
 
-    dense: Representation | None
+    Attributes:
+        dense: The representation without its weights; without vectors, it has weights of no terms.
+        terms: The weights.
+    """
+
+    dense: Representation
     terms: _Terms | None
 
     @classmethod
     def of(cls, encoded: Representation) -> _Leaf:
-        dense, terms = None, None
-        if encoded.vectors is not None:
-            # Copied, since a slice would keep all hidden states in memory.
-            vectors = encoded.vectors.detach().clone().requires_grad_()
-            dense = replace(encoded, vectors=vectors, weights=None)
-        if encoded.weights is not None:
-            terms = _Terms.of(encoded.weights)
-        return cls(dense, terms)
+        vectors, weights = encoded.vectors, encoded.weights
+        dense = replace(
+            encoded,
+            vectors=None if vectors is None else _leaf(vectors),
+            weights=weights.new_empty(len(weights), 0) if vectors is None and weights is not None else None,
+            extras={name: _leaf(tensor) for name, tensor in encoded.extras.items()},
+        )
+        return cls(dense, None if weights is None else _Terms.of(weights))
 
     def pass_gradient_to(self, encoded: Representation, *, always: bool = False) -> None:
         """Back-propagate the loss gradient of these leaves through the same representation, encoded again.
@@ -99,19 +117,26 @@ class _Leaf:
         With `always`, a missing gradient counts as zeros.
         """
         tensors, gradients = [], []
-        for tensor, leaf in self._beside(encoded):
-            if leaf.grad is not None or always:
+        for tensor, leaf in self._pairs(encoded):
+            if tensor.requires_grad and (leaf.grad is not None or always):
                 tensors.append(tensor)
                 gradients.append(torch.zeros_like(tensor) if leaf.grad is None else leaf.grad.to(tensor.dtype))
         if tensors:
             torch.autograd.backward(tensors, gradients)
 
-    def _beside(self, encoded: Representation) -> Iterator[tuple[Tensor, Tensor]]:
+    def _pairs(self, encoded: Representation) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the tensors of a representation encoded again, each with its leaf."""
-        if self.dense is not None and self.dense.vectors is not None and encoded.vectors is not None:
+        if self.dense.vectors is not None and encoded.vectors is not None:
             yield encoded.vectors, self.dense.vectors
         if self.terms is not None and encoded.weights is not None:
             yield encoded.weights[self.terms.positions()], self.terms.values
+        for name, leaf in self.dense.extras.items():
+            yield encoded.extras[name], leaf
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """Return the values as a leaf. Copied, since a slice would keep all hidden states in memory."""
+    return tensor.detach().clone().requires_grad_(tensor.is_floating_point())
 
 
 @dataclass(frozen=True)
@@ -158,11 +183,8 @@ def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Sid
     """Return the representations of one side in row order, with a graph down to the leaves."""
     own = [(chunk.rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
     rows = [places for places, _ in own]
-    dense = [leaf.dense for _, leaf in own if leaf.dense is not None]
+    together = _in_order(rows, [leaf.dense for _, leaf in own])
     terms = [leaf.terms for _, leaf in own if leaf.terms is not None]
-    if not dense:
-        return Representation(weights=_in_full(rows, terms))
-    together = _in_order(rows, dense)
     return replace(together, weights=_in_full(rows, terms)) if terms else together
 
 

@@ -17,10 +17,6 @@ from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import transformers
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-from accelerate.utils import ProjectConfiguration
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.trainer_pt_utils import get_parameter_names
@@ -29,11 +25,20 @@ from retrievalkit.contracts import Progress
 from retrievalkit.errors import MissingDependencyError, check_choice
 from retrievalkit.models.allocation import Surplus, held_memory
 from retrievalkit.models.batches import prefetch
+from retrievalkit.models.precision import Precision
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints, processes, selection
 from retrievalkit.training.checkpoints import LOG, LOGS, PACE, STATES
 from retrievalkit.training.options import LoopOptions
+
+try:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+    from accelerate.utils import ProjectConfiguration
+except ImportError as error:
+    raise MissingDependencyError("accelerate", "training") from error
 
 Key = tuple[int, int]
 """A sample of an epoch: (epoch, position)."""
@@ -78,6 +83,7 @@ class Training:
         module: All trained parts, on the training device.
         samples: Samples of an epoch; available after `open`.
         options: All options of the training.
+        precision: Number format of matrix products, never "auto".
         dev: Dev set for selecting the best state, or None to keep the last.
         measured_before: The dev set is also evaluated before training, and within epochs if these are long.
         held_out: The dev set consists of held-out training examples.
@@ -94,6 +100,7 @@ class Training:
     sharded: bool = False
     module: Any
     options: LoopOptions
+    precision: Precision
     samples: Samples
     dev: object = None
     measured_before: bool = False
@@ -183,7 +190,7 @@ class Loop:
             self.training.shard()
         AcceleratorState._reset_state()  # of an earlier training in this process, possibly in another precision
         self.accelerator = Accelerator(
-            mixed_precision="fp16" if self.options.precision == "fp16" else "no",
+            mixed_precision="fp16" if self.training.precision == "fp16" else "no",
             cpu=not torch.cuda.is_available(),
             log_with=list(self.trackers) or None,
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
@@ -196,10 +203,10 @@ class Loop:
         ]
         rate, epsilon = self.options.learning_rate, self.options.adam_epsilon
         adamw = torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
-        self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         warmup = int(self.options.warmup_ratio * self.total)
         # A schedule of the plain optimizer: accelerate's wrapper would advance it once per process.
-        self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
+        self.schedule = transformers.get_linear_schedule_with_warmup(adamw, warmup, self.total)
+        self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0

@@ -110,13 +110,14 @@ class TrainingOptions(ExampleOptions):
         learning_rate: Peak learning rate, with linear warm-up and linear decay; None = 4e-5.
         warmup_ratio: Fraction of the steps spent warming up; None = 0.05.
         micro_batch_size: Texts encoded at a time, with gradient caching (GradCache): bounded memory, with the gradient
-            of the whole batch. None = no caching.
+            of the whole batch. None = no caching, unless a GPU runs out of memory.
         max_gradient_norm: Global norm to which gradients of the whole batch are clipped. Papers that average over R
             processes clip, in effect, at R times their figure.
         sampling: Sampling of negatives: "random", or Tevatron's sliding "window".
         rank_from: Select the best state by DPR's rule: by the loss on the dev set, and from this epoch on, counted from
             0, by the average rank of the gold passage. None = by nDCG@10.
-        batch_tokens: Maximum number of tokens encoded at a time without a micro batch size; None = chosen by device.
+        batch_tokens: Maximum number of tokens encoded at a time, padding included, of a micro batch too; None = chosen
+            by device.
     """
 
     epochs: Annotated[float, Ge(0), Le(1_000_000)] | None = None  # type: ignore[assignment]
@@ -127,9 +128,6 @@ class TrainingOptions(ExampleOptions):
     rank_from: Annotated[int, Ge(0)] | None = None
 
     def __post_init__(self) -> None:
-        if self.micro_batch_size is not None and self.batch_tokens is not None:
-            msg = "batch_tokens has no effect when micro_batch_size is set. Leave one of them out."
-            raise InputError(msg)
         if self.batch_size == 1 and self.negatives == 0:
             msg = "batch_size 1 with negatives 0 leaves nothing to contrast a positive with. Raise one of them."
             raise InputError(msg)

@@ -30,6 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from retrievalkit.contracts import Representation
+from retrievalkit.contracts.models import pad_second
 from retrievalkit.errors import InputError, RetrievalkitError
 
 Value = TypeVar("Value")
@@ -225,10 +226,10 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
     """
     own = _padded(own.rows(slice(len(shares[rank()]))))
     sizes = [len(share) for share in shares]
-    tensors = (_exchange(one, sizes) for one in (own.vectors, own.vector_mask, own.weights))
+    tensors = (_exchange(one, sizes) for one in (own.vectors, own.vector_mask, own.weights, *own.extras.values()))
     parts = [
-        replace(own, vectors=one, vector_mask=mask, weights=weights)
-        for one, mask, weights in zip(*tensors, strict=True)
+        replace(own, vectors=one, vector_mask=mask, weights=weights, extras=dict(zip(own.extras, extras, strict=True)))
+        for one, mask, weights, *extras in zip(*tensors, strict=True)
     ]
     order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))
@@ -251,7 +252,13 @@ def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _padded(own: Representation) -> Representation:
-    """Pad to the largest number of vectors per text in any process, with a mask if any text needs it."""
+    """Pad to the largest number of vectors per text in any process, with a mask if any text needs it; extras too."""
+    extras = {}
+    for name, tensor in own.extras.items():
+        size = torch.tensor(tensor.shape[1] if tensor.dim() > 1 and len(tensor) else 0, device=own.device)
+        distributed.all_reduce(size, distributed.ReduceOp.MAX)
+        extras[name] = pad_second(tensor, int(size))
+    own = replace(own, extras=extras)
     if own.vectors is None:
         return own
     vectors, mask = own.vectors, own.vector_mask

@@ -25,7 +25,7 @@ from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example, Examples
 from retrievalkit.errors import InputError
 from retrievalkit.models.batches import token_budget_batches
-from retrievalkit.models.cross_encoder import KIND, CrossEncoder, default_batch_tokens, to_device
+from retrievalkit.models.cross_encoder import CPU_BATCH_TOKENS, KIND, CrossEncoder, to_device
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
@@ -141,7 +141,7 @@ class RerankerTraining(Training):
         model = CrossEncoder.create(options.model, max_length=options.max_length, seed=options.seed)
         self.module = model.to(default_device())
         self.precision = resolve_precision(options.precision, model.device)
-        self.batch_tokens = options.batch_tokens or default_batch_tokens(model.device)
+        self.batch_tokens = options.batch_tokens or model.limit.budget(model.device, CPU_BATCH_TOKENS)
         self.described = {
             "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
             "training": options.training(),

@@ -18,14 +18,14 @@ from retrievalkit import storage
 from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
 from retrievalkit.data.examples import against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.models.batches import token_budget_batches
+from retrievalkit.models.batches import MOST_TEXTS, TokenLimit, token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
-from retrievalkit.models.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from retrievalkit.models.retriever import CPU_BATCH_TOKENS
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import processes, selection
-from retrievalkit.training.dry_run import dry_run, first_draws
+from retrievalkit.training.dry_run import dry_run, first_draws, unchanged
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
@@ -39,6 +39,7 @@ from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
+_COMPARED = 1_000  # examples from which the dry run makes a step as large as possible
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,14 @@ class RetrieverTraining(Training):
             **({} if options.sharding == "none" else {"sharding": options.sharding}),
         }
         self.inputs = {"model": storage.describe_input(options.model, self.retriever.fingerprint), **data.inputs}
-        device = default_device()
-        self.precision = resolve_precision(options.precision, device)
-        self.batch_tokens = options.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
+        device, encoder = default_device(), self.retriever.tower("document")
+        self.precision = resolve_precision(options.precision, device, half=encoder.half_only)
+        self.cached = options.micro_batch_size is not None
+        self.limit = TokenLimit(encoder.info.width, encoder.info.layers)
+        # A trained weight has a gradient and two states of AdamW.
+        reserved = sum(one.nbytes * (4 if one.requires_grad else 1) for one in self.module.parameters())
+        on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
+        self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
         if dev:
@@ -163,6 +169,25 @@ class RetrieverTraining(Training):
         self.module.to(default_device())
         texts = self.assembler.assemble(first_draws(self.samples))
         dry_run(self.module, texts, self.described, precision=self.precision, dev=self.dev)
+        if self.retriever.device.type != "cpu" and processes.count() == 1:
+            self._try_large_step()
+
+    def _try_large_step(self) -> None:
+        """Compute a step of the largest examples, so that a limit of memory is met before the training."""
+
+        def size(key: Key) -> int:
+            texts = self.assembler.assemble([self.samples.draw(key[1], key[0])])
+            return sum(len(title) + len(body) for title, body in (*texts.queries, *texts.documents))
+
+        keys = sorted(((0, int(row)) for row in self.samples.order(0)[:_COMPARED]), key=size)
+        assert self.options.batch_size is not None
+        with unchanged(self.module):
+            # As much memory as AdamW will take.
+            states = [torch.stack([one, one]) for one in self.module.parameters() if one.requires_grad]
+            inputs = self.collate(keys[-self.options.batch_size :]).to(states[0].device)
+            self.module.train()
+            self.run(inputs, Progress(0, 0.0, 1), torch.autograd.backward)
+        self.module.zero_grad()
 
     def open(self, folder: Path) -> None:
         """Print the number of examples and the schedule."""
@@ -200,7 +225,7 @@ class RetrieverTraining(Training):
     def collate(self, keys: Sequence[Key]) -> StepInputs:
         """Return the step with the texts that this process encodes."""
         step = self.assembler.assemble([self.samples.draw(position, epoch) for epoch, position in keys])
-        most, budget = self.options.micro_batch_size, self.batch_tokens
+        most, budget = self.options.micro_batch_size or MOST_TEXTS, self.limit.reduced or self.batch_tokens
         chunks: list[Chunk] = []
         shares: dict[Side, list[list[int]]] = {}
         sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
@@ -212,13 +237,16 @@ class RetrieverTraining(Training):
             tower = self.retriever.tower(side)
             token_ids = tower.tokenize(own, side)
             lengths = [len(ids) for ids in token_ids]
-            limits = {"budget": budget} if most is None else {"budget": _UNLIMITED, "most": most}
-            for rows in token_budget_batches(lengths, **limits):
+            for rows in token_budget_batches(lengths, budget, most=most):
                 chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))
         return StepInputs(chunks, shares, *step.tensors())
 
     def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Encode, gather the representations of all processes, and compute the loss of the whole step."""
+        """Encode, gather the representations of all processes, and compute the loss of the whole step.
+
+        If a single process runs out of memory, the step is computed again: with gradient caching, then in smaller
+        chunks.
+        """
         loss = self.module.loss
 
         def encode(batch: Batch, side: Side) -> Representation:
@@ -235,17 +263,39 @@ class RetrieverTraining(Training):
                 value: LossValue = loss(queries, documents, *targets)
             return value
 
-        if self.sharded:
-            idle = processes.lacking(len(inputs.chunks))
-            value = cached_step(encode, inputs.chunks, compare, backward, idle)
-        else:
-            step = plain_step if self.options.micro_batch_size is None else cached_step
-            value = step(encode, inputs.chunks, compare, backward)
+        chunks, value = inputs.chunks, None
+        while value is None:
+            chunks = [part for chunk in chunks for part in chunk.parts(self.limit.reduced)]
+            try:
+                if self.sharded:
+                    value = cached_step(encode, chunks, compare, backward, processes.lacking(len(chunks)))
+                else:
+                    value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
+            except torch.OutOfMemoryError:
+                if processes.count() > 1 or not self._reduce(chunks):
+                    raise
+                self.module.zero_grad()
         # The loss's own weights have the gradient of the whole step in every process, and gradients are summed.
         for parameter in loss.parameters():
             if parameter.grad is not None and processes.count() > 1:
                 parameter.grad /= processes.count()
         return {**value.terms, "loss": value.total}
+
+    def _reduce(self, chunks: Sequence[Chunk]) -> bool:
+        """Cache gradients, then encode fewer texts at a time; False if it is a single text already."""
+        largest = max((chunk.tokens for chunk in chunks if len(chunk.rows) > 1), default=0)
+        if self.cached and not largest:
+            return False
+        if self.cached:
+            self.limit.reduce(largest)
+        else:
+            notices.note(
+                "The device ran out of memory, so gradients were cached from then on: the same gradients, in more "
+                "time. Set micro_batch_size to cache them from the start, or a smaller batch_size."
+            )
+        self.cached = True
+        self.entries = {"gradient_caching": True, **self.limit.entries()}
+        return True
 
     def measure(self, epoch: int) -> Values:
         """Return nDCG@10 and RR@10 of the dev questions, or the measure of DPR's rule."""

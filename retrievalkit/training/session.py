@@ -15,7 +15,6 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from retrievalkit import storage
-from retrievalkit.models.precision import default_device, resolve_precision
 from retrievalkit.models.pretrained import load_weights, quiet
 from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints, processes
@@ -70,7 +69,7 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
                     steps = Loop(training, training.options, staging, last, output.name, followers).run()
                     if main and (staging / BEST).exists():
                         load_weights(training.module, staging / BEST)
-                manifest = _finish(training, options, staging, steps) if main else {}
+                manifest = _finish(training, staging, steps) if main else {}
             if main:
                 # The options first, so that a folder without them is known to be complete.
                 for name in _resumed_from(training):
@@ -78,7 +77,7 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
         return processes.from_main(manifest)
 
 
-def _finish(training: Training, options: RunOptions, staging: Path, steps: int) -> Manifest:
+def _finish(training: Training, staging: Path, steps: int) -> Manifest:
     """Save the trained model with its manifest, model card and curves."""
     training.save(staging)
     entries: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
@@ -94,7 +93,7 @@ def _finish(training: Training, options: RunOptions, staging: Path, steps: int) 
         counts={**training.counts, "steps": steps},
         fingerprint=storage.fingerprint_files(files),
         files=files,
-        precision=resolve_precision(options.precision, default_device()),
+        precision=training.precision,
         **training.entries,
         **entries,
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from device_memory import DeviceMemory
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
@@ -224,3 +225,12 @@ def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tmp_path
     assert f"2 texts could not be encoded, and the vectors are without: '{ids[2]}'" in capsys.readouterr().err
     assert list(VectorStore(tmp_path / "v").ids) == [one for one in ids if one not in (ids[2], ids[-1])]
     assert not list((tmp_path / "v").glob("left-out*"))
+
+
+def test_the_manifest_records_the_size_that_fits_in_memory(tiny_model, tiny_collection, tmp_path):
+    retriever = Retriever.create(tiny_model, pooler="mean")
+    DeviceMemory(200).limit(retriever.tower("document").model)
+    output = tmp_path / "vectors"
+    manifest = program.encode(tiny_model, tiny_collection.corpus, side="document", output=output, opened=retriever)
+    assert manifest["batch_tokens"] == retriever.limit.reduced <= 200
+    assert manifest["options"]["batch_tokens"] is None, "the option, by which a resumed command is recognised"

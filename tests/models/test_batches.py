@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.models.batches import prefetch, token_budget_batches
+from retrievalkit.models.batches import TokenLimit, prefetch, token_budget_batches
 
 
 def test_texts_of_similar_length_share_a_batch_the_longest_first():
@@ -25,6 +27,49 @@ def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, most):
         assert len(batch) <= most
     ordered = [lengths[position] for batch in batches for position in batch]
     assert ordered == sorted(lengths, reverse=True)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1), st.integers(60, 300), st.integers(60, 1000))
+def test_out_of_memory_a_batch_is_halved_until_it_fits_and_later_ones_with_it(lengths, memory, budget):
+    limit, sizes = TokenLimit(32), []
+
+    def compute(rows):
+        sizes.append(len(rows) * max(lengths[row] for row in rows))
+        if sizes[-1] > memory:
+            raise torch.OutOfMemoryError
+        return rows
+
+    batches = token_budget_batches(lengths, budget)
+    computed = [row for rows in batches for part in limit.compute(compute, lengths, rows) for row in part]
+    assert computed == [row for rows in batches for row in rows]
+    failed = [size for size in sizes if size > memory]
+    assert all(later <= earlier // 2 for earlier, later in pairwise(failed)), "no size is tried twice"
+    assert limit.entries() == ({"batch_tokens": failed[-1] // 2} if failed else {})
+
+
+def test_a_single_text_that_does_not_fit_is_an_error():
+    def compute(rows):
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        TokenLimit(32).compute(compute, [7, 5], [0, 1])
+
+
+def test_the_budget_of_a_gpu_is_a_share_of_its_free_memory(monkeypatch):
+    free = 40 << 30
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 << 30))
+
+    def budget(width, layers=1, reserved=0, device="cuda"):
+        return TokenLimit(width, layers).budget(torch.device(device), 100, reserved=reserved)
+
+    assert budget(384, device="cpu") == 100
+    assert budget(4096) <= budget(384)
+    assert budget(4096, 32) <= budget(4096) // 16
+    for width, layers in ((384, 12), (768, 12), (4096, 32)):
+        tokens = budget(width, layers)
+        assert free / 4 < tokens * 80 * width * layers <= free / 2, "a power of two"
+        assert budget(width, layers, free - 1) == 1
 
 
 @pytest.mark.parametrize("ahead", [1, 3])

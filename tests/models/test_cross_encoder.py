@@ -13,6 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from device_memory import DeviceMemory
 from retrievalkit import storage
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError, UnsupportedError
@@ -222,3 +223,13 @@ def test_a_decoder_whose_configuration_lacks_the_padding_token_takes_the_tokeniz
     pairs = made.tokenize(["rome", "what is the capital of peru"], [("", "lima"), ("", "people pay with the peso")])
     alone = [made.score([pair])[0] for pair in pairs]
     np.testing.assert_allclose(made.score(pairs), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_out_of_memory_the_same_scores_come_from_smaller_batches(rerankers):
+    reranker = CrossEncoder.load(rerankers["roberta"])
+    pairs = reranker.tokenize(["what is the capital of peru"] * 20, [("Peru", "lima " * count) for count in range(20)])
+    expected, memory, counted = reranker.score(pairs), DeviceMemory(100), []
+    memory.limit(reranker.model)
+    np.testing.assert_allclose(reranker.score(pairs, advance=counted.append), expected, rtol=1e-4, atol=1e-5)
+    assert sum(counted) == len(pairs)
+    assert reranker.limit.reduced <= 100

@@ -17,13 +17,17 @@ from retrievalkit.storage import read_manifest
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-@pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
+@pytest.mark.parametrize(("supported", "expected"), [(True, ["bf16", "bf16"]), (False, ["fp32", "fp16"])])
 def test_auto_is_bf16_where_the_hardware_multiplies_in_it(monkeypatch, supported, expected):
+    """Not where a GPU emulates it: a V100 and a T4 compute in fp16."""
     monkeypatch.delenv(precision.AUTO, raising=False)
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, probe, lambda: supported, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
-    assert [precision.resolve_precision("auto", device) for device in (CPU, GPU)] == [expected] * 2
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: supported or including_emulation
+    )
+    assert [precision.resolve_precision("auto", device) for device in (CPU, GPU)] == expected
+    assert precision.resolve_precision("fp32", GPU, half=True) == expected[1]
 
 
 @pytest.mark.parametrize(

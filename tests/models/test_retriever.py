@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from device_memory import DeviceMemory
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.models.checkpoint import checkpoint_fingerprint
 from retrievalkit.models.retriever import Retriever
@@ -258,3 +259,17 @@ def test_a_pooler_may_change_its_needs_with_the_mode(tiny_model, plugin):
     batch = tower.collate(tower.tokenize(TEXTS, "query"), "query")
     assert retriever.train()(batch, "query").vectors.shape[1] == 2
     assert retriever.eval()(batch, "query").vectors.shape[1] == 1
+
+
+def test_out_of_memory_the_same_vectors_come_from_smaller_batches(tiny_model, capsys):
+    """And once the size is known, no later batch fails."""
+    retriever = Retriever.create(tiny_model, pooler="mean")
+    expected = retriever.encode(TEXTS * 9, "document").vectors
+    memory = DeviceMemory(100)
+    memory.limit(retriever.tower("document").model)
+    torch.testing.assert_close(retriever.encode(TEXTS * 9, "document").vectors, expected)
+    assert retriever.limit.entries() == {"batch_tokens": retriever.limit.reduced}
+    assert "ran out of memory" in capsys.readouterr().err
+    retriever.encode(TEXTS * 9, "document")
+    assert capsys.readouterr().err == ""
+    assert max(memory.sizes) <= 100

@@ -63,14 +63,28 @@ def named_parts(states, side):
     return Representation(states.last[:, :1], parts={"left": slice(0, 8), "right": slice(8, 32)})
 
 
+def many_vectors_with_extras(states, side):
+    extras = {
+        "gate": states.last[:, 0, 0].sigmoid(),
+        "salience": states.last[..., 1],
+        "length": states.attention_mask.sum(1),
+    }
+    return replace(many_vectors(states, side), extras=extras)
+
+
+def weights_with_extras(states, side):
+    return replace(weights_alone(states, side), extras={"gate": states.last[:, 0, 0].sigmoid()})
+
+
 POOLERS = [
+    many_vectors_with_extras, weights_with_extras,
     one_vector, many_vectors, weights_alone, top_weights, many_vectors_and_top_weights, first_in_training, named_parts,
     "cls", "mean", "last", "colbert",
 ]  # fmt: skip
 
 
 class BatchStatistics(Loss):
-    """Looks at all that a representation has: parts, the vector kept, a statistic of weights; and learns."""
+    """Reads all of a representation: parts, the vector kept, a statistic of the weights, extras; and learns."""
 
     def __init__(self):
         super().__init__()
@@ -85,6 +99,8 @@ class BatchStatistics(Loss):
                 total = total + one.vectors[:, one.kept].square().mean()
             for columns in (one.parts or {}).values():
                 total = total + one.vectors[..., columns].square().mean() * columns.stop
+            for extra in one.extras.values():
+                total = total + extra.float().square().mean()
         return LossValue(total * self.scale)
 
 

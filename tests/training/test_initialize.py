@@ -107,7 +107,7 @@ REFUSED = {
     "--set pooler.normalize=false": "was trained with pooler.normalize=True, and pooler.normalize=False contradicts",
     "--set pooler.sise=4": "pooler 'colbert' has no option 'sise'",
     "--set encoder.lora_rank=4": "was trained with encoder.lora_rank=0, and encoder.lora_rank=4 contradicts that. "
-    "Leave it out, or start from another model. Options that may change: attention, document_length",
+    "Leave it out, or start from another model. Options that may change: attention, ",
     "--set encoder.revision=main": "was trained with encoder.revision=None, and encoder.revision=main contradicts",
     "--shared-tower": "is a checkpoint with an encoder for each side, and --shared-tower wants one",
     "--document-length 4096": "document_length is 4096, and '{start}/query' takes 3 to 128 tokens. Set "

@@ -106,7 +106,7 @@ def test_texts_are_dealt_once_and_evenly(sizes, count):
 PARTS = {"first": slice(0, 2), "rest": slice(2, 4)}
 
 
-def made(texts, vectors=None, masked=False, weights=False, dtype=torch.float32):
+def made(texts, vectors=None, masked=False, weights=False, extras=False, dtype=torch.float32):
     """A representation whose values say which text it is of; a process that has none makes one with more vectors."""
     count = vectors if vectors is not None else max((text % 3 + 1 for text in texts), default=7)
     numbers = torch.tensor(texts or [0], dtype=dtype)
@@ -117,6 +117,7 @@ def made(texts, vectors=None, masked=False, weights=False, dtype=torch.float32):
         (numbers[:, None] * torch.arange(5)).to(dtype).requires_grad_() if weights else None,
         kept=0,
         parts=PARTS,
+        extras={"gate": numbers.clone().requires_grad_(), "each": values[..., 0].detach()} if extras else {},
     )
 
 
@@ -129,6 +130,8 @@ GATHERED = [
     {},
     {"vectors": 2, "weights": True},
     {"vectors": 0, "weights": True},
+    {"masked": True, "extras": True},
+    {"vectors": 0, "weights": True, "extras": True},
     {"vectors": 1, "dtype": torch.bfloat16},
 ]
 
@@ -137,9 +140,9 @@ def test_every_process_has_all_representations_in_order(together):
     def gathered(shares, options):
         own = made(shares[processes.rank()], **options)
         whole = processes.gather(own, shares)
-        received = [one.float().sum() for one in (whole.vectors, whole.weights) if one is not None]
-        torch.autograd.backward(sum(received))
-        return whole.detach(), [one.grad for one in (own.vectors, own.weights) if one is not None]
+        read = [(one.vectors, one.weights, one.extras.get("gate")) for one in (whole, own)]
+        torch.autograd.backward(sum(one.float().sum() for one in read[0] if one is not None))
+        return whole.detach(), [one.grad for one in read[1] if one is not None]
 
     cases = [(shares, options) for shares in SHARES for options in GATHERED]
     for rank, found in enumerate(together(lambda: [gathered(*case) for case in cases])):
@@ -156,6 +159,9 @@ def test_every_process_has_all_representations_in_order(together):
                     assert torch.equal(vectors if options else vectors[: len(expected)], expected)
                 if part.weights is not None:
                     assert torch.equal(whole.weights[row], part.weights[0])
+                for name, extra in part.extras.items():
+                    received = whole.extras[name][row]
+                    assert torch.equal(received[: extra.shape[1]] if extra.dim() > 1 else received, extra[0])
             # A text that was made for its shape alone has no part in the sum.
             for gradient in gradients:
                 assert torch.equal(gradient, torch.full_like(gradient, float(bool(shares[rank]))))

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from device_memory import DeviceMemory
 from retrievalkit import storage
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, MissingDependencyError
 from retrievalkit.models.checkpoint import checkpoint_fingerprint
+from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
 from retrievalkit.training import loop
 from retrievalkit.training.options import TrainingOptions
+from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.selection import DevSet
-from retrievalkit.training.train import train
+from retrievalkit.training.train import TrainOptions, train
 from trainings import bytes_of, log_of, weights_of
 
 
@@ -169,6 +173,47 @@ def test_gradient_caching_does_not_change_the_training(quick, tmp_path):
         torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("tokens", "halved"), [(2_000, False), (200, True)])
+def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_time(
+    quick, tmp_path, monkeypatch, tokens, halved
+):
+    """The training is that which started so, up to the order of sums, and its manifest remembers the size."""
+    options = {"encoder_options": {"dropout": 0.0}, "learning_rate": 1e-3, "batch_size": 24, "held_out": 0}
+    quick(tmp_path / "plain", **options)
+    memory, load = DeviceMemory(tokens), Transformer._load_model
+    monkeypatch.setattr(Transformer, "_load_model", lambda *given: memory.limit(load(*given)))
+    manifest = quick(tmp_path / "adapted", **options)
+    assert manifest["gradient_caching"] is True
+    assert ("batch_tokens" in manifest) == halved
+    one, other = (load_file(tmp_path / name / "encoder" / "model.safetensors") for name in ("plain", "adapted"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
+
+
+def test_the_dry_run_of_a_gpu_meets_the_limit_before_the_training(tiny_model, tiny_collection, examples):
+    """With the largest examples, and leaves the model as it was."""
+    options = TrainOptions(tiny_model, examples["train"], corpus=tiny_collection.corpus, output="out", batch_size=8)
+    training = RetrieverTraining(options)
+    memory, weights = DeviceMemory(60), [one.clone() for one in training.module.parameters()]
+    memory.limit(training.retriever.tower("document").model)
+    state = torch.get_rng_state()
+    training._try_large_step()
+    assert training.cached
+    assert training.limit.reduced <= 60
+    assert torch.equal(state, torch.get_rng_state())
+    for before, one in zip(weights, training.module.parameters(), strict=True):
+        assert torch.equal(before, one)
+        assert one.grad is None
+
+
+@pytest.mark.parametrize("size", [{"micro_batch_size": 100}, {"micro_batch_size": 100, "batch_tokens": 50}], ids=str)
+def test_a_micro_batch_is_limited_by_tokens_too(tiny_model, tiny_collection, examples, size):
+    options = TrainOptions(tiny_model, examples["train"], corpus=tiny_collection.corpus, output="out", **size)
+    chunks = RetrieverTraining(options).collate([(0, position) for position in range(16)]).chunks
+    largest = max(chunk.tokens for chunk in chunks if len(chunk.rows) > 1)
+    assert (largest <= 50) == ("batch_tokens" in size)
+
+
 # --- dev selection -------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +239,14 @@ def test_the_state_that_is_best_on_the_dev_questions_is_kept(
     assert [torch.equal(kept, state) for state in states] == [epoch == best for epoch in range(3)]
     chosen = json.loads((tmp_path / "out" / "selection.json").read_text())
     assert (chosen["epoch"], chosen["value"]) == (best + 1, values[best])
+
+
+def test_without_accelerate_a_training_fails_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    for name in ("retriever", "session", "loop"):
+        monkeypatch.delitem(sys.modules, f"retrievalkit.training.{name}", raising=False)
+    with pytest.raises(MissingDependencyError, match=r"training needs .*pip install accelerate"):
+        train("model", "examples", output=tmp_path / "out")
 
 
 # --- wrong input ---------------------------------------------------------------------------------------------------

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import faiss
 import numpy as np
 
 from retrievalkit.contracts import SIDES
 from retrievalkit.contracts.commands import kind_of, read_manifest
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.errors import MissingDependencyError, UnsupportedError
 from retrievalkit_export.card import Written
 from retrievalkit_export.forms import (
     check_encoder,
@@ -130,7 +129,12 @@ def write_index(source: Path, folder: Path) -> Written:
 
     Raises:
         UnsupportedError: A text has several vectors or has weights, or the index is of another kind.
+        MissingDependencyError: faiss is not installed.
     """
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependencyError("faiss", "an index for Pyserini", "'retrievalkit[faiss]'") from error
     place = source
     if kind_of(source) == "index":
         name, place = read_manifest(source, "index")["indexer"]["name"], source / "vectors"

@@ -44,7 +44,7 @@ _PRIVATE = (
 )
 
 
-HALVES = ("train", "test")
+SPLITS = ("train", "test")
 MOST_SUMMARY_WORDS = 40
 MOST_BODY_WORDS = 400
 LEAST_BODY_WORDS = 15
@@ -125,17 +125,17 @@ class Entry(NamedTuple):
 class PythonDocumentation(Source):
     """The documentation of installed Python packages: `pydoc:numpy,scipy`; `pydoc:stdlib` is the standard library.
 
-    `pydoc:numpy,scipy@train` and `pydoc:numpy,scipy@test` have the same passages and half of the questions each, drawn
-    by name.
+    `pydoc:numpy,scipy@train` and `pydoc:numpy,scipy@test` have the same passages, and two and three fifths of the
+    questions, drawn by name.
     """
 
     content_hashed = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._packages, at, self._half = name.partition("@")
-        if at and self._half not in HALVES:
-            msg = f"'pydoc:{name}': '{self._half}' is neither train nor test. Write pydoc:{self._packages}@train"
+        self._packages, at, self._split = name.partition("@")
+        if at and self._split not in SPLITS:
+            msg = f"'pydoc:{name}': '{self._split}' is neither train nor test. Write pydoc:{self._packages}@train"
             raise InputError(msg)
 
     def passages(self) -> Iterator[dict[str, Any]]:
@@ -152,7 +152,7 @@ class PythonDocumentation(Source):
 
     def fingerprint(self) -> str:
         """A hash of the passages and questions."""
-        return fingerprint_value([self._half, *_entries(self._packages)])
+        return fingerprint_value([self._split, *_entries(self._packages)])
 
     def corpus_fingerprint(self) -> str:
         """A hash of the passages, which both halves share."""
@@ -166,9 +166,9 @@ class PythonDocumentation(Source):
         entries = _entries(self._packages)
         counts = Counter(plain(entry.summary) for entry in entries)
         questions = (entry for entry in entries if entry.summary and counts[plain(entry.summary)] == 1)
-        if not self._half:
+        if not self._split:
             return questions
-        return (entry for entry in questions if HALVES[zlib.crc32(entry.name.encode()) % 2] == self._half)
+        return (entry for entry in questions if SPLITS[zlib.crc32(entry.name.encode()) % 5 > 1] == self._split)
 
 
 def _entries(packages: str) -> list[Entry]:

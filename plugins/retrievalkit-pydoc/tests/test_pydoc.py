@@ -168,11 +168,11 @@ def test_the_standard_library_has_its_own_names(monkeypatch):
     assert "posixpath.join" not in found
 
 
-def test_halves_share_the_passages_and_divide_the_questions():
+def test_splits_share_the_passages_and_divide_the_questions():
     ids = {at: {query.id for query in read_queries(f"pydoc:numpy{at}")} for at in ("", "@train", "@test")}
     assert ids["@train"] | ids["@test"] == ids[""]
     assert not ids["@train"] & ids["@test"]
-    assert all(len(ids[half]) > 300 for half in ("@train", "@test"))
+    assert all(len(ids[split]) > 250 for split in ("@train", "@test"))
     assert set(read_qrels("pydoc:numpy@test")) == ids["@test"]
     assert open_corpus("pydoc:numpy@train").fingerprint() == open_corpus("pydoc:numpy@test").fingerprint()
     assert fingerprint("pydoc:numpy@train") != fingerprint("pydoc:numpy@test")

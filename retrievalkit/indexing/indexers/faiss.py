@@ -75,7 +75,8 @@ class Faiss(VectorIndexer):
         try:
             import faiss
         except ImportError as error:
-            raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
+            extras = "'retrievalkit[faiss]', or on a GPU 'retrievalkit[faiss-gpu]'"
+            raise MissingDependencyError("faiss", "indexer 'faiss'", extras) from error
         self._faiss: Any = faiss
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
             # On these, faiss crashes the process or hangs.

@@ -38,6 +38,8 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
     )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
+        if "lora_" in name:
+            parameter.data = parameter.data.float()  # what is trained, whatever the frozen weights are
     if not (folder / WEIGHTS).is_file():
         return
     own = {name for name in model.state_dict() if "lora_" in name}

@@ -70,11 +70,15 @@ class Transformer(Encoder):
         new_head_bias: Initial bias of a new vocabulary head, the same for all tokens. Training on masked words keeps
             its level, since softmax ignores it; ReLU does not, and sparse representations (SPLADE, CoT-MAE) need most
             logits below 0, like BERT's. No effect if the weights have a head.
-        lora_rank: Rank of adapters added to all linear layers (LoRA); the rest is frozen. 0 = train all.
+        lora_rank: Rank of adapters added to all linear layers (LoRA); the rest is frozen, on a GPU in bf16. 0 = train
+            all.
         lora_alpha: Scales the adapters' output by lora_alpha / lora_rank.
         lora_dropout: Dropout probability in front of the adapters.
         dropout: Dropout probability in training; None = as in the model's configuration.
         attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its default.
+            With flash attention, queries too are encoded in bf16 or fp16.
+        checkpoint_activations: In training, keep only the inputs of the layers, and compute the rest of their values
+            again for the gradients (activation checkpointing): less memory, equal gradients, in more time.
         revision: Branch, tag or commit of a model on the hub.
         trust_remote_code: The model needs its own Python code. This is not a permission: the code runs only if the
             environment variable RKIT_TRUST_REMOTE_CODE is 1; otherwise true is refused.
@@ -84,7 +88,7 @@ class Transformer(Encoder):
     # The other options shape the weights (LoRA), or do not apply to our folders (a revision).
     adjustable = frozenset({
         "query_length", "document_length", "query_prefix", "document_prefix", "title", "end_token", "dropout",
-        "lora_dropout", "attention",
+        "lora_dropout", "attention", "checkpoint_activations",
     })  # fmt: skip
 
     def __init__(
@@ -104,6 +108,7 @@ class Transformer(Encoder):
         lora_dropout: float = 0.0,
         dropout: float | None = None,
         attention: str | None = None,
+        checkpoint_activations: bool = False,
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
@@ -145,7 +150,8 @@ class Transformer(Encoder):
         self.end = [self.tokenizer.eos_token_id] if end_token else []
         self.new_vocabulary_head, self.new_head_bias = new_vocabulary_head, new_head_bias
         self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
-        self.model: nn.Module | None = None
+        self.checkpoint_activations = checkpoint_activations
+        self.model: Any = None
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
@@ -155,7 +161,7 @@ class Transformer(Encoder):
         return cls(model, **options) if cls is not Transformer else CompiledTransformer(backend, model, **options)
 
     def prepare(self, needs: Needs) -> None:
-        """Load the weights, in float32, with everything that the pooler needs."""
+        """Load the weights, in float32 unless they are frozen, with everything that the pooler needs."""
         super().prepare(needs)
         self.needs = needs
         self._prepare_model()
@@ -175,6 +181,12 @@ class Transformer(Encoder):
         """The model."""
         return self.model
 
+    @property
+    def half_only(self) -> bool:  # type: ignore[override]
+        """True with flash attention, and with frozen weights in bf16."""
+        attention = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
+        return "flash" in str(attention) or getattr(self.model, "dtype", None) == torch.bfloat16
+
     def _load_configuration(self) -> tuple[Any, Any]:
         """The configuration and the tokenizer of the model."""
         import transformers
@@ -187,10 +199,18 @@ class Transformer(Encoder):
         return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
 
     def _load_model(self, needs: Needs) -> Any:
-        """Load the model in float32, with its adapters and the faster layers."""
+        """Load the model, with its adapters and the faster layers."""
         model = self._load_weights(needs)
         if self.lora.rank:
             add_adapters(model, self.lora, Path(self.source))
+        if self.checkpoint_activations:
+            # Earlier releases of transformers have the second name alone.
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            try:
+                enable({"use_reentrant": False})
+            except ValueError as error:
+                msg = f"checkpoint_activations is set, and '{self.source}' does not support it. Leave it out."
+                raise UnsupportedError(msg) from error
         use_fast_dropout(model)
         use_fast_attention(model)
         use_packed_layers(model)
@@ -198,7 +218,9 @@ class Transformer(Encoder):
 
     def _load_weights(self, needs: Needs) -> Any:
         kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
-        options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
+        # Weights that are not trained take half of the memory of a GPU.
+        dtype = torch.bfloat16 if self.lora.rank and torch.cuda.is_available() else torch.float32
+        options = {"config": self.config, "dtype": dtype, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
         # A checkpoint of a method may contain the model as a part, with a prefix to its names.
         prefixes = {

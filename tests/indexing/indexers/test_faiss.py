@@ -156,5 +156,5 @@ def test_what_faiss_refuses_is_said(tmp_path, options, message):
 def test_faiss_that_is_not_installed_is_named(monkeypatch):
     """With the line to install it."""
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingDependencyError, match="pip install faiss-cpu"):
+    with pytest.raises(MissingDependencyError, match=r"'retrievalkit\[faiss\]'.*'retrievalkit\[faiss-gpu\]'"):
         Faiss()

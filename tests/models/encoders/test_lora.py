@@ -68,6 +68,25 @@ def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, t
         prepared(str(tmp_path), lora_rank=4)
 
 
+def test_frozen_weights_are_kept_in_bf16_on_a_gpu(model, tmp_path, monkeypatch):
+    """Adapters are trained in float32; queries are encoded in half precision, and on a CPU in float32 again."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    retriever = Retriever.create(model, pooler="mean", encoder_options={"lora_rank": 2}).eval()
+    assert not prepared(model).half_only
+    kinds = {("lora_" in name, one.dtype) for name, one in retriever.tower("query").named_parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    training = retriever(retriever.tower("query").collate([[5, 6]], "query"), "query")
+    training.vectors.sum().backward()
+    assert any(one.grad is not None for one in retriever.parameters())
+    made = retriever.encode(TEXTS, "query").vectors
+    retriever.save(tmp_path)
+    monkeypatch.undo()
+    encoder = prepared(tmp_path / "encoder", lora_rank=2)
+    assert {one.dtype for one in encoder.parameters()} == {torch.float32}
+    loaded = Retriever({"shared": encoder}, retriever.pooler, {}).encode(TEXTS, "query").vectors
+    torch.testing.assert_close(made, loaded, rtol=0.05, atol=0.02)
+
+
 def test_training_moves_the_adapters_of_a_decoder_alone(tmp_path, tiny_collection):
     options = {"lora_rank": 4, "end_token": True}
     model = testing.tiny_model(tmp_path / "model", architecture="llama", layers=3)

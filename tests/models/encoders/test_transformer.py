@@ -8,11 +8,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from retrievalkit import registry
 from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.models.pretrained import quiet
+from retrievalkit.models.retriever import Retriever
 
 LAYERS = 2
 TEXTS = [("", "what is the capital of france"), ("Peru", "The seat of government is the city of Lima."), ("", "rome")]
@@ -203,3 +206,61 @@ def test_a_tokenizer_that_is_missing_is_refused(tiny_model, tmp_path, encoder):
     folder = copy_of(tiny_model, tmp_path / "model", without=["tokenizer.json", "tokenizer_config.json"])
     with pytest.raises(InputError, match=r"has 5 tokens and its model 2.. embeddings. They do not belong together"):
         encoder(folder)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        *((name, {"dropout": 0.2}) for name in ("bert", "t5", "llama")),
+        *((name, {"lora_rank": 2}) for name in EVERY if name != "mpnet"),
+    ],
+    ids=str,
+)
+def test_checkpointed_activations_leave_equal_gradients(model_of, encoder, architecture, options):
+    """With the same dropout, in all layers, and fewer values are kept for them."""
+    gradients, kept = [], [0, 0]
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        made = encoder(model_of(architecture), checkpoint_activations=checkpointed, **options).train()
+
+        def keep(value, place=int(checkpointed)):
+            kept[place] += value.numel()
+            return value
+
+        batch = made.collate(made.tokenize(TEXTS, "document"), "document")
+        torch.manual_seed(1)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+            states = made(batch, [1, 2])
+        sum((one**2).sum() for one in states.layers.values()).backward()
+        gradients.append({name: one.grad for name, one in made.named_parameters() if one.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, one in gradients[0].items():
+        torch.testing.assert_close(one, gradients[1][name])
+    assert kept[1] < kept[0] / 2
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            made.eval()(batch, [2]).last, encoder(model_of(architecture), **options)(batch, [2]).last
+        )
+
+
+def test_activations_that_cannot_be_checkpointed_are_refused(model_of, encoder):
+    with pytest.raises(UnsupportedError, match="checkpoint_activations is set"):
+        encoder(model_of("mpnet"), checkpoint_activations=True)
+
+
+def test_an_attention_without_fp32_computes_queries_in_half_precision(tiny_model):
+    """As flash attention's kernels, which refuse fp32."""
+    seen = []
+
+    def attention(module, query, key, value, mask, **options):
+        seen.append(query.dtype)
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
+
+    transformers.AttentionInterface.register("flash_attention_test", attention)
+    transformers.AttentionMaskInterface.register("flash_attention_test", sdpa_mask)
+    retriever, plain = (Retriever.create(tiny_model, pooler="mean").eval() for _ in range(2))
+    # Named so when it is loaded, transformers would look for the kernels.
+    retriever.tower("query").model.config._attn_implementation = "flash_attention_test"
+    made, expected = (one.encode(TEXTS, "query", precision="fp32").vectors for one in (retriever, plain))
+    assert set(seen) == {torch.bfloat16}
+    torch.testing.assert_close(made, expected, rtol=0.05, atol=0.02)

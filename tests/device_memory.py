@@ -1,0 +1,59 @@
+"""A device with room for a number of tokens: those of a batch, and of the graphs that wait for their gradient."""
+
+from __future__ import annotations
+
+import torch
+
+
+class DeviceMemory:
+    """Makes models raise torch.OutOfMemoryError where a batch does not fit.
+
+    Attributes:
+        sizes: Tokens of each batch that was computed.
+    """
+
+    def __init__(self, tokens):
+        self.tokens, self.held, self.sizes = tokens, 0, []
+
+    def limit(self, model):
+        model.register_forward_pre_hook(self._before, with_kwargs=True)
+        model.register_forward_hook(self._after, with_kwargs=True)
+        return model
+
+    def _before(self, model, args, kwargs):
+        size = kwargs["input_ids"].numel()
+        if self.held + size > self.tokens:
+            msg = f"no memory for {size} tokens"
+            raise torch.OutOfMemoryError(msg)
+
+    def _after(self, model, args, kwargs, output):
+        size = kwargs["input_ids"].numel()
+        self.sizes.append(size)
+        if torch.is_grad_enabled():
+            output.last_hidden_state = _Kept.apply(output.last_hidden_state, _Tokens(self, size))
+
+
+class _Tokens:
+    """Tokens of a graph, held until its backward pass or its end."""
+
+    def __init__(self, memory, count):
+        self.memory, self.count = memory, count
+        memory.held += count
+
+    def release(self):
+        self.memory.held -= self.count
+        self.count = 0
+
+    __del__ = release
+
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states, tokens):
+        ctx.tokens = tokens
+        return states.view_as(states)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.tokens.release()
+        return gradient, None

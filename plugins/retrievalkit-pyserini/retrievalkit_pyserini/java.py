@@ -255,7 +255,7 @@ def _adopt() -> None:
         fits = False
     if not fits:
         msg = (
-            f"other code has already started Java {java.version} in this process, not Java {VERSION} with Lucene. Call "
+            f"other code has started Java {java.version} in this process, not Java {VERSION} with Lucene. Call "
             "retrievalkit_pyserini.java.start() before that code, which is often an import of pyserini or jnius."
         )
         raise RetrievalkitError(msg)

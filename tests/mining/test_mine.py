@@ -184,11 +184,11 @@ def test_questions_without_answers_drop_nothing_for_them(collection, capsys, wan
         ({}, {"same_document": ".*"}, OptionError, "which matches every id"),
         ({}, {"negativs": 3}, OptionError, "did you mean 'negatives'"),
         ({}, {"keep": 50}, OptionError, "there is no other set"),
-        ({}, {"model": "m"}, OptionError, "model is for an index"),
-        ({}, {"indexer_options": {"k1": 1}}, OptionError, "indexer options are for bm25"),
+        ({}, {"model": "m"}, OptionError, "model only applies to an index"),
+        ({}, {"indexer_options": {"k1": 1}}, OptionError, "indexer options only apply to bm25"),
         ({}, {"fusion": "rrf"}, OptionError, "there is only one"),
         ({}, {"source": ["run.trec", "bm25"], "weights": [1.0]}, OptionError, "1 weights for 2"),
-        ({}, {"precision": "bf16"}, OptionError, "is for a checkpoint, an index or a re-ranker"),
+        ({}, {"precision": "bf16"}, OptionError, "only applies to a checkpoint, an index or a re-ranker"),
     ],
 )
 def test_wrong_input_is_one_message_and_leaves_nothing(collection, monkeypatch, run, options, error, problem):

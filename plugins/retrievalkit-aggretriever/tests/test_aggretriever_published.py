@@ -119,7 +119,7 @@ def test_parts_that_are_not_wanted_are_left(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"cls_dim": 128}, r"of \[CLS\] has the shape \(6, 32\), instead of \(128, 32\)\. Set cls_dim=6"),
+        ({}, {"cls_dim": 128}, r"of \[CLS\] has the shape \(6, 32\) instead of \(128, 32\)\. Set cls_dim=6"),
         ({"cls_proj.weight": None, "cls_proj.bias": None}, {}, r"without a projection of \[CLS\]\. Set cls_dim=0"),
         ({"tok_proj.weight": torch.ones(2, 32)}, {}, r"to token weights has the shape \(2, 32\).*projections=new"),
     ],

@@ -101,16 +101,14 @@ class Collection:
             msg = f"'{place}' is in an object store, where indexes are read-only. Sync a local collection, and copy it."
             raise ArtifactError(msg)
         self.path = Path(place)
-        if (kind := kind_of(self.path)) is None and self.path.exists() and any(self._visible()):
+        files = os.listdir(self.path) if self.path.exists() else []
+        if (kind := kind_of(self.path)) is None and any(not name.startswith(".") for name in files):
             msg = f"'{place}' is not a collection or an index. Give a collection, an index, or a new name."
             raise ArtifactError(msg)
         if kind not in (None, "index") and "indexes" not in read_manifest(self.path):
             msg = f"'{place}' is a {kind} folder, not a collection or an index. Give another name."
             raise ArtifactError(msg)
         self._home = self.path / _STATE if kind == "index" else self.path
-
-    def _visible(self) -> Iterator[str]:
-        return (name for name in os.listdir(self.path) if not name.startswith("."))
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

@@ -111,7 +111,10 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
             texts = [(passage.title, passage.text) for passage in map(judged.passage, chunk)]
             documents = retriever.encode(texts, "document", precision=precision)
             queries = retriever.encode([("", judged.text[query]) for query in query_ids], "query", precision=precision)
-            _check_dense(documents, queries, retriever)
+            if documents.vectors is None or queries.vectors is None:
+                name = retriever.description["pooler"]["name"]
+                msg = f"the pooler '{name}' computes weights over a vocabulary instead of vectors. {_SEVERAL}"
+                raise UnsupportedError(msg)
             row_of = {query_id: row for row, query_id in enumerate(query_ids)}
             for row, document_id in enumerate(chunk):
                 answered = judged.by_document[document_id]
@@ -145,10 +148,3 @@ def _mask(representation: Representation) -> Tensor:
     if representation.vector_mask is not None:
         return representation.vector_mask
     return torch.ones(representation.vectors.shape[:2], dtype=torch.bool)
-
-
-def _check_dense(documents: Representation, queries: Representation, retriever: Retriever) -> None:
-    name = retriever.description["pooler"]["name"]
-    if documents.vectors is None or queries.vectors is None:
-        msg = f"the pooler '{name}' computes weights over a vocabulary, so there are no views to compare. {_SEVERAL}"
-        raise UnsupportedError(msg)

@@ -42,9 +42,9 @@ class Aggretriever(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - of the contract
+        progress: Progress,  # noqa: ARG002 - by contract
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 even under autocast."""
         parts = queries.parts

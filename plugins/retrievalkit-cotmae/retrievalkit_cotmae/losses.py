@@ -65,7 +65,7 @@ class DenseSparse(Loss):
         positives: Tensor,
         progress: Progress,
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
@@ -115,10 +115,10 @@ class Flops(Loss):
         self,
         queries: Representation,
         documents: Representation,
-        positives: Tensor,  # noqa: ARG002 - of the contract
+        positives: Tensor,  # noqa: ARG002 - by contract
         progress: Progress,
-        ignore: Tensor | None = None,  # noqa: ARG002 - of the contract
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        ignore: Tensor | None = None,  # noqa: ARG002 - by contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The regulariser of a batch, computed in float32 under autocast too."""
         if queries.weights is None or documents.weights is None:

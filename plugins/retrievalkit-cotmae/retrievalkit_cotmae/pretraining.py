@@ -172,7 +172,7 @@ class CoTMAEv2(Pretrainer):
             counts |= {f"{name}_{view}": labels for view in self._views(name)}
         return counts
 
-    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
         """The weighted sum of all terms."""
         states = self.encoder(batch["encoder_texts"], [self.encoder.info.layers])
         assert states.head is not None

@@ -317,7 +317,7 @@ def _check_comparable(queries: Representation, layout: Layout) -> None:
     for part, (tensor, expected) in sizes.items():
         size = 0 if tensor is None else tensor.shape[-1]
         if size != expected:
-            msg = f"queries have {part} of size {size}, but the index of {expected}. Encode both with the same model."
+            msg = f"queries have {part} of size {size}, but the index of size {expected}. Encode both with one model."
             raise UnsupportedError(msg)
 
 

@@ -155,7 +155,7 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
     ("options", "problem"),
     [
         ({"uri": "http://root:Milvus@localhost:19530"}, "MILVUS_TOKEN"),
-        ({"uri": "index/milvus.db"}, "drop it to use Milvus Lite"),
+        ({"uri": "index/milvus.db"}, "Leave it out to use Milvus Lite"),
         ({"uri": "http://localhost:door"}, "must be the address"),
         ({"collection": "a-b"}, "letters, digits and underscores"),
         ({"parameters": "M"}, "NAME=VALUE"),

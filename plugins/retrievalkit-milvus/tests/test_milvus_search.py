@@ -144,9 +144,9 @@ def test_parameters_count(draw, indexed):
 @pytest.mark.parametrize(
     ("documents", "queries", "problem"),
     [
-        ({"dim": 4}, {"dim": 5}, "vectors of size 5 and the index has 4"),
-        ({"dim": 4}, {"dim": 4, "vocabulary": 5}, "weights of size 5 and the index has 0"),
-        ({"vocabulary": 6}, {"vocabulary": 5}, "weights of size 5 and the index has 6"),
+        ({"dim": 4}, {"dim": 5}, "vectors of size 5, but the index of size 4"),
+        ({"dim": 4}, {"dim": 4, "vocabulary": 5}, "weights of size 5, but the index of size 0"),
+        ({"vocabulary": 6}, {"vocabulary": 5}, "weights of size 5, but the index of size 6"),
     ],
 )
 def test_queries_of_another_model(draw, indexed, documents, queries, problem):

@@ -75,7 +75,7 @@ class GlobalLocal(Loss):
         positives: Tensor,
         progress: Progress,
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         problem = ""

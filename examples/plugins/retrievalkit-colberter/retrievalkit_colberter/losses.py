@@ -28,12 +28,12 @@ class Stopwords(Loss):
 
     def forward(
         self,
-        queries: Representation,  # noqa: ARG002 - of the contract
+        queries: Representation,  # noqa: ARG002 - by contract
         documents: Representation,
-        positives: Tensor,  # noqa: ARG002 - of the contract
+        positives: Tensor,  # noqa: ARG002 - by contract
         progress: Progress,  # noqa: ARG002 - by contract
-        ignore: Tensor | None = None,  # noqa: ARG002 - of the contract
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        ignore: Tensor | None = None,  # noqa: ARG002 - by contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The regulariser of a batch, in float32 under autocast too."""
         if documents.vectors is None or GATE not in (documents.parts or {}):

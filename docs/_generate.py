@@ -1,16 +1,18 @@
-"""A hook of MkDocs: pages made of what is there already, so that nothing is written twice.
+"""A hook of MkDocs: pages generated from the sources, so that nothing is written twice.
 
 Commands come from click, components from the registry, methods from the plugins' READMEs, and a few pages are files of
-the repository. A new command, component or plugin gets its page without a line here.
+the repository. A new command, component or plugin gets its page without a line here. A tutorial is also a notebook.
 """
 
 from __future__ import annotations
 
 import html
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import click
 
@@ -25,23 +27,26 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+TUTORIALS = sorted(page for page in (ROOT / "docs" / "tutorials").glob("*.md") if page.stem != "index")
 COMMANDS = main.with_all_commands().commands
 REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+# Weights of folders in the site's search: a reader looks for a task first, then for a name.
+BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
 
 _PROMISES = """# What is promised
 
 Contract {version}. A plugin may import these names of retrievalkit; all others may change in any release.
 
-* Within a first number (1.x), no name goes, no signature changes in a way that a plugin notices, and no meaning does.
-* What comes raises the second number, and is in the [changelog](../changelog.md) with the version.
-* What will go warns before: once in a process, with its replacement and the contract that drops it.
-* A plugin says in its top module which contract it was written for, `retrievalkit_contract = "1"`. One of another
-  contract is not loaded, and `rkit plugins list` names both versions.
-* Formats of files, and the names in them, are promised by [folders and manifests](../concepts/folders.md).
+* Within a major version (1.x), no name is removed, and no signature or meaning changes in a way that affects plugins.
+* An addition raises the minor version, and is listed in the [changelog](../changelog.md) with it.
+* A name that will be removed warns first: once per process, with its replacement and the contract that drops it.
+* A plugin's top module declares the contract it was written for: `retrievalkit_contract = "1"`. A plugin for another
+  contract is not loaded, and `rkit plugins list` shows both versions.
+* File formats, and the names in them, are promised by [folders and manifests](../concepts/folders.md).
 
-A test compares this list with the sources, and another the plugins of this repository with this list.
+A test compares this list with the sources, and another test compares the imports of this repository's plugins with it.
 """
 
 _COMMANDS = """# Commands
@@ -54,7 +59,7 @@ machine-readable result. Exit code 0: success; 1: the work failed; 2: wrong usag
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages that are made here into the navigation."""
+    """Put the generated pages into the navigation."""
     assert config.nav is not None
     for title, pages in (
         ("Commands", [{f"rkit {name}": _page_of(name)} for name in COMMANDS]),
@@ -66,16 +71,50 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages."""
+    """Add the generated pages, and a notebook for each tutorial."""
     from mkdocs.structure.files import File
 
     for path, text in pages().items():
         files.append(File.generated(config, path, content=_for_site(text)))
+    for page in TUTORIALS:
+        files.append(
+            File.generated(config, f"tutorials/{page.stem}.ipynb", content=json.dumps(notebook(page), indent=1))
+        )
     return files
 
 
+def notebook(page: Path) -> dict[str, Any]:
+    """Convert a tutorial to a Jupyter notebook.
+
+    A block of Bash becomes a `%%bash` cell, and a block after `<!-- file: NAME -->` a `%%writefile NAME` cell.
+    """
+    text, end, cells = page.read_text(), 0, []
+    for block in re.finditer(
+        r"^(?:<!-- file: (\S+) -->\n)?```(python|bash)\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE
+    ):
+        magic = f"%%writefile {block[1]}\n" if block[1] else "%%bash\n" if block[2] == "bash" else ""
+        cells += [_cell("markdown", text[end : block.start()]), _cell("code", magic + block[3])]
+        end = block.end()
+    cells.append(_cell("markdown", text[end:]))
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return {
+        "cells": [cell for cell in cells if cell["source"]],
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 4,
+    }
+
+
+def _cell(kind: str, source: str) -> dict[str, Any]:
+    if kind == "code":
+        return {"cell_type": kind, "metadata": {}, "source": source, "outputs": [], "execution_count": None}
+    place = f"{REPOSITORY}/blob/main/docs/tutorials/"  # a downloaded notebook has no pages next to it
+    linked = re.sub(r"\]\((?!http)([^)]+)\)", lambda link: f"]({urljoin(place, link[1])})", source.strip())
+    return {"cell_type": kind, "metadata": {}, "source": linked}
+
+
 def pages() -> dict[str, str]:
-    """Every page that is made here: its path below docs/, and its Markdown."""
+    """Every generated page: its path below docs/, and its Markdown."""
     made = {_page_of(name): _command(name, command) for name, command in COMMANDS.items()}
     made["commands/index.md"] = _commands()
     made |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
@@ -99,10 +138,25 @@ def _promises() -> str:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Replace `<!-- from FILE: HEADING -->` by the section of that heading, and `<!-- from FILE -->` by the file.
 
-    Links to docs/, which are right in files outside of it, lead there from the page.
+    Links to docs/, which are right in files outside of it, lead there from the page. A tutorial links to its notebook.
     """
+    if ROOT / "docs" / page.file.src_uri in TUTORIALS:
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n[Download this page as a notebook]({Path(page.file.src_uri).stem}.ipynb)\n{rest}"
     text = re.sub(r"<!-- from (\S+?)(?:: (.+?))? -->", lambda match: _part(match[1], match[2]), markdown)
     return text.replace("(docs/", "(" + "../" * page.file.src_uri.count("/"))
+
+
+def on_page_content(content: str, page: Page, **_: Any) -> str:
+    """Weight a page in the site's search by its folder."""
+    top = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"boost": BOOSTS.get(top, 1.0)}
+    return content
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Keep the theme's script from asking api.github.com for the repository's stars."""
+    return output.replace(' data-md-component="source"', "")
 
 
 def _part(path: str, heading: str | None) -> str:
@@ -119,7 +173,7 @@ def _plugin_folders() -> list[Path]:
 
 
 def _section(nav: list[Any], title: str) -> list[Any]:
-    """The list of that title, at any depth."""
+    """Find the section with a title, at any depth."""
     for entry in nav:
         for name, below in entry.items() if isinstance(entry, dict) else ():
             if name == title:
@@ -174,7 +228,7 @@ def _components(kind: str, plural: str) -> str:
     lines = [
         f"# {plural.capitalize()}",
         "",
-        f"What `rkit plugins list` shows of the kind `{kind}`. Each parameter is an option: "
+        f"Components of the kind `{kind}`, as in `rkit plugins list`. Each parameter is an option: "
         f"`{how_to_set(kind, 'name')}`.",
         "",
     ]
@@ -196,7 +250,7 @@ def _components(kind: str, plural: str) -> str:
 
 
 def _for_site(text: str) -> str:
-    """Links to files that are no pages lead to the repository; a table's code has bare pipes, unlike on GitHub."""
+    """Point links to files outside the site to the repository, and unescape pipes in a table's code (unlike GitHub)."""
     text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
     text = re.sub(r"\((?:\.\./)*README\.md(#[\w-]+)?\)", rf"({REPOSITORY}\1)", text)
     text = text.replace("(../../docs/", "(docs/")

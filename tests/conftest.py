@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
+
+from places import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +26,12 @@ def memory(monkeypatch, tmp_path):
     files = fsspec.filesystem("memory")
     files.store.clear()
     return files
+
+
+@pytest.fixture
+def generate():
+    """The module docs/_generate.py."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "_generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

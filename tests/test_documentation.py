@@ -86,7 +86,10 @@ LEFT_OUT = {"...", "…"}
 
 def commands(page):
     text = page.read_text().replace("\\\n", " ")
-    typed = [*re.findall(r"^```bash\n(.*?)^```", text, re.S | re.M), *re.findall(r"^ {4}(\S.*)$", text, re.M)]
+    typed = [
+        *re.findall(r"^```bash(?: title=[^\n]*)?\n(.*?)^```", text, re.S | re.M),
+        *re.findall(r"^ {4}(\S.*)$", text, re.M),
+    ]
     mentioned = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
     call = re.compile(
         r"(?:^|&& |\| )(?:\w+=\S+ )*(?:torchrun .*)?(?:\.venv/bin/)?\brkit (.+?)(?= && | \| |\s#\s|\s{2,}#|$)"
@@ -189,7 +192,7 @@ def test_the_python_of_a_page_names_what_exists(page, plugins):
 
 
 # Guides that run line by line in the folder of `started`, with what is replaced so that it takes seconds.
-GUIDES = [page for page in PAGES if "how-to" in page.parts or "plugins" in page.parts]
+GUIDES = [page for page in PAGES if {"how-to", "plugins", "coming-from"} & set(page.parts)]
 SMALL = {
     r"\b(CORPUS|DOCUMENTS|documents.jsonl)\b": "corpus.jsonl",
     r"\b(TRAIN|DEV)\b|(?<=--dev )dev.jsonl": "train.jsonl",
@@ -204,6 +207,7 @@ SMALL = {
     r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
     r"(--epochs|--steps|--shards) \d+": r"\1 1",
     r"--budget 20m": "--budget 10s",
+    r"(?<=--margin-relative )0.95": "1",  # a random model scores all passages alike
     r"(?<=sync docs/ )my-index|my-index(?= --query)": "collection",
     r"(length[= ]|--batch-size |--dimensions )\d+": r"\g<1>16",
 }
@@ -310,6 +314,32 @@ SMALLER = {
     "pooler.layers=4,6": "pooler.layers=1,2",
     "limit=800": "limit=16",
 }
+
+
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and page.stem != "index"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_the_notebook_of_a_tutorial_runs_cell_by_cell(page, generate, tmp_path, tiny_model, plugins):
+    """In one process, as in Jupyter, at a small size; packages are installed already."""
+    lines = []
+    for cell in generate.notebook(page)["cells"]:
+        magic, _, rest = cell["source"].partition("\n")
+        if magic.startswith("%%writefile "):
+            lines.append(f"Path({magic.split()[1]!r}).write_text({rest!r})")
+        elif magic == "%%bash" and not rest.startswith("pip install"):
+            lines.append(f"subprocess.run(['bash', '-ec', {rest!r}], check=True)")
+        elif cell["cell_type"] == "code" and magic != "%%bash":
+            lines.append(cell["source"])
+    text = "\n".join(["import subprocess", "from pathlib import Path", *lines])
+    for whole, smaller in {**SMALLER, "limit=320": "limit=16"}.items():
+        text = text.replace(whole, smaller.format(tiny_model=tiny_model))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def figures(*, qrels):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -65,14 +64,6 @@ def test_the_workflow_runs_targets_that_make_has():
     called = {match for step in steps for match in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
     assert called
     assert called <= targets
-
-
-@pytest.fixture
-def generate():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "_generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(

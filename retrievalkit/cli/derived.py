@@ -22,6 +22,7 @@ from click.core import ParameterSource
 from retrievalkit import registry, storage
 from retrievalkit.cli.kinds import explained, option_for_extra
 from retrievalkit.cli.signals import STARTED_BY_TORCHRUN
+from retrievalkit.contracts.cluster import RANKS
 from retrievalkit.contracts.declarations import Argument, Command, CommandOptions, Flag, Named, Reads, Rest, mark
 from retrievalkit.errors import InputError
 from retrievalkit.registry.component_options import NAMED_WITH_OPTIONS, Option, convert, options, read_call
@@ -29,7 +30,9 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.terminal import say
 from retrievalkit.storage.places import descriptor
 
-_SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
+_SHARED = ("train", "pretrain", "rerank train")
+_LED = ("encode", "index", "mine-negatives", "search", "rerank apply")
+"""Commands that torchrun can start: all processes share each step, or compute what the main process distributes."""
 
 
 class _Value(click.ParamType[Any]):
@@ -94,8 +97,8 @@ class DerivedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments as click does; an extra argument is reported with the option that accepts it."""
-        if STARTED_BY_TORCHRUN in os.environ and (name := self.declared.name) not in _SEVERAL_PROCESSES:
-            known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
+        if STARTED_BY_TORCHRUN in os.environ and (name := self.declared.name) not in (*_SHARED, *_LED):
+            known = ", ".join(f"rkit {one}" for one in (*_SHARED, *_LED))
             msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."
             raise click.UsageError(msg)
         try:
@@ -124,13 +127,20 @@ class DerivedCommand(click.Command):
         values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
         if as_json and self._prints:
             values["as_json"] = True
+
+        def read() -> Any:
+            return self.declared.read(**self.declared.settings(parse_set(settings)) | values)
+
         if STARTED_BY_TORCHRUN not in os.environ:
-            return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
-        from retrievalkit.training import processes
+            return self._run(read(), as_json)
+        from retrievalkit.training import processes, ranks
 
         with processes.joined():
+            if self.declared.name in _LED:
+                values |= {"ray": RANKS} if processes.count() > 1 else {}
+                return ranks.lead(lambda: self._run(read(), as_json))
             with processes.together():
-                options = self.declared.read(**self.declared.settings(parse_set(settings)) | values)
+                options = read()
             return self._run(options, as_json, shown=processes.is_main())
 
     def _run(self, options: Any, as_json: bool, *, shown: bool = True) -> Any:

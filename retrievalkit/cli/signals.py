@@ -49,7 +49,7 @@ def handled() -> Iterator[None]:
     if STARTED_BY_TORCHRUN in os.environ and sys.platform == "linux":
         import ctypes
 
-        # If torchrun is killed, it cannot end its processes, which would wait for each other for a day.
+        # If torchrun is killed, it cannot end its processes, which would go on without it.
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
     wanted = [number for number in usual if signal.getsignal(number) == usual[number]]

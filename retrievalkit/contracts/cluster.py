@@ -15,8 +15,10 @@ from retrievalkit.contracts.declarations import CommandOptions, Flag
 from retrievalkit.contracts.workers import ClusterOptions, Item, Result, Workers
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError
 
-__all__ = ["ClusterOptions", "RayOptions", "check_same", "spread_map", "workers"]
+__all__ = ["RANKS", "ClusterOptions", "RayOptions", "check_same", "spread_map", "workers"]
 
+RANKS = "torchrun"
+"""The address of the processes that torchrun started, instead of that of a Ray cluster."""
 _MOST_WORKERS = 1 << 16
 
 
@@ -62,9 +64,10 @@ def workers(options: ClusterOptions) -> Workers:
     Raises:
         MissingDependencyError: No plugin provides them.
     """
-    if "ray" not in registry.names("workers"):
+    name = RANKS if options.ray == RANKS else "ray"
+    if name not in registry.names("workers"):
         raise MissingDependencyError("retrievalkit-ray", "--ray", "'retrievalkit[ray]'")
-    made: Workers = registry.get("workers", "ray")(options)
+    made: Workers = registry.get("workers", name)(options)
     return made
 
 
@@ -74,9 +77,10 @@ def spread_map(
     options: ClusterOptions,
     *,
     ordered: bool = True,
+    here: Callable[[Item], Result] | None = None,
 ) -> Iterator[Result]:
     """Apply a function to each item on the workers of a cluster (`contracts.Workers.map`)."""
-    yield from workers(options).map(make, items, ordered=ordered)
+    yield from workers(options).map(make, items, ordered=ordered, here=here)
 
 
 def check_same(what: str, place: str | Path, found: str, expected: str) -> None:

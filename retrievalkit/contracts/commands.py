@@ -47,6 +47,7 @@ from retrievalkit.contracts.declarations import (
     WritingOptions,
     command,
 )
+from retrievalkit.models.pretrained import uploading
 from retrievalkit.registry import create, names, options
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import check as refuse_if_strict
@@ -79,7 +80,7 @@ __all__ = [
     "HybridOptions", "OpenOptions", "create", "names", "options", "open_retriever", "describe_retriever",
     "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of", "check_output",
     "describe_files", "check_files", "read_document", "read_manifest", "write_folder", "write_json",
-    "write_manifest", "ProgressBar", "counted", "printable", "render_page", "say",
+    "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Workers: processes on machines of a cluster that apply functions to items. `--ray` uses the workers named `ray`."""
+"""Workers: processes that apply functions to items. `--ray` uses those named `ray`, and torchrun those of its name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClusterOptions:
     """The cluster to use, and the resources of its workers.
 
     Attributes:
-        ray: The address of the cluster, or Ray's "auto" or "local".
+        ray: The address of the cluster, or Ray's "auto" or "local"; "torchrun" = the processes that torchrun started.
         workers: Maximum number of workers at a time; None = as many as the cluster has room for.
         worker_cpus: Processors per worker.
         worker_gpus: GPUs per worker, or a fraction of a GPU; None = 1 if the cluster has any.
@@ -80,7 +80,12 @@ class Workers(ABC):
 
     @abstractmethod
     def map(
-        self, make: Callable[[], Callable[[Item], Result]], items: Callable[[], Iterable[Item]], *, ordered: bool = True
+        self,
+        make: Callable[[], Callable[[Item], Result]],
+        items: Callable[[], Iterable[Item]],
+        *,
+        ordered: bool = True,
+        here: Callable[[Item], Result] | None = None,
     ) -> Iterator[Result]:
         """Apply a function to each item.
 
@@ -89,6 +94,7 @@ class Workers(ABC):
                 lost.
             items: Returns the items; called in a process on this machine. Each should be large enough to transfer.
             ordered: Yield results in the order of the items, which waits for late and lost items.
+            here: The function in the command's process, for workers that share this process and its models.
 
         Yields:
             The results. Items are read ahead only as far as memory allows.

@@ -21,7 +21,7 @@ import numpy as np
 
 from retrievalkit import storage
 from retrievalkit.contracts import Representation, Side, Text
-from retrievalkit.contracts.cluster import ClusterOptions, check_same, spread_map
+from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.queries import Query, read_queries
@@ -69,13 +69,13 @@ def encode(
         options: Encoding options; None = the defaults.
         overwrite: Replace an existing output folder.
         opened: The model, if already loaded.
-        cluster: The Ray cluster whose workers encode; None = this process.
+        cluster: The cluster whose workers encode; None = this process.
 
     Returns:
         The manifest of the folder.
     """
     options = options or EncodingOptions()
-    if cluster is not None and isinstance(texts, InMemory):
+    if cluster is not None and cluster.ray != RANKS and isinstance(texts, InMemory):
         msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
         raise OptionError(msg)
     storage.check_output(output, overwrite=overwrite)
@@ -241,7 +241,9 @@ class _Job:
         )
         with self._progress(skip) as progress:
             # In any order: waiting for the first shards would leave workers idle when one is slow or lost.
-            for number, shard in spread_map(make, items, cluster, ordered=False):
+            for number, shard in spread_map(
+                make, items, cluster, ordered=False, here=lambda shard: self.without_failing(*shard)
+            ):
                 yield number, shard
                 progress.advance(len(shard.ids))
 

@@ -97,7 +97,7 @@ def index(options: IndexOptions) -> IndexFolder:
     """
     cluster = options.cluster
     if cluster is not None and options.shards is None:
-        msg = "ray builds shards of an index side by side. Add shards, or leave it out."
+        msg = "ray and torchrun build shards of an index side by side. Add shards, or leave it out."
         raise OptionError(msg)
     if options.add is not None or options.delete or options.mirror or options.compact:
         return _changed(options)

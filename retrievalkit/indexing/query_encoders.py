@@ -45,7 +45,12 @@ class Encoders:
         if self.model is not None and not encoded:
             msg = f"--model {self.model} encodes queries, but none of the indexes needs that. Leave it out."
             raise OptionError(msg)
-        self._given = None if self.model is None else _fingerprint_of(self.model)
+        self._given = None
+        if self.model is not None:
+            from retrievalkit.models.checkpoint import checkpoint_folder
+
+            self.model = checkpoint_folder(self.model)
+            self._given = _fingerprint_of(self.model)
         if self._given is not None and not any(self._fits(index) for index in encoded):
             raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
         self._folders = {

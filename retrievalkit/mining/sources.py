@@ -7,7 +7,6 @@ that an interrupted run reuses it, but a run with other inputs does not.
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit import storage
 from retrievalkit.contracts import Question
-from retrievalkit.contracts.cluster import ClusterOptions, check_same, spread_map
+from retrievalkit.contracts.cluster import ClusterOptions, spread_map
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
 from retrievalkit.data.runs import write_run
@@ -93,7 +92,7 @@ class Sources:
             raise OptionError(msg)
         self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:
-            msg = f"ray distributes a search, but '{self.names[0]}' is a run, the result of a search. Leave it out."
+            msg = f"ray and torchrun distribute a search, but '{self.names[0]}' is a run. Leave them out."
             raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
             msg = f"a source is listed twice ({self.title}). List each once, and set weights instead."
@@ -117,7 +116,7 @@ class Sources:
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
         """Prepare the sources for searching; indexes are built in the work folder unless they already exist there."""
         from retrievalkit.indexing.open_indexes import OpenRun
-        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
+        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher, opened_elsewhere
 
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [self._built(name, kind, corpus, work) for name, kind in named.items()]
@@ -140,13 +139,17 @@ class Sources:
         def search(questions: Sequence[Question], depth: int, at_once: int) -> Iterator[Hits]:
             size = min(at_once, BATCH_QUERIES)
             batches = [questions[start : start + size] for start in range(0, len(questions), size)]
+            find = partial(_searched, fusion, depth)
+            here_search = partial(find, searcher)
             if self.cluster is None:
-                rankings: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
+                rankings: Iterator[list[Hits]] = map(here_search, batches)
             else:
                 here = [storage.absolute(place) for place in places]
                 model = None if self.model is None else str(storage.absolute(self.model))
-                make = partial(_Worker, here, model, self.precision or "fp32", searcher.identities, fusion, depth)
-                rankings = spread_map(make, partial(list, batches), self.cluster)
+                settings: dict[str, Any] = {"precision": self.precision or "fp32", "backend": self.backend}
+                opened = partial(Searcher, here, model=model, note=notices.note, **settings)
+                make = partial(opened_elsewhere, opened, searcher.identities, find)
+                rankings = spread_map(make, partial(list, batches), self.cluster, here=here_search)
             for hits in rankings:
                 yield from hits
             searcher.note_short_runs(depth)
@@ -180,48 +183,15 @@ class Sources:
         return index
 
 
-class _Worker:
-    """Searches for questions in a separate process, which may run on another machine.
-
-    `identities` are the fingerprints of the command's places.
-    """
-
-    def __init__(
-        self,
-        places: Sequence[str | Path],
-        model: str | None,
-        precision: Precision,
-        identities: Sequence[str],
-        fusion: Fusion | None,
-        depth: int,
-    ) -> None:
-        from retrievalkit.search.searcher import Searcher
-
-        for place in places:
-            if not Path(place).exists():
-                msg = (
-                    f"on {socket.gethostname()}, '{place}' does not exist. Workers search where the command does: "
-                    "choose places on a shared disk, and with bm25 or a checkpoint the output too."
-                )
-                raise ArtifactError(msg)
-        self._searcher = Searcher(places, model=model, precision=precision, note=notices.note)
-        for place, identity, expected in zip(places, self._searcher.identities, identities, strict=True):
-            check_same("index", place, identity, expected)
-        self._fusion, self._depth = fusion, depth
-
-    def __call__(self, questions: Sequence[Question]) -> list[Hits]:
-        from retrievalkit.indexing.open_indexes import OpenRun
-
-        for source in self._searcher.sources:
-            if isinstance(source, OpenRun):
-                source.names = _names_in(source, questions)
-        return _searched(self._searcher, self._fusion, self._depth, questions)
-
-
-def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: Sequence[Question]) -> list[Hits]:
+def _searched(fusion: Fusion | None, depth: int, searcher: Searcher, questions: Sequence[Question]) -> list[Hits]:
     """The hits of questions, searched in one batch."""
     import numpy as np
 
+    from retrievalkit.indexing.open_indexes import OpenRun
+
+    for source in searcher.sources:
+        if isinstance(source, OpenRun):
+            source.names = _names_in(source, questions)
     results = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
     return [(ids, np.asarray(scores).tolist()) for ids, scores in results.rankings]
 

@@ -10,6 +10,7 @@ Does not import torch: a search starts here before it loads anything.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors import SafetensorError
 
 from retrievalkit import registry, storage
 from retrievalkit.errors import ArtifactError, LengthError, UnknownNameError
-from retrievalkit.models.pretrained import model_fingerprint
+from retrievalkit.models.pretrained import download_model, model_file, model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.storage import NOT_WEIGHTS
 
@@ -37,6 +38,14 @@ LENGTHS = ("query_length", "document_length")
 def is_checkpoint(model: str | Path) -> bool:
     """True if a model is one of our checkpoint folders, not a pretrained model."""
     return (Path(model) / CONFIGURATION).is_file()
+
+
+def checkpoint_folder(model: str | Path) -> str:
+    """Return the folder of a checkpoint on the hub, downloaded to its cache; folders and other models unchanged."""
+    name = str(model)
+    if os.path.exists(name) or name.startswith("package:") or model_file(name, CONFIGURATION) is None:
+        return name
+    return download_model(name, (CONFIGURATION, POOLER_WEIGHTS, "encoder/*", "query/*", "document/*"))
 
 
 def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
@@ -68,7 +77,8 @@ def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None
     """Warn if a checkpoint's vectors are truncated to a size that its loss `matryoshka` did not train."""
     if dimensions is None or not is_checkpoint(model):
         return
-    own: Any = storage.read_manifest(model, "checkpoint")
+    # A checkpoint from the hub has no manifest.
+    own: Any = storage.read_manifest(model, "checkpoint") if storage.kind_of(model) else None
     for name in ("options", "loss", "options", "matryoshka", "dimensions"):
         own = own.get(name) if isinstance(own, Mapping) else None
     trained = own or []

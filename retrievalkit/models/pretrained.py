@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from retrievalkit import storage
-from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError
 from retrievalkit.registry import trust
 from retrievalkit.registry.modules import large_imports, package_folder
+from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NOT_WEIGHTS
 
 if TYPE_CHECKING:
@@ -177,6 +178,43 @@ def model_file(source: str, name: str, *, revision: str | None = None) -> Path |
     return Path(path_in_cache) if path_in_cache else None
 
 
+def download_model(source: str, patterns: Sequence[str]) -> str:
+    """Download files of a model to the cache of the hub, and return their folder."""
+    from huggingface_hub import snapshot_download
+
+    unreachable = _hub_problem()
+    with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None):
+        return str(snapshot_download(source, allow_patterns=list(patterns)))
+
+
+@contextmanager
+def uploading(folder: str | os.PathLike[str], name: str | None) -> Iterator[None]:
+    """Upload a folder to the repository USER/NAME of the Hugging Face hub at the end of the block; None = to none.
+
+    A new repository is private, and created first: a missing login is reported before the work of the block. Files that
+    may name local paths, such as the manifest, are not uploaded.
+
+    Raises:
+        OptionError: The command is a step of a recipe, which may not use the user's token.
+        RetrievalkitError: The hub cannot be reached, or refuses the upload.
+    """
+    if name is None:
+        yield
+        return
+    if trust.in_recipe():
+        msg = f"a recipe would upload to '{name}' with your token. Leave push out of it, and push its output yourself."
+        raise OptionError(msg)
+    from huggingface_hub import HfApi
+
+    with _upload_explained(name):
+        address = HfApi().create_repo(name, private=True, exist_ok=True)
+    yield
+    with _upload_explained(name):
+        local = [f"{one}*" for one in NOT_WEIGHTS if one != "README.md"]
+        HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=local)
+    say(f"uploaded to {address}", err=True)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence transformers except for errors; its settings are restored at the end."""
@@ -283,6 +321,16 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
             place = "the folder" if os.path.exists(source) else "the hub or a local folder"
             msg = f"cannot load the model '{source}' from {place}: {_first_line(error)}"
         raise InputError(msg) from error
+
+
+@contextmanager
+def _upload_explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # errors of the library's HTTP client, which differ between releases
+        reason = " ".join(str(error).split())[:300]
+        msg = f"nothing was uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
+        raise RetrievalkitError(msg) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -28,6 +28,7 @@ from retrievalkit.models.checkpoint import (
     LENGTHS,
     POOLER_WEIGHTS,
     UNTRAINED,
+    checkpoint_folder,
     damage_explained,
     is_checkpoint,
     length_explained,
@@ -379,10 +380,11 @@ def open_retriever(
     pooler_options: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
 ) -> Retriever:
-    """Open a checkpoint folder, or a pretrained model with a pooler (see `Retriever.create`).
+    """Open a checkpoint, or a pretrained model with a pooler (see `Retriever.create`).
 
     A checkpoint has its own parts and options; only lengths and attention can be set.
     """
+    model = checkpoint_folder(model)
     if is_checkpoint(model):
         given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
         given += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
@@ -433,7 +435,7 @@ def note_left_out(
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
     """Return the manifest's entry for the encoding model; for an untrained model, with all parts and options."""
-    entry: dict[str, Any] = storage.describe_input(model, retriever.fingerprint)
+    entry: dict[str, Any] = storage.describe_input(checkpoint_folder(model), retriever.fingerprint)
     if "model" in retriever.description:
         entry["description"] = retriever.description
     if retriever.changed:

@@ -110,3 +110,9 @@ def register_rerankers(register: Register) -> None:
 def register_recipes(register: Register) -> None:
     """The recipes of this repository, which `rkit run` also finds without the prefix."""
     register("retrievalkit", "retrievalkit.recipes.files:FOLDER", help="The recipes that come with retrievalkit.")
+
+
+@hookimpl
+def register_workers(register: Register) -> None:
+    """The processes that torchrun started."""
+    register("torchrun", "retrievalkit.training.ranks:Ranks")

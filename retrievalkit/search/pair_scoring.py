@@ -181,7 +181,7 @@ def _scores(
                         scored: Iterator[np.ndarray] = (scorer.score(window, bar.advance) for window in tokenized)
                     else:
                         elsewhere = partial(_Scorer, storage.absolute(reranker), *settings, model.fingerprint)
-                        scored = spread_map(elsewhere, windows, options.cluster)
+                        scored = spread_map(elsewhere, windows, options.cluster, here=scorer)
                     for scores in scored:
                         stream.write(scores.astype("<f4").tobytes())
                         stream.flush()

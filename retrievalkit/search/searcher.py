@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from retrievalkit.contracts import Allowed, Candidates, declarations
+from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.passage_parts import PART, DocumentScore, by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
-from retrievalkit.errors import InputError, OptionError, UnsupportedError, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.indexing.filter import allowed_texts
 from retrievalkit.indexing.open_indexes import (
     OpenIndex,
@@ -33,7 +37,6 @@ from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts.cluster import ClusterOptions
     from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
 
@@ -109,6 +112,8 @@ class Searcher:
         self.sources = sources
         self.encoders = encoders
         self.note = note
+        # Opens the same sources in another process that torchrun started.
+        self.elsewhere: Callable[[], Searcher] | None = None
         # Sources already reported to the user because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
@@ -317,8 +322,10 @@ def opened(
         query_length=length,
         backend=options.backend,
         note=note,
-        cluster=options.cluster,
+        cluster=None if options.ray == RANKS else options.cluster,
     )
+    if options.ray == RANKS:
+        searcher.elsewhere = partial(opened, places, replace(options, ray=None), named)
     encoded = any(index.needs_encoding for index in searcher.indexes)
     check_effect({"precision": options.precision, "encoder.query_length": length}, encoded, "an index of vectors")
     if loaded is not None:
@@ -347,15 +354,44 @@ def find(
     """Yield each query's id and hits, with one batch in memory.
 
     Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
-    prepares a batch; by default its texts are encoded.
+    prepares a batch; by default its texts are encoded. Processes that torchrun started share the batches.
     """
     queries = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(queries)
-    for batch in batches(queries, k if documents is None else PASSAGES * k, depth):
-        results = searcher.search((ask or searcher.ask)(batch), k, fusion, depth, filter, documents)
-        for query, hits in zip(batch, results.rankings, strict=True):
-            yield query.id, as_hits(*hits)
+    waiting = batches(queries, k if documents is None else PASSAGES * k, depth)
+    search = partial(_hits, (k, fusion, depth, filter, documents))
+    if searcher.elsewhere is None:
+        rankings: Iterator[list[tuple[str, Hits]]] = (search(searcher, batch, ask and ask(batch)) for batch in waiting)
+    else:
+        make = partial(opened_elsewhere, searcher.elsewhere, searcher.identities, search)
+        rankings = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=partial(search, searcher))
+    for hits in rankings:
+        yield from hits
     searcher.note_short_runs(depth)
+
+
+def _hits(
+    options: tuple[Any, ...], searcher: Searcher, batch: Sequence[Query], prepared: QueryBatch | None = None
+) -> list[tuple[str, Hits]]:
+    rankings = searcher.search(prepared or searcher.ask(batch), *options).rankings
+    return [(query.id, as_hits(*hits)) for query, hits in zip(batch, rankings, strict=True)]
+
+
+def opened_elsewhere(
+    opened: Callable[[], Searcher], identities: Sequence[str], search: Callable[[Searcher, Any], Any]
+) -> Callable[[Any], Any]:
+    """Open the command's sources in another process, and return a search of them."""
+    try:
+        searcher = opened()
+    except InputError as error:
+        msg = (
+            f"on {socket.gethostname()}: {error} Workers search where the command does: choose places on a shared "
+            "disk, and to mine from bm25 or a checkpoint the output too."
+        )
+        raise ArtifactError(msg) from error
+    for source, expected in zip(searcher.sources, identities, strict=True):
+        check_same("index", source.place, source.identity, expected)
+    return partial(search, searcher)
 
 
 def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Sequence[Query]]:

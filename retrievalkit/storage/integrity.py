@@ -81,10 +81,9 @@ def check_own_files(folder: str | Path) -> None:
     An untrusted pipe may never end, and a link may lead to any file of the user. Hidden files are not checked; links in
     the hub's cache to its own `blobs` are allowed.
     """
-    root = os.path.realpath(folder)
-    snapshots = os.path.dirname(root)
-    cached = os.path.basename(snapshots) == "snapshots"
-    homes = [root, os.path.join(os.path.dirname(snapshots), "blobs")] if cached else [root]
+    root = Path(os.path.realpath(folder))
+    # A model is a snapshot of the cache, or a folder in one.
+    homes = [root, *(place.parent / "blobs" for place in list(root.parents)[:2] if place.name == "snapshots")]
     for path in sorted(path for pattern in ("[!.]*", "[!.]*/[!.]*") for path in Path(folder).glob(pattern)):
         if not path.is_file() and not path.is_dir() and path.exists():
             msg = f"'{path}' is no regular file: '{folder}' is damaged. Remove it, or copy the model again."

@@ -11,12 +11,14 @@ Vocabulary weights are mostly zero: only the non-zero weights are kept between t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from retrievalkit.contracts import SIDES, Batch, LossValue, Representation, Side
+from retrievalkit.training import processes
 
 Encode = Callable[[Batch, Side], Representation]
 Compare = Callable[[Representation, Representation], LossValue]
@@ -49,7 +51,8 @@ def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backwa
     """Compute a step with the whole graph in memory. See `cached_step`."""
     parts = [encode(chunk.batch, chunk.side) for chunk in chunks]
     loss = compare(*(_gathered(chunks, parts, side) for side in SIDES))
-    backward(loss.total)
+    with processes.last_backward():
+        backward(loss.total)
     return loss
 
 
@@ -79,9 +82,11 @@ def cached_step(
     loss = compare(*(_gathered_leaves(chunks, leaves, side) for side in SIDES))
     backward(loss.total)
     after = _random_state(device)
-    for chunk, state, leaf in zip(chunks, states, leaves, strict=True):
+    for number, (chunk, state, leaf) in enumerate(zip(chunks, states, leaves, strict=True), 1):
         _repeat_from(state, device)
-        leaf.pass_gradient_to(encode(chunk.batch, chunk.side), always=idle is not None)
+        encoded = encode(chunk.batch, chunk.side)
+        with processes.last_backward() if number == len(chunks) else nullcontext():
+            leaf.pass_gradient_to(encoded, always=idle is not None)
     for chunk in spare:
         _Leaf.of(encoded := encode(chunk.batch, chunk.side)).pass_gradient_to(encoded, always=True)
     _repeat_from(after, device)

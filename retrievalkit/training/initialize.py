@@ -18,14 +18,14 @@ from pathlib import Path
 
 from retrievalkit import registry
 from retrievalkit.errors import OptionError
-from retrievalkit.models.checkpoint import is_checkpoint, missing_plugins_explained, read_checkpoint
+from retrievalkit.models.checkpoint import checkpoint_folder, is_checkpoint, missing_plugins_explained, read_checkpoint
 from retrievalkit.models.retriever import Retriever, note_left_out
 from retrievalkit.training.train import TrainOptions
 
 
 def initialize(options: TrainOptions) -> Retriever:
     """Return the retriever to train, on the CPU and in training mode."""
-    model = str(options.model)
+    model = checkpoint_folder(options.model)
     lengths = {"query_length": options.query_length, "document_length": options.document_length}
     encoder_options = {**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}}
     if not is_checkpoint(model):
@@ -75,5 +75,5 @@ def initialize(options: TrainOptions) -> Retriever:
     for kind in ("encoder", "pooler"):
         part = retriever.description[kind]
         retriever.description[kind] = registry.describe(kind, part["name"], part["options"])
-    retriever.description["model"] = os.path.abspath(model)
+    retriever.description["model"] = os.path.abspath(model) if model == str(options.model) else str(options.model)
     return retriever.train()

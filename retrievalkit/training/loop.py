@@ -134,13 +134,13 @@ class Training:
             backward: Back-propagates a loss, scaled if the precision requires it.
 
         Returns:
-            The values to log, "loss" last: those of the whole step, equal in all processes. The gradients of the
-            processes add up to the gradient of the whole step.
+            The values to log, "loss" last: those of the whole step, equal in all processes. The last backward pass is
+            in `processes.last_backward`, which sums the gradients of the processes to that of the whole step.
         """
         raise NotImplementedError
 
     def measure(self, epoch: int) -> selection.Values:
-        """Evaluate the model on the dev set in an epoch. Called only if `dev` is set."""
+        """Evaluate the model on the dev set in an epoch, in all processes. Called only if `dev` is set."""
         raise NotImplementedError
 
     def measured(self, share: float, value: float) -> None:
@@ -195,6 +195,8 @@ class Loop:
             log_with=list(self.trackers) or None,
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
+        summed = [] if self.training.sharded else [one for one in self.module.parameters() if one.requires_grad]
+        processes.sum_gradients(summed, torch.bfloat16 if self.options.gradient_precision == "bf16" else None)
         decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
         named = [(name, one) for name, one in self.module.named_parameters() if one.requires_grad]
         groups = [
@@ -224,7 +226,7 @@ class Loop:
             if main:
                 say(f"resuming after step {self.done:,} of {self.total:,}", err=True)
         try:
-            if training.measured_before and main and not self.done:
+            if training.measured_before and not self.done:
                 selection.judge(training, self.folder, 0, self.log)
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
@@ -240,7 +242,7 @@ class Loop:
                     if ends_epoch and not ends:
                         training.end_epoch(epoch + 1, self.folder, self.log)
                     figure = None
-                    if training.dev is not None and main and (ends or self.judges()):
+                    if training.dev is not None and (ends or self.judges()):
                         figure = selection.judge(training, self.folder, self.done / self.epoch_steps, self.log)
                     if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
@@ -248,7 +250,7 @@ class Loop:
                         self.save()
                     if main:
                         self.bar.update(self.done)
-                    if figure is not None:
+                    if main and figure is not None:
                         training.measured(self.done / self.total, figure)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
@@ -261,6 +263,7 @@ class Loop:
             raise
         finally:
             self.bar.stop()
+            processes.sum_gradients([])
         if training.sharded:
             processes.make_whole(self.module)
         return self.total
@@ -278,8 +281,6 @@ class Loop:
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
         values = self.training.run(inputs, progress, self.accelerator.backward)
         weights = [one for one in self.module.parameters() if one.requires_grad]
-        if processes.count() > 1 and not self.training.sharded:
-            processes.add_gradients(weights)
         # A tensor: reading it here would synchronise the GPU at each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]

@@ -8,6 +8,7 @@ the micro batch size or the number of processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -65,14 +66,15 @@ def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backw
     counts |= {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
     totals = processes.add_up({name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()})
     sums: dict[str, Tensor] = {}
-    for part in parts:
+    for place, part in enumerate(parts, 1):
         value = loss_of(part)
         share = part.size / float(totals[""])
         shares = {name: count / max(1.0, float(totals[name])) for name, count in part.counts.items()}
         loss = value.total * share
         if value.addends:
             loss = torch.stack([addend * shares.get(name, share) for name, addend in value.addends.items()]).sum()
-        backward(loss)
+        with processes.last_backward() if place == len(parts) else nullcontext():
+            backward(loss)
         terms = {name: term.detach().float() * shares.get(name, share) for name, term in value.terms.items()}
         for name, number in (*terms.items(), ("loss", loss.detach().float())):
             sums[name] = sums[name] + number if name in sums else number

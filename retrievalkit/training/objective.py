@@ -31,8 +31,9 @@ class Objective(nn.Module):
 
     def __init__(self, retriever: Retriever, loss: Loss) -> None:
         super().__init__()
-        self.retriever = retriever
+        # Last in the backward pass with gradient caching, whose last part is an encoding.
         self.loss = loss
+        self.retriever = retriever
 
 
 class LossSum(Loss):

@@ -44,6 +44,7 @@ class LoopOptions:
         logging_steps: Steps between log lines; None = 10, or fewer if the log would have less than 20 lines.
         save_steps: Steps between saved states to resume from; None = once per epoch.
         seed: Seed of initialisation, dropout, sample order and sampling.
+        gradient_precision: Number format in which several processes sum gradients; None = that of the gradients.
     """
 
     heading: ClassVar = "Training loop"
@@ -60,6 +61,7 @@ class LoopOptions:
     logging_steps: Count | None = None
     save_steps: Count | None = None
     seed: Annotated[int, Ge(0), Le(LARGEST_SEED)] = 42
+    gradient_precision: Literal["bf16"] | None = None
 
     def training(self) -> dict[str, Any]:
         """Return the options that determine the trained weights, for manifests."""
@@ -201,13 +203,16 @@ class RerankerOptions(ExampleOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class RunOptions(LoopOptions, WritingOptions):
-    """Options of running any training: output, resuming and trackers.
+    """Options of running any training: output, resuming, uploading and trackers.
 
     Args:
         resume: Continue an interrupted training to the same output; a finished training is left unchanged.
+        push: Upload the output to this repository on the Hugging Face hub, which is created as private; with
+            `resume`, also the output of a finished training.
         report_to: Trackers to log to in addition to TensorBoard: wandb, mlflow and others of transformers' report_to,
             separated by commas.
     """
 
     resume: bool = False
+    push: Annotated[str | None, Flag(metavar="USER/NAME")] = None
     report_to: Annotated[str, Flag(metavar="NAMES")] = ""

@@ -28,7 +28,7 @@ from retrievalkit.models.precision import autocast, default_device, resolve_prec
 from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.training import processes
+from retrievalkit.training import processes, ranks
 from retrievalkit.training.loop import Backward, Key, Training
 from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
 from retrievalkit.training.pretrain import PretrainOptions
@@ -88,14 +88,19 @@ class HeldOut:
         units: Counter[str] = Counter()
         was_training = made.training
         made.eval()
-        with torch.inference_mode():
-            for start in range(0, len(self._samples), self._size):
-                part = part_of(made, self._samples[start : start + self._size], source).to(device)
-                value = loss_at(part)
-                for name, term in (value.addends or {"": value.total}).items():
-                    count = part.counts.get(name, part.size)
-                    sums[name] += float(term) * count
-                    units[name] += count
+        starts = range(0, len(self._samples), self._size)
+        parts = [part_of(made, self._samples[start : start + self._size], source) for start in starts]
+
+        def terms(part: Part) -> dict[str, tuple[float, int]]:
+            with torch.inference_mode():
+                value = loss_at(part.to(device))
+            addends = (value.addends or {"": value.total}).items()
+            return {name: (float(term), part.counts.get(name, part.size)) for name, term in addends}
+
+        for found in processes.spread(terms, parts):
+            for name, (term, count) in found.items():
+                sums[name] += term * count
+                units[name] += count
         made.train(was_training)
         return sum(sums[name] / max(1, units[name]) for name in sums)
 
@@ -177,14 +182,16 @@ class Pretraining(Training):
 
     def open(self, folder: Path) -> None:
         """Read, cut and tokenise the corpus, unless an earlier, interrupted run has done so."""
-        with processes.together():
-            if processes.is_main():
-                with ProgressBar("reading", unit="documents") as bar:
-                    try:
-                        read_corpus(folder / TOKENS, self.corpus, self.cutter, self.module.samples, bar.advance)
-                    except KeyboardInterrupt as error:
-                        error.add_note(f"Interrupted after {bar.done:,} documents: run the same command with --resume.")
-                        raise
+
+        def read() -> None:
+            with ProgressBar("reading", unit="documents") as bar:
+                try:
+                    read_corpus(folder / TOKENS, self.corpus, self.cutter, self.module.samples, bar.advance)
+                except KeyboardInterrupt as error:
+                    error.add_note(f"Interrupted after {bar.done:,} documents: run the same command with --resume.")
+                    raise
+
+        ranks.lead(read)
         store = TokenStore(folder / TOKENS, self.options.max_length)
         if not store.counts["samples"]:
             msg = (

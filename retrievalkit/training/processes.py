@@ -16,13 +16,14 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor, distributed, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
 from torch.distributed.device_mesh import init_device_mesh
@@ -32,14 +33,23 @@ from torch.distributed.tensor import DTensor
 from retrievalkit.contracts import Representation
 from retrievalkit.contracts.models import pad_second
 from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.registry.component_options import convert
 
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 
-# The main process evaluates and writes while the others wait; if a process dies, torchrun ends the others.
-_PATIENCE = timedelta(days=1)
+PATIENCE = "RKIT_RANK_TIMEOUT"
+"""Minutes to wait for a process that no longer answers. If a process ends, torchrun ends the others sooner."""
+_MINUTES = 20.0
 _TO_ANSWER, _TO_CONNECT = timedelta(seconds=2), timedelta(minutes=10)
 _OWN_STORE = "retrievalkit/store"
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def patience() -> timedelta:
+    """Return the time to wait for a process."""
+    limits = Annotated[float, Gt(0), Le(1e6)]
+    return timedelta(minutes=convert(PATIENCE, limits, os.environ.get(PATIENCE) or _MINUTES))
 
 
 def join() -> None:
@@ -68,9 +78,9 @@ def join() -> None:
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             rank, store = int(os.environ["RANK"]), _own_store(started)
-            distributed.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=started)
+            distributed.init_process_group(backend, timeout=patience(), store=store, rank=rank, world_size=started)
         else:
-            distributed.init_process_group(backend, timeout=_PATIENCE)
+            distributed.init_process_group(backend, timeout=patience())
     except RuntimeError as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         first = str(error).partition("\n")[0]
@@ -87,9 +97,9 @@ def _own_store(started: int) -> Store:
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     shared = TCPStore(host, port, started, is_master=False, timeout=_TO_CONNECT)
-    shared.set_timeout(_PATIENCE)
+    shared.set_timeout(patience())
     if os.environ["RANK"] == "0":
-        own = TCPStore(host, 0, started, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
+        own = TCPStore(host, 0, started, is_master=True, timeout=patience(), wait_for_workers=False)
         name = uuid.uuid4().hex
         own.set(name, "")
         shared.set(_OWN_STORE, f"{own.port} {name}")
@@ -104,19 +114,15 @@ def _own_store(started: int) -> Store:
             if time.monotonic() > end:
                 raise
             continue
-        own.set_timeout(_PATIENCE)
+        own.set_timeout(patience())
         return own
 
 
 def restarted() -> bool:
     """True if torchrun restarted the processes after some were lost; the same in all processes."""
     own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if count() == 1:
-        return own
     # Each machine counts its own restarts.
-    found = [own] * count()
-    distributed.all_gather_object(found, own)
-    return any(found)
+    return any(everywhere(own))
 
 
 @contextmanager
@@ -141,7 +147,10 @@ def joined() -> Iterator[None]:
             raise
         if not is_main():
             raise SystemExit(1) from error
-        msg = "another process of this training has ended, and this one with it. What that process printed says why."
+        msg = (
+            f"another process has ended, or has not answered for {patience().total_seconds() / 60:g} minutes "
+            f"({PATIENCE}), and this one with it. What that process printed says why."
+        )
         raise RetrievalkitError(msg) from error
     if not theirs and distributed.is_initialized():
         distributed.destroy_process_group()
@@ -162,13 +171,17 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def everywhere(value: Value) -> list[Value]:
+    """Return the values of all processes, by rank."""
+    values = [value] * count()
+    if count() > 1:
+        distributed.all_gather_object(values, value)
+    return values
+
+
 def from_main(value: Value) -> Value:
-    """Broadcast the main process's value to all processes."""
-    if count() == 1:
-        return value
-    box = [value]
-    distributed.broadcast_object_list(box)
-    return box[0]
+    """Return the main process's value in all processes."""
+    return everywhere(value)[0]
 
 
 @contextmanager
@@ -184,10 +197,12 @@ def together() -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
+    except distributed.DistError:
+        # The others cannot be asked.
+        raise
     except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
         error = caught
-    codes: list[int | None] = [None] * count()
-    distributed.all_gather_object(codes, None if error is None else getattr(error, "exit_code", 1))
+    codes = everywhere(None if error is None else getattr(error, "exit_code", 1))
     failed = [number for number, code in enumerate(codes) if code is not None]
     if error is not None and failed[0] == rank():
         raise error
@@ -233,13 +248,6 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
     ]
     order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))
-
-
-def lacking(own: int) -> int:
-    """Return the difference between the maximum over all processes and this process's number."""
-    found = [own] * count()
-    distributed.all_gather_object(found, own)
-    return max(found) - own
 
 
 def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -290,19 +298,74 @@ def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | Non
     return whole
 
 
-def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Sum the gradients over all processes; a missing gradient counts as 0."""
-    device = parameters[0].device
-    present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
-    distributed.all_reduce(present, distributed.ReduceOp.MAX)
-    gradients = []
-    for parameter, somewhere in zip(parameters, present.tolist(), strict=True):
-        if somewhere:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-    for pending in [distributed.all_reduce(gradient, async_op=True) for gradient in gradients]:
-        pending.wait()
+class GradientSum:
+    """Sums gradients over all processes in the last backward pass of a step, while it computes those of earlier layers.
+
+    The sums are those of the whole step. A gradient that a process lacks counts as 0; a weight without a gradient in
+    any process keeps none.
+
+    Args:
+        weights: Weights in the order of the forward pass; the backward pass reaches the last of them first.
+        dtype: Number format of the sums; None = that of the gradients.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype | None) -> None:
+        self._order, self._dtype = list(weights[::-1]), dtype
+        self._summing = False
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Sum the gradients of a step, whose last backward pass is the block."""
+        self._ready: set[nn.Parameter] = set()
+        self._sums: list[tuple[Tensor, Any]] = []
+        self._summing = True
+        yield
+        self._summing = False
+        own = torch.tensor([weight.grad is not None for weight in self._order], dtype=torch.int32)
+        for weight in self._order[len(self._sums) :]:
+            self._start(weight)
+        somewhere = own.to(self._order[0].device)
+        distributed.all_reduce(somewhere, distributed.ReduceOp.MAX)
+        used = dict(zip(self._order, map(bool, somewhere.tolist()), strict=True))
+        for weight, (total, pending) in zip(self._order, self._sums, strict=True):
+            pending.wait()
+            weight.grad = total.to(weight.dtype) if used[weight] else None
+        # Unused weights last: in the next step, the others do not wait for them.
+        self._order.sort(key=lambda weight: not used[weight])
+
+    def _accumulated(self, weight: nn.Parameter) -> None:
+        if self._summing:
+            self._ready.add(weight)
+            # In the same order in all processes.
+            while len(self._sums) < len(self._order) and self._order[len(self._sums)] in self._ready:
+                self._start(self._order[len(self._sums)])
+
+    def _start(self, weight: nn.Parameter) -> None:
+        total = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        total = total.to(self._dtype or total.dtype)
+        self._sums.append((total, distributed.all_reduce(total, async_op=True)))
+
+
+_gradients: list[GradientSum] = []
+"""That of the running training, if several processes share its weights."""
+
+
+def sum_gradients(weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
+    """From now on, sum the gradients of these weights in `last_backward`."""
+    _gradients[:] = [GradientSum(weights, dtype)] if count() > 1 and weights else []
+
+
+def last_backward() -> AbstractContextManager[None]:
+    """Return the context of the last backward pass of a step, after which gradients are those of all processes."""
+    return _gradients[0].summing() if _gradients else nullcontext()
+
+
+def spread(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
+    """Apply a function to items, divided among all processes; all of them get all results."""
+    parts = everywhere([function(item) for item in items[rank() :: count()]])
+    return [parts[number % count()][number // count()] for number in range(len(items))]
 
 
 def share_weights(module: nn.Module) -> None:

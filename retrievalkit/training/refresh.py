@@ -4,7 +4,7 @@ Every N epochs, the corpus is encoded with the current weights, the training que
 that pass the filters of `rkit mine-negatives` replace the examples' negatives (ANCE: Xiong et al., "Approximate nearest
 neighbor negative contrastive learning for dense text retrieval", 2021, but synchronous with the training). This happens
 before the state of that step is saved, and the step determines the negatives in use, so a resumed training continues
-with the same negatives. With several processes, the main process mines while the others wait.
+with the same negatives. Several processes share the encoding and the search.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 
 from retrievalkit import registry, storage
 from retrievalkit.contracts import PairScores
+from retrievalkit.contracts.cluster import RANKS, ClusterOptions
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
@@ -35,7 +36,7 @@ from retrievalkit.models.precision import Precision
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NEGATIVES, NOT_WEIGHTS
-from retrievalkit.training import processes
+from retrievalkit.training import processes, ranks
 from retrievalkit.training.loop import Log
 from retrievalkit.training.sampling import ExampleSampler
 from retrievalkit.training.train import TrainOptions
@@ -112,24 +113,25 @@ class NegativeRefresh:
             self._use(partial(self.mine, epoch, folder, log))
 
     def _use(self, rows_of_main: Callable[[], list[Example]]) -> None:
-        with processes.together():
-            rows = rows_of_main() if processes.is_main() else []
-        self.sampler.examples = processes.from_main(rows)
+        drawn = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(range(torch.cuda.device_count())):
+                rows = ranks.lead(rows_of_main)
+        finally:
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
+        self.sampler.examples = processes.from_main(rows or [])
 
     def mine(self, epoch: int, folder: Path, log: Log) -> list[Example]:
         """Mine new negatives, write them to the folder with their audit, and return the examples with them."""
         started, work, title = time.monotonic(), folder / _WORK, f"the model after epoch {epoch}"
         work.mkdir(exist_ok=True)
-        drawn = random.getstate(), np.random.get_state()
-        try:
-            with torch.random.fork_rng(range(torch.cuda.device_count())):
-                questions = group_questions(self.known, self.corpus if self.options.drop_positives else None)
-                sources = Sources([str(_save(self.retriever, work / "checkpoint"))], precision=self.precision)
-                search, parts = sources.open(self.corpus, work, questions), f"parts-{sources.fingerprint()[:12]}"
-                mined = Mining(questions, self.corpus, self.options, title, self._scores()).run(search, work / parts)
-        finally:
-            random.setstate(drawn[0])
-            np.random.set_state(drawn[1])
+        questions = group_questions(self.known, self.corpus if self.options.drop_positives else None)
+        checkpoint = str(_save(self.retriever, work / "checkpoint"))
+        cluster = ClusterOptions(ray=RANKS) if processes.count() > 1 else None
+        sources = Sources([checkpoint], precision=self.precision, cluster=cluster)
+        search, parts = sources.open(self.corpus, work, questions), f"parts-{sources.fingerprint()[:12]}"
+        mined = Mining(questions, self.corpus, self.options, title, self._scores()).run(search, work / parts)
         negatives = [row.negatives for row in mined_examples(self.known, mined)]
         if not any(negatives):
             raise RetrievalkitError(mined.audit.complaint(title))

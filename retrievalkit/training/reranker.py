@@ -90,8 +90,8 @@ class DevLists:
 
     def measure(self, model: CrossEncoder, precision: Precision, at_once: int = 64) -> Values:
         """Return nDCG@10 and RR@10 of each question; of equal scores, negatives rank before positives."""
-        values: dict[str, list[float]] = {}
-        for start in range(0, len(self.examples), at_once):
+
+        def ranked(start: int) -> dict[str, list[float]]:
             rows = self.examples[start : start + at_once]
             lists = []
             for row in rows:
@@ -106,9 +106,10 @@ class DevLists:
                 torch.tensor([one in row.positives for one in own]) for row, own in zip(rows, lists, strict=True)
             ]
             padded = pad_sequence(list(scores), batch_first=True, padding_value=-torch.inf)
-            for name, found in rank_metrics(padded, pad_sequence(relevant, batch_first=True)).items():
-                values.setdefault(name, []).extend(found)
-        return values
+            return rank_metrics(padded, pad_sequence(relevant, batch_first=True))
+
+        found = processes.spread(ranked, range(0, len(self.examples), at_once))
+        return {name: [value for part in found for value in part[name]] for name in found[0]}
 
 
 class RerankerTraining(Training):

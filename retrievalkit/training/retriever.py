@@ -268,7 +268,8 @@ class RetrieverTraining(Training):
             chunks = [part for chunk in chunks for part in chunk.parts(self.limit.reduced)]
             try:
                 if self.sharded:
-                    value = cached_step(encode, chunks, compare, backward, processes.lacking(len(chunks)))
+                    idle = max(processes.everywhere(len(chunks))) - len(chunks)
+                    value = cached_step(encode, chunks, compare, backward, idle)
                 else:
                     value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
             except torch.OutOfMemoryError:

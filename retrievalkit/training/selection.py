@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit import storage
-from retrievalkit.contracts import SIDES, Loss, Progress, Representation, Text
+from retrievalkit.contracts import SIDES, Loss, Progress, Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, unscored
 from retrievalkit.evaluation.significance import randomisation_test
@@ -56,7 +56,7 @@ LISTED = 10
 MOST_MEASURED = 1_000
 """Maximum number of ranked dev questions; a larger set is sampled."""
 _POOL, _DRAWN_FROM = 500, 20_000
-_FEW = 50
+_FEW, _FEW_TEXTS = 50, 64
 # Questions scored and passages encoded at a time: weights over a vocabulary are large.
 _BLOCK, _POOL_BLOCK = 256, 2_048
 
@@ -187,10 +187,10 @@ class DevSet:
     def ranking(self, retriever: Retriever, precision: Precision) -> Values:
         """Return nDCG@10 and RR@10 of each question over the pool."""
         texts, answers = self.pool
-        queries = retriever.encode([("", query) for query in answers], "query", precision=precision)
+        queries = _divided(retriever, [("", query) for query in answers], "query", precision)
         columns = []
         for start in range(0, len(texts), _POOL_BLOCK):
-            documents = retriever.encode(texts[start : start + _POOL_BLOCK], "document", precision=precision)
+            documents = _divided(retriever, texts[start : start + _POOL_BLOCK], "document", precision)
             blocks = _blocks(queries.to(retriever.device), documents.to(retriever.device))
             columns.append(torch.cat([block.float().cpu() for block in blocks]))
         scored = torch.cat(columns, dim=1)
@@ -276,7 +276,7 @@ class DevSet:
         before = at_least(documents) - 1
         for start in range(0, len(others), _POOL_BLOCK):
             texts = self._texts(others[start : start + _POOL_BLOCK])
-            before += at_least(retriever.encode(texts, "document", precision=precision))
+            before += at_least(_divided(retriever, texts, "document", precision))
         return float(before.double().mean())
 
     def _drawn(self) -> Iterator[Passage]:
@@ -319,13 +319,12 @@ def report_held_out(training: Training) -> None:
 def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
     """Evaluate the state after this number of epochs, log the values, and store the state if it is the best so far.
 
-    Returns the value by which states are compared.
+    All processes evaluate, and the main process stores. Returns the value by which states are compared.
     """
     values = training.measure(max(0, math.ceil(epochs) - 1))
     means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}
     log(means)
-    best = best_of(folder) or Best()
-    if best.improve(epochs, values):
+    if processes.is_main() and (best := best_of(folder) or Best()).improve(epochs, values):
         with storage.write_file(folder / BEST) as staging:
             save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)
@@ -336,7 +335,18 @@ def _encode(
     retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
 ) -> tuple[Representation, Representation]:
     one, other = (
-        retriever.encode(texts, side, precision=precision).to(retriever.device)
+        _divided(retriever, texts, side, precision).to(retriever.device)
         for texts, side in ((queries, SIDES[0]), (documents, SIDES[1]))
     )
     return one, other
+
+
+def _divided(retriever: Retriever, texts: Sequence[Text], side: Side, precision: Precision) -> Representation:
+    """Encode texts, divided among the processes; a few, as in a dry run, in each of them."""
+    if processes.count() == 1 or len(texts) < _FEW_TEXTS:
+        return retriever.encode(texts, side, precision=precision)
+    size = -(-len(texts) // processes.count())
+    parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+    return Representation.concatenate(
+        processes.spread(lambda part: retriever.encode(part, side, precision=precision), parts)
+    )

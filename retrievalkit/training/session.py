@@ -7,15 +7,16 @@ With several processes, only the main process writes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from retrievalkit import storage
-from retrievalkit.models.pretrained import load_weights, quiet
+from retrievalkit.models.pretrained import load_weights, quiet, uploading
 from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints, processes
 from retrievalkit.training.curves import write_curves
@@ -35,6 +36,7 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
     output, main = Path(options.output), processes.is_main()
     partial = storage.partial_folder(output)
     with ExitStack() as stack:
+        stack.enter_context(uploading(output, options.push if main else None))
         with processes.together():
             stack.enter_context(storage.held(output, wait=again))
             if main:
@@ -110,9 +112,20 @@ def _resumed_from(training: Training) -> list[str]:
 def model_card(
     manifest: Manifest, *, title: str, about: str, facts: Mapping[str, Any], use: Sequence[str], **metadata: Any
 ) -> str:
-    """Return the model card: the README.md that the Hugging Face hub shows."""
-    options = manifest["options"]
+    """Return the model card: the README.md that the Hugging Face hub shows, with the figures of the dev set."""
+    options, inputs = manifest["options"], manifest["inputs"]
     facts = {"started from": options["model"], **facts}
+    if dev := manifest.get("dev"):
+        data = Path(inputs.get("dev", inputs["examples"])["path"]).name
+        questions = f"{dev['questions']} {'held-out' if dev['held_out'] else 'dev'} questions of {data}"
+        described = [metadata.get("pipeline_tag", "text-retrieval"), data, questions]
+        metadata["eval_results"] = [
+            EvalResult(*described, name.lower().replace("@", "_at_"), value, metric_name=name)
+            for name, value in dev["after"].items()
+        ]
+        metadata["model_name"] = title
+    if not os.path.isabs(options["model"]) and not options["model"].startswith("package:"):
+        metadata["base_model"] = options["model"]
     if training := options.get("training"):
         names = ("epochs", "batch_size", "learning_rate")
         facts["epochs, batch size, learning rate"] = ", ".join(str(training[name]) for name in names)
@@ -120,7 +133,10 @@ def model_card(
         facts["what training changed"] = measured
     rows = [f"| {name} | {value} |" for name, value in facts.items()]
     about = f"{about} Trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}."
-    head = ["---", ModelCardData(base_model=options["model"], **metadata).to_yaml(), "---", f"# {title}", "", about, ""]
+    head = ["---", ModelCardData(**metadata).to_yaml(), "---", f"# {title}", "", about, ""]
     action, *commands = use
     commands = [f"    {command}" for command in commands]
-    return "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{action}:", "", *commands, ""])
+    card = "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{action}:", "", *commands, ""])
+    for path in filter(os.path.isabs, (entry["path"] for entry in inputs.values())):
+        card = card.replace(path, Path(path).name)  # the card may be published
+    return card

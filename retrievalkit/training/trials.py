@@ -77,7 +77,7 @@ def search(options: TuneOptions) -> Manifest:
     """Run trials until the time is spent or all are done, write the best checkpoint, and return its manifest."""
     output = Path(options.output)
     shared = {one.name: getattr(options, one.name) for one in dataclasses.fields(TrainOptions)}
-    for name in ("epochs", "learning_rate", "output", "overwrite", "resume"):
+    for name in ("epochs", "learning_rate", "output", "overwrite", "push", "resume"):
         del shared[name]
     usual = RetrieverTraining(train.read(**shared, output=output))
     if not usual.measured_before:
@@ -198,7 +198,8 @@ class Trials:
         figures: list[dict[str, Any]] = [{NDCG: before, "state": "untrained"}]
         figures += ({**one.params, NDCG: one.value, "state": _STATES[one.state], **one.user_attrs} for one in trials)
         rows = [
-            [_FORMS.get(name, "{:g}").format(row[name]) if name in row else "" for name in names] for row in figures
+            [_FORMS.get(name, "{:g}").format(row[name]) if row.get(name) is not None else "" for name in names]
+            for row in figures
         ]
         table = text_table([[name.replace("_", " ") for name in names], *rows], right=range(len(names)))
         command = _typed({**self._options(best.params), "output": f"{options.output}-again"})

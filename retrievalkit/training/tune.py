@@ -14,6 +14,7 @@ from typing import Annotated
 
 from retrievalkit.contracts.declarations import Flag, command
 from retrievalkit.errors import OptionError
+from retrievalkit.models.pretrained import uploading
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.storage import Folder
 from retrievalkit.training.train import TrainOptions
@@ -65,5 +66,6 @@ def tune(options: TuneOptions) -> Folder:
     with large_imports():
         from retrievalkit.training.trials import search
 
-    manifest = search(options)
+    with uploading(options.output, options.push):
+        manifest = search(options)
     return Folder(options.output, manifest, manifest["tuning"]["summary"])

@@ -204,7 +204,7 @@ def poisoned(tiny_collection, tiny_model, tmp_path, monkeypatch):
         return made
 
     monkeypatch.setattr(Retriever, "tower", tower)
-    monkeypatch.setattr(program, "spread_map", lambda make, items, cluster, *, ordered: map(make(), items()))
+    monkeypatch.setattr(program, "spread_map", lambda make, items, cluster, **_: map(make(), items()))
 
     def encoded(shard_texts):
         more = {"options": program.EncodingOptions(shard_texts=shard_texts)}

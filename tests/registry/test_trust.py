@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import dynamic_module_utils
 
+import retrievalkit as rk
 from killed_processes import forks, in_another_process
 from retrievalkit.cli import main
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, OptionError
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.registry import trust
@@ -185,3 +186,9 @@ def test_weights_that_are_pickled_code_are_refused(form, marker, rkit, tiny_mode
     torch.save(weights, folder / "pytorch_model.bin")
     code, output = rkit("encode", folder, tiny_collection.corpus, "--output", tmp_path / "out")
     assert code == 0, output
+
+
+def test_a_recipe_does_not_upload(tiny_model, tiny_collection, tmp_path):
+    """Its author may be a stranger, and the token is the user's."""
+    with trust.recipe_step(), pytest.raises(OptionError, match="your token"):
+        rk.train(tiny_model, tiny_collection.folder, output=tmp_path / "out", push="somebody/else")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from functools import wraps
 
 import pytest
 
@@ -12,6 +13,8 @@ from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit.data.examples import read_examples
 from retrievalkit.errors import InputError
 from retrievalkit.mining import parts as mining
+from retrievalkit.mining import sources
+from retrievalkit.search import searcher
 from retrievalkit.training import loop, refresh, sampling
 from retrievalkit.training.refresh import RefreshOptions, refresh_options, share_changed
 from retrievalkit.training.train import TrainOptions
@@ -164,11 +167,13 @@ def test_the_flag_and_the_options_go_together():
 
 
 @forks
-def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, together, tmp_path):
-    """They share the steps, so they have to draw alike."""
+def test_two_processes_mine_and_go_on_with_what_they_found(quick, together, tmp_path, monkeypatch):
+    """The first runs the mining, and they share the steps, so they have to draw alike."""
+    monkeypatch.setattr(searcher, "BATCH_QUERIES", 2)
 
     def run():
         mine, step, calls = refresh.NegativeRefresh.mine, loop.Loop.compute_step, []
+        search = sources._searched
 
         def mined(*arguments):
             calls.append("mined")
@@ -178,12 +183,21 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tog
             calls.append([row.negatives for row in self.training.samples.examples])
             return step(self, *arguments)
 
+        @wraps(search)
+        def searched(*arguments):
+            calls.append("searched")
+            return search(*arguments)
+
+        sources._searched = searched
         refresh.NegativeRefresh.mine, loop.Loop.compute_step = mined, stepped
         quick(tmp_path / "out")
         return calls
 
     main, other = together(run)
     assert "mined" in main
-    assert [one for one in main if one != "mined"] == other
+    assert "mined" not in other
+    assert "searched" in other
+    main, other = ([one for one in calls if isinstance(one, list)] for calls in (main, other))
+    assert main == other
     rows = read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows
     assert other[-1] == [row.negatives for row in rows] != other[0]

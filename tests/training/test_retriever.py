@@ -70,7 +70,7 @@ def test_the_folder_is_a_checkpoint_whose_loss_fell(trained):
         assert set(line) == {"step", "epoch", "loss", "contrastive", "grad_norm", "learning_rate"}
         assert line["contrastive"] == line["loss"]
     card = (trained / "README.md").read_text()
-    for part in ("---\nbase_model: ", "library_name: retrievalkit", "| pooler | mean", "84 from", "rkit encode"):
+    for part in ("---\nlibrary_name: retrievalkit", "| pooler | mean", "84 from", "rkit encode"):
         assert part in card
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from killed_processes import forks
 from retrievalkit import registry
 from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.corpus import Corpus, Passage
@@ -230,6 +231,21 @@ def test_blocks_change_nothing(monkeypatch):
     encoded = Encoded()
     assert dev_set().average_rank(encoded, "fp32") == 0.5
     assert [texts for side, texts, _ in encoded.calls if side == "document"] == [2, 1, 1]
+
+
+@forks
+@pytest.mark.parametrize("rank_from", [None, 0, 1])
+def test_several_processes_encode_a_part_each(together, monkeypatch, rank_from):
+    monkeypatch.setattr(selection, "_FEW_TEXTS", 2)
+
+    def measured():
+        encoded = Encoded()
+        values = dev_set(rank_from=rank_from).measure(encoded, contrastive(), 0, "fp32")
+        return values, sum(texts for _, texts, _ in encoded.calls)
+
+    (alone, texts), found = measured(), together(measured)
+    assert [values for values, _ in found] == [alone, alone]
+    assert [count for _, count in found] == [texts / 2, texts / 2]
 
 
 def test_a_passage_of_equal_score_is_ranked_before_the_gold_one():

@@ -1,8 +1,9 @@
-"""Indexes as retrievers of other toolkits: `retrievalkit_adapters.langchain`, `retrievalkit_adapters.haystack`."""
+"""Indexes and models in other toolkits: LangChain, LlamaIndex, Haystack, PyTerrier and MTEB, each in its own module."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.errors import InputError, MissingDependencyError
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import retrievalkit as rk
 
 __version__ = "0.1.0"
+
+Hits = list[tuple[str, float]]
 
 
 def opened(index: Any) -> rk.Index | rk.Hybrid:
@@ -36,6 +39,25 @@ def opened(index: Any) -> rk.Index | rk.Hybrid:
     raise InputError(msg)
 
 
+def scores_of(index: rk.Index | rk.Hybrid, query: str, documents: Iterable[str], filter: str | None = None) -> Hits:
+    """Score documents for a query, best first; documents that the index does not retrieve are left out.
+
+    The whole index is ranked, because a document may be anywhere in the ranking.
+    """
+    import retrievalkit as rk
+
+    parts = index.parts if isinstance(index, rk.Hybrid) else [index]
+    size = max(len(part) for part in parts if isinstance(part, rk.Index))
+    (hits,) = index.search([query], size, filter=filter).values()
+    wanted = set(documents)
+    return [hit for hit in hits if hit[0] in wanted]
+
+
+def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:
+    """Return the metadata of a retrieved document: fields, title and rank, and with `explain` reasons for the score."""
+    return {**hit.fields, "title": hit.title, "rank": hit.rank} | ({"why": list(hit.why)} if explain else {})
+
+
 def lacking(package: str, toolkit: str) -> MissingDependencyError:
     """Return the error of an adapter whose toolkit is not installed."""
-    return MissingDependencyError(package, f"a retriever for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")
+    return MissingDependencyError(package, f"an adapter for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")

@@ -8,11 +8,13 @@ pipeline.run({"retriever": {"query": "pairwise distances"}})
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
 from retrievalkit.errors import InputError
-from retrievalkit_adapters import lacking, opened
+from retrievalkit_adapters import lacking, metadata, opened
+from retrievalkit_adapters.filters import combined, comparison
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -22,51 +24,64 @@ except ImportError as error:
 
 @component
 class IndexRetriever:
-    """Retrieves documents from an index, with scores, and titles and ranks as metadata.
+    """Retrieves documents from an index, with scores, and fields, titles and ranks as metadata.
 
     Args:
         index: An index folder, or a list of folders, fused by reciprocal rank fusion; or an open index or hybrid, with
             which a pipeline cannot be saved.
         top_k: Documents per query.
         explain: Whether to include the explanation of the score in the metadata, under "why".
+        filters: Only documents whose fields match, in Haystack's format: `{"field": "meta.year", "operator": ">=",
+            "value": 2020}`, or `{"operator": "AND", "conditions": [...]}`.
 
     Raises:
-        InputError: The index does not exist.
+        InputError: The index does not exist, or a filter cannot be translated.
     """
 
-    def __init__(self, index: Any, top_k: int = 10, explain: bool = False) -> None:
+    def __init__(
+        self, index: Any, top_k: int = 10, explain: bool = False, filters: dict[str, Any] | None = None
+    ) -> None:
         self.index = opened(index)
         self.places = index
         self.top_k = top_k
         self.explain = explain
+        self.filters = filters
+        self.filter = _translated(filters)
 
     def warm_up(self) -> None:
         """Load everything that the first query would load."""
         self.index.warm()
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
-    def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
         """The documents of a query, best first, as "documents".
 
         Args:
             query: Its text.
+            filters: Filters that replace the component's; None = the component's setting.
             top_k: Number of documents; None = the component's setting.
 
         Raises:
-            InputError: The query is empty.
+            InputError: The query is empty, or a filter cannot be translated.
         """
-        hits = self.index.search(query, self.top_k if top_k is None else top_k, by="passage", explain=self.explain)
+        wanted = self.filter if filters is None else _translated(filters)
+        count = self.top_k if top_k is None else top_k
+        hits = self.index.search(query, count, filter=wanted, by="passage", explain=self.explain)
         return {
             "documents": [
-                Document(
-                    id=hit.id,
-                    content=hit.text,
-                    score=hit.score,
-                    meta={"title": hit.title, "rank": hit.rank} | ({"why": list(hit.why)} if self.explain else {}),
-                )
-                for hit in hits
+                Document(id=hit.id, content=hit.text, score=hit.score, meta=metadata(hit, self.explain)) for hit in hits
             ]
         }
+
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
+    async def run_async(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """Search in a thread, so that other components run meanwhile; see `run`."""
+        found: dict[str, list[Document]] = await asyncio.to_thread(self.run, query, filters, top_k)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The component in the format of a saved pipeline.
@@ -80,11 +95,26 @@ class IndexRetriever:
             raise InputError(msg)
         names = [os.fspath(one) for one in places]
         index = names if self.places is places else names[0]
-        made: dict[str, Any] = default_to_dict(self, index=index, top_k=self.top_k, explain=self.explain)
-        return made
+        options = {"top_k": self.top_k, "explain": self.explain, "filters": self.filters}
+        saved: dict[str, Any] = default_to_dict(self, index=index, **options)
+        return saved
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> IndexRetriever:
         """Restore the component from a saved pipeline."""
-        made: IndexRetriever = default_from_dict(cls, data)
-        return made
+        restored: IndexRetriever = default_from_dict(cls, data)
+        return restored
+
+
+def _translated(filters: Any) -> str | None:
+    """Translate filters; an empty dict filters nothing."""
+    if not filters:
+        return None
+    match filters:
+        case {"field": str(field), "operator": str(operator), "value": value}:
+            return comparison(field.removeprefix("meta."), operator, value)
+        case {"operator": str(operator), "conditions": [*conditions]} if all(conditions):
+            word = operator.lower()
+            return combined("nand" if word == "not" else word, (_translated(one) or "" for one in conditions))
+    msg = f"the filter is {filters!r:.80}. Give field, operator and value, or operator and conditions."
+    raise InputError(msg)

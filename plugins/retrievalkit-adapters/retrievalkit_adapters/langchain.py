@@ -3,42 +3,50 @@
 from retrievalkit_adapters.langchain import IndexRetriever
 
 retriever = IndexRetriever(index="my-index", k=4)
-retriever.invoke("pairwise distances")
+retriever.invoke("pairwise distances", filter={"year": {"$gte": 2020}})
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, Field, SkipValidation, field_validator
 
 import retrievalkit as rk
-from retrievalkit_adapters import lacking, opened
+from retrievalkit.errors import InputError
+from retrievalkit_adapters import lacking, metadata, opened
+from retrievalkit_adapters.filters import combined, comparison
 
 try:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
+    from langchain_core.structured_query import Comparison, Operation, StructuredQuery
 except ImportError as error:
     raise lacking("langchain-core", "LangChain") from error
 
 
 class IndexRetriever(BaseRetriever):
-    """Retrieves documents from an index, with titles, scores and ranks as metadata.
+    """Retrieves documents from an index, with their fields, titles, scores and ranks as metadata.
 
     Attributes:
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         k: Documents per query; `invoke(query, k=...)` overrides it.
+        filter: Only documents whose fields match: a filter of `index.search`, a dict as in
+            `{"year": {"$gte": 2020}}`, or a filter of `langchain_core.structured_query`; `invoke(query, filter=...)`
+            overrides it.
         explain: Whether to include the explanation of the score in the metadata, under "why".
 
     Raises:
-        InputError: The index does not exist.
+        InputError: The index does not exist, or the filter cannot be translated.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     index: SkipValidation[rk.Index | rk.Hybrid]
     k: int = Field(default=10, ge=1)
+    filter: SkipValidation[Any] = None
     explain: bool = False
 
     @field_validator("index", mode="before")
@@ -46,20 +54,64 @@ class IndexRetriever(BaseRetriever):
     def _open(cls, value: Any) -> rk.Index | rk.Hybrid:
         return opened(value)
 
+    @field_validator("filter", mode="before")
+    @classmethod
+    def _translate(cls, value: Any) -> str | None:
+        return _translated(value)
+
     def _get_relevant_documents(
         self,
         query: str,
         *,
         run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
         k: int | None = None,
+        filter: Any = None,
     ) -> list[Document]:
-        hits = self.index.search(query, self.k if k is None else k, by="passage", explain=self.explain)
+        wanted = self.filter if filter is None else _translated(filter)
+        count = self.k if k is None else k
+        hits = self.index.search(query, count, filter=wanted, by="passage", explain=self.explain)
         return [
             Document(
                 id=hit.id,
                 page_content=hit.text,
-                metadata={"id": hit.id, "title": hit.title, "score": hit.score, "rank": hit.rank}
-                | ({"why": list(hit.why)} if self.explain else {}),
+                metadata={**metadata(hit, self.explain), "id": hit.id, "score": hit.score},
             )
             for hit in hits
         ]
+
+
+def _translated(filter: Any) -> str | None:
+    """Translate a filter; an empty dict filters nothing."""
+    match filter:
+        case None | str():
+            return filter
+        case StructuredQuery():
+            return _translated(filter.filter)
+        case Comparison():
+            return comparison(filter.attribute, filter.comparator.value, filter.value)
+        case Operation():
+            word = filter.operator.value
+            return combined("nand" if word == "not" else word, map(_needed, filter.arguments))
+        case Mapping():
+            return combined("and", map(_entry, filter, filter.values())) if filter else None
+    msg = f"the filter is {filter!r:.80}. Give a text, a dict or a filter of langchain_core.structured_query."
+    raise InputError(msg)
+
+
+def _entry(name: str, value: Any) -> str:
+    """Translate an entry of a dict: a field with its value or comparisons, or a logical operator with filters."""
+    if name == "$not":
+        return combined("nand", [_needed(value)])
+    if name.startswith("$"):
+        return combined(name[1:], map(_needed, value))
+    if isinstance(value, Mapping):
+        parts = (
+            combined("nand", [_entry(name, one)]) if operator == "$not" else comparison(name, operator[1:], one)
+            for operator, one in value.items()
+        )
+        return combined("and", parts)
+    return comparison(name, "eq", value)
+
+
+def _needed(filter: Any) -> str:
+    return _translated(filter) or combined("and", [])

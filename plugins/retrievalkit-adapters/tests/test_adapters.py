@@ -1,9 +1,9 @@
-"""An index in LangChain and in Haystack: the hits of `index.search` as their documents."""
+"""An index in LangChain, LlamaIndex and Haystack: the hits of `index.search` as their documents."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,15 +13,23 @@ import pytest
 import retrievalkit as rk
 from retrievalkit.errors import InputError
 
-# Before it is imported: a test tells nobody anything.
+# Before it is imported: tests send no telemetry.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 PASSAGES = [
-    {"id": "a", "title": "Rivers", "text": "The river runs from the mountains to the sea."},
-    {"id": "b", "title": "Engines", "text": "An engine burns fuel, and drives a wheel."},
-    {"id": "c", "title": "", "text": "A wheel at the river drives the mill."},
+    {"id": "a", "title": "Rivers", "text": "The river runs from the mountains to the sea.", "year": 2019},
+    {"id": "b", "title": "Engines", "text": "An engine burns fuel, and drives a wheel.", "year": 2021},
+    {"id": "c", "title": "", "text": "A wheel at the river drives the mill.", "year": 2021, "kind": "old mill"},
 ]
-PACKAGES = {"langchain": "langchain_core", "haystack": "haystack"}
+PACKAGES = {"langchain": "langchain_core", "haystack": "haystack", "llamaindex": "llama_index.core"}
+LIMITS = {"langchain": "k", "haystack": "top_k", "llamaindex": "similarity_top_k"}
+# A filter in each toolkit's format; LlamaIndex's classes are made of the dict.
+FILTERS = {
+    "langchain": {"year": {"$gte": 2020}},
+    "haystack": {"field": "meta.year", "operator": ">=", "value": 2020},
+    "llamaindex": {"filters": [{"key": "year", "operator": ">=", "value": 2020}]},
+}
+ALL_TOOLKITS = {"mteb": "mteb", "pyterrier": "pyterrier", **PACKAGES}
 
 
 @pytest.fixture(scope="module")
@@ -42,54 +50,105 @@ def adapter(toolkit):
 
 
 @pytest.fixture(params=PACKAGES)
-def found(request):
-    """Searches by the adapter of a toolkit: (id, text, score, metadata) of each document."""
-    retriever = adapter(request.param)
-
-    def search(index, query, **options):
-        if request.param == "haystack":
-            documents = retriever(index=index, **options).run(query)["documents"]
-            return [(document.id, document.content, document.score, document.meta) for document in documents]
-        if "top_k" in options:
-            options["k"] = options.pop("top_k")
-        documents = retriever(index=index, **options).invoke(query)
-        return [
-            (document.id, document.page_content, document.metadata["score"], document.metadata)
-            for document in documents
-        ]
-
-    return search
+def toolkit(request):
+    pytest.importorskip(PACKAGES[request.param])
+    return request.param
 
 
-def test_documents_are_the_hits(found, words, dense):
-    """Of one index, also as a list of one, and of several, which are fused by reciprocal ranks."""
+def search(toolkit, index, query, *, wait=False, limit=10, **options):
+    """Search by the adapter of a toolkit: (id, text, score, metadata) of each document."""
+    retriever = adapter(toolkit)(index=index, **{LIMITS[toolkit]: limit}, **options)
+    if toolkit == "haystack":
+        found = asyncio.run(retriever.run_async(query)) if wait else retriever.run(query)
+        return [(one.id, one.content, one.score, one.meta) for one in found["documents"]]
+    if toolkit == "llamaindex":
+        nodes = asyncio.run(retriever.aretrieve(query)) if wait else retriever.retrieve(query)
+        return [(one.node.node_id, one.node.text, one.score, one.node.metadata) for one in nodes]
+    documents = asyncio.run(retriever.ainvoke(query)) if wait else retriever.invoke(query)
+    return [(one.id, one.page_content, one.metadata["score"], one.metadata) for one in documents]
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_documents_are_the_hits(toolkit, words, dense, wait):
+    """For a single index, alone and in a list, and for several, which are fused by reciprocal ranks."""
     fused = rk.Hybrid([words, dense], fusion="rrf")
     for index, same in ((words, rk.Index.open(words)), ([words], rk.Index.open(words)), ([words, dense], fused)):
         hits = same.search("river mill", k=2)
-        documents = found(index, "river mill", top_k=2)
+        documents = search(toolkit, index, "river mill", limit=2, wait=wait)
         assert [one[:3] for one in documents] == [(hit.id, hit.text, hit.score) for hit in hits]
-        assert [(one[3]["title"], one[3]["rank"]) for one in documents] == [(hit.title, hit.rank) for hit in hits]
-    assert "why" not in documents[0][3]
-    assert "mill" in found(words, "mill", explain=True)[0][3]["why"][0]
+        for (*_, metadata), hit in zip(documents, hits, strict=True):
+            assert metadata.items() >= {"title": hit.title, "rank": hit.rank, **hit.fields}.items()
+            assert "why" not in metadata
+    assert "mill" in search(toolkit, words, "mill", explain=True, wait=wait)[0][3]["why"][0]
 
 
-def test_mistakes_are_our_errors(found, tmp_path, words):
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_filter_keeps_the_documents_that_match(toolkit, words, wait):
+    name, wanted = "filters", FILTERS[toolkit]
+    if toolkit == "langchain":
+        name = "filter"
+    elif toolkit == "llamaindex":
+        from llama_index.core.vector_stores import MetadataFilters
+
+        wanted = MetadataFilters.model_validate(wanted)
+    found = search(toolkit, words, "river wheel", wait=wait, **{name: wanted})
+    assert sorted(one[0] for one in found) == ["b", "c"]
+    assert {one[3]["year"] for one in found} == {2021}
+
+
+def test_mistakes_are_our_errors(toolkit, tmp_path, words):
     for index, message in ((tmp_path / "nowhere", "is not a folder"), ([], "0 index"), (5, "the index is 5")):
         with pytest.raises(InputError, match=message):
-            found(index, "river")
+            search(toolkit, index, "river")
     with pytest.raises(InputError, match="empty"):
-        found(words, "")
+        search(toolkit, words, "")
 
 
 def test_langchain_takes_options_of_a_call_and_refuses_others(words):
-    retriever = adapter("langchain")(index=rk.Index.open(words))
-    assert len(retriever.invoke("river wheel")) == 3
+    retriever = adapter("langchain")(index=rk.Index.open(words), filter="year = 2021")
+    assert len(retriever.invoke("river wheel")) == 2
     assert len(retriever.invoke("river wheel", k=1)) == 1
+    assert [one.id for one in retriever.invoke("river wheel", filter={"year": 2019})] == ["a"]
     assert len(retriever.batch(["river", "engine"])[1]) == 1
-    assert asyncio.run(retriever.ainvoke("engine"))[0].id == "b"
     for options in ({"top_k": 3}, {"k": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             adapter("langchain")(index=words, **options)
+
+
+def test_langchains_own_tests(words, tmp_path):
+    """The standard tests of retrievers, in a process of their own: their pytest plugins would affect other tests."""
+    pytest.importorskip("langchain_core")
+    if importlib.util.find_spec("langchain_tests") is None:
+        pytest.skip("langchain-tests is not installed")
+    (tmp_path / "test_standard.py").write_text(
+        "from langchain_tests.integration_tests import RetrieversIntegrationTests\n"
+        "from retrievalkit_adapters.langchain import IndexRetriever\n\n"
+        "class TestStandard(RetrieversIntegrationTests):\n"
+        "    retriever_constructor = IndexRetriever\n"
+        f"    retriever_constructor_params = {{'index': {str(words)!r}}}\n"
+        "    retriever_query_example = 'river wheel'\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "--rootdir", tmp_path, tmp_path]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ended.returncode == 0, ended.stdout
+    assert "skipped" not in ended.stdout
+
+
+def test_a_llamaindex_query_engine_reads_titles_and_fields_but_not_ranks(words):
+    """The context of the answer has the text, title and fields of each node."""
+    retriever = adapter("llamaindex")(words, similarity_top_k=1, explain=True)
+    from llama_index.core import get_response_synthesizer
+    from llama_index.core.llms import MockLLM
+    from llama_index.core.query_engine import RetrieverQueryEngine
+
+    synthesizer = get_response_synthesizer(MockLLM(), response_mode="compact")
+    answer = RetrieverQueryEngine(retriever, synthesizer).query("engine")
+    assert [one.node.node_id for one in answer.source_nodes] == ["b"]
+    for part in ("An engine burns fuel", "title: Engines", "year: 2021"):
+        assert part in str(answer)
+    assert "rank:" not in str(answer)
+    assert "why:" not in str(answer)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -99,18 +158,22 @@ def test_a_haystack_pipeline_that_was_saved_finds_the_same(words, dense, several
     from haystack import Pipeline
 
     pipeline = Pipeline()
-    pipeline.add_component("retriever", retriever(index=[words, dense] if several else words, top_k=2))
+    index = [words, dense] if several else words
+    pipeline.add_component("retriever", retriever(index=index, top_k=2, filters=FILTERS["haystack"]))
     pipeline.warm_up()
     asked = {"retriever": {"query": "river mill"}}
     # Haystack loads no other classes than those of modules that the user names.
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["retrievalkit_adapters.haystack"])
-    assert again.run(asked) == pipeline.run(asked)
-    assert len(again.run({"retriever": {"query": "river wheel", "top_k": 1}})["retriever"]["documents"]) == 1
+    assert again.run(asked) == pipeline.run(asked) == asyncio.run(again.run_async(asked))
+    assert {one.id for one in again.run(asked)["retriever"]["documents"]} <= {"b", "c"}
+    only = {"field": "kind", "operator": "==", "value": "old mill"}
+    options = {"query": "river wheel", "top_k": 1, "filters": only}
+    assert [one.id for one in again.run({"retriever": options})["retriever"]["documents"]] == ["c"]
     with pytest.raises(InputError, match="an open index, which cannot be saved"):
         retriever(index=rk.Index.open(words)).to_dict()
 
 
-@pytest.mark.parametrize(("toolkit", "package"), PACKAGES.items())
+@pytest.mark.parametrize(("toolkit", "package"), ALL_TOOLKITS.items())
 def test_a_toolkit_that_is_not_installed_is_named(toolkit, package):
     program = f"import sys; sys.modules['{package}'] = None; import retrievalkit_adapters.{toolkit}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

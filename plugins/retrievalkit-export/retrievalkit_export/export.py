@@ -22,12 +22,13 @@ from retrievalkit.contracts.commands import (
     describe_input,
     kind_of,
     read_manifest,
+    uploading,
     write_folder,
     write_manifest,
 )
 from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, command
 from retrievalkit.data import inputs
-from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.reporting.notices import gathered
 
 _MANIFEST = "manifest.json"
@@ -85,7 +86,8 @@ def export(options: ExportOptions) -> rk.Folder:
     from retrievalkit_export.card import card_text
 
     kind = kind_of(source)
-    with write_folder(output, overwrite=options.overwrite) as staging:
+    uploaded = None if options.dry_run else options.push
+    with uploading(output, uploaded), write_folder(output, overwrite=options.overwrite) as staging:
         if kind in ("vectors", "index"):
             if options.to != "pyserini":
                 msg = f"'{source}' is not a model, but {options.to} needs a model. Give a checkpoint, or --to pyserini."
@@ -129,8 +131,6 @@ def export(options: ExportOptions) -> rk.Folder:
         if options.dry_run:
             lines += [f"would be uploaded to {options.push}: {name} ({size:,} bytes)" for name, size in sizes.items()]
             lines.append("Nothing was uploaded. Upload with --no-dry-run.")
-        else:
-            lines.append(f"uploaded to {_push(output, options.push)}")
     return rk.Folder(output, manifest, "\n".join(lines))
 
 
@@ -151,22 +151,3 @@ def _check(options: ExportOptions) -> None:
     else:
         return
     raise InputError(msg)
-
-
-def _push(folder: Path, name: str) -> str:
-    """Create the repository as private if it does not exist, and upload the files; returns its address.
-
-    Raises:
-        RetrievalkitError: The hub cannot be reached, or rejects the upload.
-    """
-    import huggingface_hub
-
-    api = huggingface_hub.HfApi()
-    try:
-        api.create_repo(name, private=True, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=str(folder), ignore_patterns=[_MANIFEST])
-    except Exception as error:  # errors of the library's HTTP client, which differ between releases
-        reason = " ".join(str(error).split())[:300]
-        msg = f"'{folder}' was not uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
-        raise RetrievalkitError(msg) from error
-    return f"https://huggingface.co/{name}"

@@ -65,12 +65,12 @@ def test_push_is_dry_unless_told_otherwise(checkpoint, tmp_path):
 
 
 def test_a_hub_that_cannot_be_reached_is_one_message(checkpoint, tmp_path):
-    """The folder stays, so that the command need not be run again for it."""
+    """Before anything is written."""
     words = ("--to", "sentence-transformers", "--push", "me/model", "--no-dry-run")
     result = run(checkpoint("mean"), tmp_path / "out", *words)
     assert result.exit_code == 1
-    assert "was not uploaded to 'me/model'" in result.stderr
-    assert (tmp_path / "out" / "modules.json").exists()
+    assert "nothing was uploaded to 'me/model'" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,10 @@ class RayWorkers(contracts.Workers):
         items: Callable[[], Iterable[Item]],
         *,
         ordered: bool = True,
+        here: Callable[[Item], Result] | None = None,
     ) -> Iterator[Result]:
-        """Stream the items through Ray Data."""
+        """Stream the items through Ray Data; the process of the command only reads and writes."""
+        del here
         with connected(self.options.ray):
             from retrievalkit_ray.source import Failure, unpacked
 

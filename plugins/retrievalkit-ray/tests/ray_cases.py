@@ -164,8 +164,8 @@ def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, ti
     build_index(tmp_path / "vectors", output=tmp_path / "index", parts=3)
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 8)
 
-    def losing(*given):
-        for number, result in enumerate(spread_map(*given)):
+    def losing(*given, **options):
+        for number, result in enumerate(spread_map(*given, **options)):
             if number == 4:
                 cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
             yield result

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections import namedtuple
-from types import SimpleNamespace
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+import retrievalkit as rk
 from retrievalkit.data import files, sources
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
@@ -76,45 +77,72 @@ def test_the_package_is_asked_for(monkeypatch):
         list(open_corpus("irds:x"))
 
 
-class Doc(namedtuple("Doc", "doc_id title body")):
+class Doc(NamedTuple):
+    """A document without a field "text"."""
+
+    doc_id: str
+    title: str
+    body: str
+    year: str
+
     def default_text(self):
         return f"{self.title} {self.body}"
 
 
-Asked = namedtuple("Asked", "query_id text")
-Judged = namedtuple("Judged", "query_id doc_id relevance iteration")
-
-
 @pytest.fixture
-def toy(monkeypatch):
-    """ir_datasets with one more data set; a stand-in with that data set alone where the package is not installed."""
-    added = SimpleNamespace(
-        **dict.fromkeys(("has_docs", "has_queries", "has_qrels"), lambda: True),
-        docs_count=lambda: 1,
-        docs_iter=lambda: iter([Doc("d1", "Violin", "A string instrument.")]),
-        queries_iter=lambda: iter([Asked("q1", "what is a violin")]),
-        qrels_iter=lambda: iter([Judged("q1", "d1", 2, "0"), Judged("q1", "d2", 0, "0")]),
-    )
-    try:
-        import ir_datasets
-    except ImportError:
-        ir_datasets = SimpleNamespace(load={}.__getitem__, registry=["toy", "vaswani"])
-        monkeypatch.setitem(sys.modules, "ir_datasets", ir_datasets)
-    real = ir_datasets.load
-    monkeypatch.setattr(ir_datasets, "load", lambda name: added if name == "toy" else real(name))
-    return added
+def toy(tmp_path):
+    """Data sets of local files, registered with ir_datasets: irds:toy, and irds:toy/docs without judgements."""
+    ir_datasets = pytest.importorskip("ir_datasets")
+    from ir_datasets.formats import JsonlDocs, TrecQrels, TsvQueries
+    from ir_datasets.util.download import LocalDownload
+
+    documents = [
+        {"doc_id": "d1", "title": "Violin", "body": "A string instrument.", "year": "1550"},
+        {"doc_id": "d2", "title": "Lute", "body": "An older one.", "year": "1300"},
+    ]
+    files.write_jsonl(tmp_path / "docs.jsonl", documents)
+    (tmp_path / "queries.tsv").write_text("q1\twhat is a violin\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 2\nq1 0 d2 0\n")
+    docs, queries, judged = (LocalDownload(tmp_path / name) for name in ("docs.jsonl", "queries.tsv", "qrels.txt"))
+    docs = JsonlDocs(docs, doc_cls=Doc, count_hint=2)
+    whole = ir_datasets.Dataset(docs, TsvQueries(queries), TrecQrels(judged, {0: "irrelevant", 2: "relevant"}))
+    registered = {"toy": whole, "toy/docs": ir_datasets.Dataset(docs)}
+    for name, one in registered.items():
+        ir_datasets.registry.register(name, one)
+    yield
+    for name in registered:
+        del ir_datasets.registry._registered[name]
 
 
-def test_ir_datasets(toy, monkeypatch):
-    assert list(open_corpus("irds:toy")) == [Passage("d1", "Violin", "Violin A string instrument.")]
+def test_ir_datasets(toy):
+    """Passages with their fields, queries, judgements and examples; the name determines the fingerprint."""
+    first, second = open_corpus("irds:toy")
+    assert (first.id, first.title, first.text) == ("d1", "Violin", "Violin A string instrument.")
+    assert [one.fields for one in (first, second)] == [{"year": "1550"}, {"year": "1300"}]
     assert read_queries("irds:toy") == [Query("q1", "what is a violin")]
     assert read_qrels("irds:toy") == {"q1": {"d1": 2, "d2": 0}}
     assert read_examples("irds:toy").rows[0].positives == ("d1",)
     assert kind_of("irds:toy") == "collection"
-    assert open_corpus("irds:toy").expected_size() == 1
+    assert open_corpus("irds:toy").get("d2").text == "Lute An older one."
     assert sources.fingerprint("irds:toy") != sources.fingerprint("irds:toys")
+
+
+def test_an_ir_dataset_is_indexed_searched_and_evaluated(toy, tmp_path):
+    folder = rk.Index.build("irds:toy", output=tmp_path / "index").folder
+    index = rk.Index.open(folder, corpus="irds:toy")
+    assert index.search("violin instrument", filter="year > 1400")[0].fields == {"year": "1550"}
+    run = index.search(Path("irds:toy"))
+    assert run.evaluate("irds:toy", ["RR"])["RR"] == 1
+
+
+def test_an_ir_dataset_has_training_examples_and_a_dev_set(toy, tmp_path, tiny_model):
+    options = {"epochs": 0, "pooler": "mean", "corpus": "irds:toy", "dev": "irds:toy"}
+    checkpoint = rk.train(tiny_model, "irds:toy", output=tmp_path / "out", **options)
+    assert (checkpoint.manifest["counts"]["examples"], checkpoint.manifest["dev"]["questions"]) == (1, 1)
+
+
+def test_mistakes_about_ir_datasets(toy):
     with pytest.raises(DataError, match=r"knows no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
         list(open_corpus("irds:vaswanii"))
-    toy.has_qrels = lambda: False
-    with pytest.raises(DataError, match=r"'irds:toy' has no judgements; it has passages, queries"):
-        read_qrels("irds:toy")
+    with pytest.raises(DataError, match=r"'irds:toy/docs' has no judgements; it has passages"):
+        read_qrels("irds:toy/docs")

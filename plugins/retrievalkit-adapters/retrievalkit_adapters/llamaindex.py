@@ -1,0 +1,70 @@
+"""An index as a LlamaIndex retriever, for query engines and agents.
+
+from retrievalkit_adapters.llamaindex import IndexRetriever
+
+retriever = IndexRetriever("my-index", similarity_top_k=4)
+retriever.retrieve("pairwise distances")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from retrievalkit_adapters import lacking, metadata, opened
+from retrievalkit_adapters.filters import combined, comparison
+
+try:
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+    from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+except ImportError as error:
+    raise lacking("llama-index-core", "LlamaIndex") from error
+
+
+class IndexRetriever(BaseRetriever):
+    """Retrieves nodes from an index, with scores, and fields, titles and ranks as metadata.
+
+    Args:
+        index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
+        similarity_top_k: Nodes per query.
+        filters: Only nodes whose fields match.
+        explain: Whether to include the explanation of the score in the metadata, under "why".
+        **options: Options of LlamaIndex's `BaseRetriever`, such as `callback_manager`.
+
+    Raises:
+        InputError: The index does not exist, or a filter cannot be translated.
+    """
+
+    def __init__(
+        self,
+        index: Any,
+        similarity_top_k: int = 10,
+        filters: MetadataFilters | None = None,
+        explain: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.index = opened(index)
+        self.similarity_top_k = similarity_top_k
+        self.filter = _translated(filters) if filters is not None and filters.filters else None
+        self.explain = explain
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        count, text = self.similarity_top_k, query_bundle.query_str
+        hits = self.index.search(text, count, filter=self.filter, by="passage", explain=self.explain)
+        # A language model reads the metadata, except these keys.
+        ours = ["rank", "why"]
+        hidden = {"excluded_llm_metadata_keys": ours, "excluded_embed_metadata_keys": ours}
+        nodes = [TextNode(id_=hit.id, text=hit.text, metadata=metadata(hit, self.explain), **hidden) for hit in hits]
+        return [NodeWithScore(node=node, score=hit.score) for node, hit in zip(nodes, hits, strict=True)]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+
+def _translated(filters: MetadataFilter | MetadataFilters) -> str:
+    if isinstance(filters, MetadataFilter):
+        return comparison(filters.key, filters.operator.value, filters.value)
+    word = (filters.condition or "and").replace("not", "nor")  # none of the filters matches
+    return combined(word, map(_translated, filters.filters))

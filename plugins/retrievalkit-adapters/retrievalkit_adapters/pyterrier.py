@@ -1,0 +1,134 @@
+"""Indexes and models as PyTerrier transformers, for pipelines and experiments.
+
+import pyterrier as pt
+from retrievalkit_adapters.pyterrier import IndexRetriever, Reranker
+
+reranked = IndexRetriever("bm25", texts=True) % 100 >> Reranker("cross-encoder")
+pt.Experiment([IndexRetriever("bm25"), reranked], topics, qrels, ["ndcg_cut_10"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+import retrievalkit as rk
+from retrievalkit.contracts.commands import kind_of
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_adapters import lacking, opened, scores_of
+
+try:
+    import pyterrier as pt
+except ImportError as error:
+    raise lacking("pyterrier", "PyTerrier") from error
+
+
+class IndexRetriever(pt.Transformer):
+    """Retrieves documents from an index: a transformer of queries (qid, query) into results (docno, score, rank).
+
+    Results are re-ranked: their documents get the scores of the index, or 0 if it does not retrieve them. This ranks
+    the whole index for each query.
+
+    Args:
+        index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
+        num_results: Documents per query; `%` reduces it.
+        filter: Only documents whose fields match, as in `index.search`.
+        texts: Whether results have the columns title and text, which re-rankers read.
+
+    Raises:
+        InputError: The index does not exist.
+    """
+
+    def __init__(self, index: Any, num_results: int = 1000, filter: str | None = None, texts: bool = False) -> None:
+        self.index = opened(index)
+        self.num_results = num_results
+        self.filter = filter
+        self.texts = texts
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Search for the queries.
+
+        Raises:
+            UnsupportedError: The index does not know the texts that `texts` asks for.
+        """
+        with pt.validate.any(inp) as mode:
+            mode.query_frame(extra_columns=["query"])
+            mode.result_frame(extra_columns=["query"])
+        inp = inp.assign(qid=inp["qid"].astype(str))
+        run: dict[str, Any] = {}
+        asked = dict(zip(inp["qid"], inp["query"], strict=True))
+        if "docno" in inp:
+            for query, text in asked.items():
+                scored = scores_of(self.index, text, documents := inp["docno"][inp["qid"] == query], self.filter)
+                run[query] = [*scored, *((one, 0.0) for one in documents if one not in dict(scored))]
+        elif asked:
+            run = self.index.search(asked, self.num_results, filter=self.filter)
+        rows = [
+            (query, document, score, rank)
+            for query, hits in run.items()
+            for rank, (document, score) in enumerate(hits, pt.model.FIRST_RANK)
+        ]
+        results = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
+        if self.texts:
+            from retrievalkit.search.public import open_texts
+
+            corpus = open_texts(self.index.searcher, self.index.corpus)
+            if corpus is None:
+                msg = f"'{self.index.name}' does not know its texts. Open it with corpus=..., or leave texts out."
+                raise UnsupportedError(msg)
+            passages = [corpus.get(document) for document in results["docno"]]
+            results["title"] = [passage.title for passage in passages]
+            results["text"] = [passage.text for passage in passages]
+        if "docno" in inp:
+            return inp.drop(columns=[*results.columns[2:]], errors="ignore").merge(results, on=["qid", "docno"])
+        return inp.merge(results, on="qid")
+
+    def fuse_rank_cutoff(self, k: int) -> IndexRetriever:
+        """Return the retriever that `retriever % k` is compiled to."""
+        return IndexRetriever(self.index, min(k, self.num_results), self.filter, self.texts)
+
+    def __repr__(self) -> str:
+        return f"IndexRetriever({self.index.name!r}, {self.num_results})"
+
+
+class Reranker(pt.Transformer):
+    """Scores the texts of results: a transformer of results (qid, query, docno, text) that replaces score and rank.
+
+    Args:
+        model: A cross-encoder (a folder, a hub name, or a plugin's re-ranker as `NAME:MODEL`); or a retriever, which
+            compares a query with a text by their vectors: a checkpoint of `rk.train`, or a loaded `rk.Retriever`.
+
+    Raises:
+        InputError: The model does not exist.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from retrievalkit.search.public import open_reranker
+
+        if not isinstance(model, rk.Retriever) and kind_of(model) == "checkpoint":
+            model = rk.Retriever.load(model)
+        self.model = model if isinstance(model, rk.Retriever) else open_reranker(model)
+        self._name = str(getattr(self.model, "source", model))
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Score the texts, with their titles if there are any."""
+        pt.validate.result_frame(inp, extra_columns=["query", "text"])
+        results = inp.reset_index(drop=True).assign(score=0.0)
+        titles = results["title"] if "title" in results else pd.Series("", index=results.index)
+        for query, rows in results.groupby("query", sort=False).groups.items():
+            results.loc[rows, "score"] = self._scores(query, list(titles[rows]), list(results["text"][rows]))
+        return pt.model.add_ranks(results)
+
+    def _scores(self, query: Any, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        if isinstance(self.model, rk.Retriever):
+            passages = [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)]
+            return self.model.encode_queries([query]).scores(self.model.encode_documents(passages))[0]
+        from retrievalkit.search.public import score_pairs
+
+        pairs = self.model.tokenize([query] * len(texts), list(zip(titles, texts, strict=True)))
+        return score_pairs(self.model, pairs)
+
+    def __repr__(self) -> str:
+        return f"Reranker({self._name!r})"

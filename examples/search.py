@@ -21,18 +21,17 @@ folder = Path(tempfile.mkdtemp())
 model = rk.Retriever.load(MODEL)
 dense = rk.Index.build(passages, model, folder / "dense", indexer="flat")
 
-# Vectors for your own arithmetic: NumPy arrays, or queries.scores(documents).
-queries, documents = model.encode_queries(["money in Egypt"]), model.encode_documents(passages)
-print(queries.scores(documents).round(3))
+# Vectors as NumPy arrays, or their scores.
+query, documents = model.encode_queries(["money in Egypt"]), model.encode_documents(passages)
+print(query.scores(documents).round(3))
 
-# One text gives hits to read; the model is loaded before the first query, and threads may search at once.
+# A single text returns readable hits. `encoder=True` loads the model before the first query.
 with rk.Index.open(folder / "dense", encoder=True) as index:
     for hit in index.search("which currency is used in Peru?", k=2):
         print(f"{hit.rank}. {hit.title} {hit.score:.3f}: {hit.snippet}")
 
-# Many queries give a run, which can be fused with that of another index.
-asked = {"q1": "capital of Italy", "q2": "where is the sol used?"}
+# Many queries return a run, which can be fused with the run of another index.
+queries = {"q1": "capital of Italy", "q2": "where is the sol used?"}
 others = rk.Run({"q1": {"rome": 2.1, "lima": 0.3}, "q2": {"lima": 3.0}}, "words")
 both = rk.Hybrid([dense, others], fusion="rrf")
-run = both.search(asked, k=3)
-print(run.to_pandas())
+print(both.search(queries, k=3).to_pandas())

@@ -1,4 +1,4 @@
-"""Train a retriever on your own questions: mine hard negatives, train on them, index with the result.
+"""Train a retriever on your own questions: mine hard negatives, train on them, index with the trained model.
 
 python examples/train.py [MODEL] [CORPUS] [EXAMPLES]
 """

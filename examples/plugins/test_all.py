@@ -1,4 +1,4 @@
-"""What holds for each package in this folder: promised imports alone, a recipe that runs, a README that is true."""
+"""Checks of each package in this folder: only promised imports, a recipe that runs, a README that is correct."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ packages = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.
 
 def components(folder):
     """The components that a package registers."""
-    found = [one for plugin in registry.plugins() for one in plugin.components if one.distribution == folder.name]
     if folder.name == "retrievalkit-usearch" and not importlib.util.find_spec("usearch"):
         pytest.skip("the engine is not installed: pip install usearch")
-    return found
+    registered = (component for plugin in registry.plugins() for component in plugin.components)
+    return [component for component in registered if component.distribution == folder.name]
 
 
 @packages
 def test_only_promised_modules_are_imported(folder):
-    """Those that the import rule of the repository's own plugins allows, which the guide lists."""
+    """The allowed modules are those of the import rule for the repository's plugins, which the guide lists."""
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    rule = next(one for one in rules if one["name"].startswith("Plugins and built-ins"))
-    allowed = [one.removeprefix("** -> ") for one in rule["ignore_imports"] if one.startswith("** -> ")]
-    patterns = [re.compile(one.replace(".", r"\.").replace("*", r"\w+")) for one in allowed]
+    rule = next(rule for rule in rules if rule["name"].startswith("Plugins and built-ins"))
+    allowed = [line.removeprefix("** -> ") for line in rule["ignore_imports"] if line.startswith("** -> ")]
+    patterns = [re.compile(module.replace(".", r"\.").replace("*", r"\w+")) for module in allowed]
     modules = [
         node.module
         for path in folder.glob("retrievalkit_*/*.py")
@@ -49,33 +49,33 @@ def test_only_promised_modules_are_imported(folder):
     ]
     assert set(modules) >= {"retrievalkit", "retrievalkit.contracts"}
     for module in set(modules) - {"retrievalkit"}:
-        assert any(one.fullmatch(module) for one in patterns), module
+        assert any(pattern.fullmatch(module) for pattern in patterns), module
 
 
 @packages
 def test_a_package_is_cold(folder):
-    """What is imported at every start of rkit imports nothing heavy."""
+    """The module that is imported at every start of rkit imports nothing heavy."""
     module = folder.name.replace("-", "_")
-    code = f"import sys, {module}; sys.exit(any(one in sys.modules for one in ('torch', 'numpy', 'usearch')))"
+    code = f"import sys, {module}; sys.exit(not {{'torch', 'numpy', 'usearch'}}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @packages
 def test_the_readme_lists_every_component_and_option(folder):
-    """By name, each option with its default where that is not a container."""
+    """By name; each option with its default."""
     readme = (folder / "README.md").read_text()
-    found = components(folder)
-    assert found
-    for one in found:
-        assert f"`{one.name}`" in readme
-        for option in registry.options(one.load()).values():
+    registered = components(folder)
+    assert registered
+    for component in registered:
+        assert f"`{component.name}`" in readme
+        for option in registry.options(component.load()).values():
             assert option.description, option.name
             assert f"| `{option.name}` | {str(option.default).lower()} |" in readme, option.name
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parents[1].name)
 def test_every_command_line_of_a_recipe_is_right(path, tmp_path):
-    """All rows are planned, beside a baseline."""
+    """All rows are planned, next to a baseline."""
     components(path.parents[1])
     recipe = load_recipe(path, {"data": "FOLDER"})
     if "bm25" not in registry.names("indexer"):

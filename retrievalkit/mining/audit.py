@@ -59,7 +59,7 @@ class Sampled:
     query: str
     answers: list[str]
     positives: list[str]
-    found: list[tuple[int, float, str]]
+    positive_hits: list[tuple[int, float, str]]
     first: list[tuple[int, float, str]]
     negatives: int
     scores: list[float]
@@ -96,34 +96,33 @@ class Audit:
         ranks: Counter[int] = Counter()
         positive_ranks: Counter[int] = Counter()
         for outcome in outcomes:
-            found, query, negatives = outcome.found, outcome.found.question.query, outcome.negatives
+            hits, query, negatives = outcome.hits, outcome.hits.question.query, outcome.negatives
             audit.counts["questions"] += 1
-            audit.counts["hits"] += len(found.ids)
-            audit.counts["without_hits"] += not found.ids
-            audit.counts["left"] += len(found.ids) - sum(map(len, outcome.dropped))
-            places = found.positive_places
+            audit.counts["hits"] += len(hits.ids)
+            audit.counts["without_hits"] += not hits.ids
+            audit.counts["left"] += len(hits.ids) - sum(map(len, outcome.dropped))
+            places = hits.positive_places
             if places:
                 audit.counts["positives_found"] += 1
                 positive_ranks[places[0]] += 1
                 audit.counts["compared"] += len(negatives)
-                highest = found.scores[places[0]]
-                audit.counts["above"] += sum(found.scores[place] > highest for place in negatives)
+                highest = hits.scores[places[0]]
+                audit.counts["above"] += sum(hits.scores[place] > highest for place in negatives)
             ranks.update(negatives)
             for step, dropped in zip(filters, outcome.dropped, strict=True):
                 audit.dropped[step.name] += len(dropped)
                 if dropped and len(audit.shown[step.name]) < SHOWN:
-                    positive, (rank, score, document) = min(found.positives, default=None), _hits(found, dropped[:1])[0]
-                    reason = step.reason(found, dropped[0])
-                    shown = Shown(query.id, query.text, positive, document, rank, score, reason)
-                    audit.shown[step.name].append(shown)
+                    positive, (rank, score, document) = min(hits.positives, default=None), _hits(hits, dropped[:1])[0]
+                    details = positive, document, rank, score, step.reason(hits, dropped[0])
+                    audit.shown[step.name].append(Shown(query.id, query.text, *details))
             # The key depends on the question only: the order of questions does not change the sample.
             digest = hashlib.blake2b(f"audit {seed} {query.text}".encode(), digest_size=6).digest()
             key = int.from_bytes(digest) / (1 << 48)
             if key < SAMPLED_SCORES / max(1, questions):
-                texts = key, query.id, query.text, list(query.answers), sorted(found.positives)
-                first = _hits(found, negatives[:NEGATIVES_SHOWN])
-                scores = [found.scores[place] for place in negatives[:: -(-len(negatives) // _SCORES) or 1]]
-                audit.sample.append(Sampled(*texts, _hits(found, places), first, len(negatives), scores))
+                texts = key, query.id, query.text, list(query.answers), sorted(hits.positives)
+                first = _hits(hits, negatives[:NEGATIVES_SHOWN])
+                scores = [hits.scores[place] for place in negatives[:: -(-len(negatives) // _SCORES) or 1]]
+                audit.sample.append(Sampled(*texts, _hits(hits, places), first, len(negatives), scores))
         audit.ranks, audit.positive_ranks = (
             [counts[place] for place in range(max(counts, default=-1) + 1)] for counts in (ranks, positive_ranks)
         )
@@ -167,9 +166,9 @@ class Audit:
     def complaint(self, source: str) -> str:
         """The error message for a run without any negatives."""
         if not self.counts["hits"]:
-            return f"'{source}' found nothing for any question. Does it belong to this corpus and these questions?"
+            return f"'{source}' has no hits for any question. Check that it belongs to this corpus and these questions."
         counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
-        return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or filter less."
+        return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or relax the filters."
 
     def _described(self, shown: Shown, corpus: Corpus) -> dict[str, Any]:
         positive = None if shown.positive is None else _passage(corpus.get(shown.positive))
@@ -180,11 +179,11 @@ class Audit:
         missing = questions - self.counts["positives_found"]
         if missing >= 0.3 * questions:
             yield (
-                f"{missing / questions:.0%} of the questions did not find their positive among their hits: does "
-                "the source belong to this corpus? If it is weak, its negatives are easy."
+                f"The hits of {missing / questions:.0%} of the questions do not include their positive. Check that the "
+                "source belongs to this corpus; if it is weak, its negatives are easy."
             )
         if without >= 0.01 * examples:
-            yield f"{without / examples:.0%} of the examples have no negatives. Raise --depth, or filter less."
+            yield f"{without / examples:.0%} of the examples have no negatives. Raise --depth, or relax the filters."
         first = sum(self.ranks[:_FIRST_RANKS])
         if negatives and first > 0.5 * negatives:
             yield (
@@ -193,21 +192,21 @@ class Audit:
             )
         if self.counts["above"] > 0.25 * self.counts["compared"]:
             yield (
-                f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above their question's "
-                "positive, if that was found: some may answer it. A margin or a re-ranker drops such hits."
+                f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above the retrieved "
+                "positive: some may answer the question. A margin or a re-ranker drops these hits."
             )
         heavy = [name for name, count in self.dropped.items() if hits and count > 0.5 * hits]
         if heavy:
             yield f"More than half of all hits were dropped by: {shortlist(heavy)}."
 
 
-def _hits(found: Found, places: Sequence[int]) -> list[tuple[int, float, str]]:
-    return [(place + 1, found.scores[place], found.ids[place]) for place in places]
+def _hits(hits: Found, places: Sequence[int]) -> list[tuple[int, float, str]]:
+    return [(place + 1, hits.scores[place], hits.ids[place]) for place in places]
 
 
 def _sampled_question(row: Sampled, corpus: Corpus) -> dict[str, Any]:
     """A sampled question, with the texts needed to check it by hand."""
-    ranks = {document: (rank, score) for rank, score, document in row.found}
+    ranks = {document: (rank, score) for rank, score, document in row.positive_hits}
     unranked = (len(ranks) + 1_000_000,)
     main = min(row.positives, key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
     positive = None
@@ -244,7 +243,7 @@ def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
 
 def _scores(sample: Sequence[Sampled]) -> dict[str, Any]:
     """The score distributions of retrieved positives and of negatives."""
-    positives = [score for row in sample for _, score, _ in row.found]
+    positives = [score for row in sample for _, score, _ in row.positive_hits]
     negatives = [score for row in sample for score in row.scores]
     values = [*positives, *negatives]
     if not values:
@@ -287,14 +286,14 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     lines = [
         f"{counted(counts['questions'], 'questions')}, {counted(audit['hits'], 'hits')} from {describe_source(source)}",
-        f"  {counted(audit['questions_whose_positive_was_found'], 'questions')} found their positive, "
-        f"{audit['questions_without_hits']:,} found nothing",
+        f"  {counted(audit['questions_whose_positive_was_found'], 'questions')} whose positive was retrieved, "
+        f"{audit['questions_without_hits']:,} without hits",
     ]
     for entry in audit["filters"]:
         lines.append(f"{entry['dropped']:>11,} dropped: {entry['name']}")
         for shown in entry["examples"][:3]:
             title, text = shown["title"] or shown["document_id"], shown["text"][:50]
-            line = f"{'':13}{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {text!r}"
+            line = f"{'':13}{shown['query'][:60]!r}, rank {shown['rank']}: {title[:40]}: {text!r}"
             lines.append(f"{line} ({shown['reason']})" if shown["reason"] else line)
     lines.append(f"{audit['left']:>11,} left")
     lines.append(

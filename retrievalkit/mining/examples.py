@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -27,9 +28,9 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
         positives = frozenset(positive for example in examples for positive in example.positives)
         answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
         ids = tuple(dict.fromkeys(example.query_id for example in examples))
-        found = [copies[one] for one in positives & copies.keys()]
+        same_text = [copies[positive] for positive in positives & copies.keys()]
         # Usually empty: a new empty set for each question would take 200 bytes.
-        others = frozenset().union(*found) - positives if found else _NONE
+        others = frozenset().union(*same_text) - positives if same_text else _NONE
         # The smallest id, not the first: random samples depend on it, but must not depend on the order of the examples.
         questions.append(Question(Query(min(ids), text, answers), ids, positives, others))
     return questions
@@ -80,24 +81,23 @@ def merge_examples(
         for row in second:
             if texts.get(row.query_id, row.query) != row.query:
                 msg = (
-                    f"the query id '{row.query_id}' stands for {texts[row.query_id]!r} in one set, and for "
-                    f"{row.query!r} in the other. Give each query its own id."
+                    f"the query id '{row.query_id}' is {texts[row.query_id]!r} in the first set, but {row.query!r} in "
+                    "the second. Give each query a unique id."
                 )
                 raise DataError(msg)
             yield row
 
-    one, other = (
+    cut_first, cut_second = (
         (_with_documents(row, row.positives, row.negatives[:keep]) for row in rows) for rows in (first, of_same_ids())
     )
     if merge == "concatenate":
-        yield from one
-        yield from other
+        yield from itertools.chain(cut_first, cut_second)
         return
-    pool = list(other)
+    pool = list(cut_second)
     partners: dict[str, Example] = {}
     for row in pool:
         partners.setdefault(row.query, row)
-    for row in one:
+    for row in cut_first:
         partner = partners.get(row.query)
         if partner is None:
             yield row

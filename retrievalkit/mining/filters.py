@@ -56,8 +56,8 @@ class PositiveCopy(Filter):
         return _without(found.question.copies, found, left)
 
 
-def _without(unwanted: frozenset[str], found: Found, left: Places) -> Places:
-    ids = found.ids
+def _without(unwanted: frozenset[str], hits: Found, left: Places) -> Places:
+    ids = hits.ids
     return left if unwanted.isdisjoint(ids) else [place for place in left if ids[place] not in unwanted]
 
 
@@ -189,8 +189,8 @@ class _NearDuplicate(Filter):
         other, share = self._like[found.question.query.id, place]
         return f"shares {share:.0%} of its 5-grams with '{other}'"
 
-    def _drop(self, found: Found, place: int, other: str, share: float) -> None:
-        self._like[found.question.query.id, place] = (other, share)
+    def _drop(self, hits: Found, place: int, other: str, share: float) -> None:
+        self._like[hits.question.query.id, place] = (other, share)
 
 
 class LikePositive(_NearDuplicate):
@@ -243,11 +243,11 @@ class Reranked(Filter):
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
         pairs = []
-        for found, places in zip(part, left, strict=True):
+        for hits, places in zip(part, left, strict=True):
             if places:
-                pairs += [(found, found.ids[place]) for place in places]
-                pairs += [(found, positive) for positive in sorted(found.positives)] if self.margin is not None else []
-        names = [(found.question.query.id, passage) for found, passage in pairs]
+                pairs += [(hits, hits.ids[place]) for place in places]
+                pairs += [(hits, positive) for positive in sorted(hits.positives)] if self.margin is not None else []
+        names = [(hits.question.query.id, passage) for hits, passage in pairs]
         self._known = dict(zip(names, self.scores(pairs), strict=True))
         return super().keep(part, left)
 
@@ -256,13 +256,13 @@ class Reranked(Filter):
         scored = ((place, self._score(found, found.ids[place])) for place in left)
         return [place for place, score in scored if score is None or limit is None or score <= limit]
 
-    def _score(self, found: Found, passage: str) -> float | None:
-        return self._known.get((found.question.query.id, passage))
+    def _score(self, hits: Found, passage: str) -> float | None:
+        return self._known.get((hits.question.query.id, passage))
 
-    def _limit(self, found: Found) -> float | None:
+    def _limit(self, hits: Found) -> float | None:
         limits = [] if self.above is None else [self.above]
         if self.margin is not None:
-            scores = [score for positive in found.positives if (score := self._score(found, positive)) is not None]
+            scores = [score for positive in hits.positives if (score := self._score(hits, positive)) is not None]
             limits += [min(scores) - self.margin] if scores else []
         return min(limits, default=None)
 
@@ -275,11 +275,11 @@ def make_filters(options: MiningOptions, passages: Passages, scores: PairScores 
     """Create the filters that the options select, in order."""
     inputs = _Inputs(passages, scores)
     filters: list[Filter] = []
-    for name, given in _selected(options):
-        step: Filter = registry.create("filter", name, inputs, **given)
+    for name, arguments in _selected(options):
+        step: Filter = registry.create("filter", name, inputs, **arguments)
         step.name = step.name or name
         if any(other.name == step.name for other in filters):
-            msg = f"the filter '{step.name}' is given twice. Give it once."
+            msg = f"the filter '{step.name}' is listed twice. List it once."
             raise OptionError(msg)
         filters.append(step)
     return filters
@@ -303,8 +303,8 @@ def _selected(options: MiningOptions) -> Iterator[tuple[str, dict[str, Any]]]:
     if options.margin_relative is not None:
         yield "relative_margin", {"share": options.margin_relative}
     for text in options.filters:
-        name, given, _ = read_call(text)
-        yield name, given
+        name, arguments, _ = read_call(text)
+        yield name, arguments
     if options.near_duplicates is not None:
         yield "like_better", {"threshold": options.near_duplicates}
     if options.reranker is not None:
@@ -316,13 +316,13 @@ class Filtered:
     """The hits of a question after filtering.
 
     Attributes:
-        found: The hits, with the positive that they were compared with.
+        hits: The hits, with the positive that they were compared with.
         dropped: For each filter, the positions of the hits that it dropped.
         negatives: The positions of the negatives.
         mined: The result to write.
     """
 
-    found: Found
+    hits: Found
     dropped: Sequence[Places]
     negatives: Sequence[int]
     mined: Mined
@@ -344,24 +344,27 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
     """Filter the hits of a part's questions, and choose negatives from the remaining hits."""
     if options.positives == "retrieved":
         # The best hit that contains an answer is the positive.
-        holding = [[one for one, held in zip(found.ids, found.holds or (), strict=False) if held] for found in part]
-        part = [replace(found, positives=frozenset(ids[:1])) for found, ids in zip(part, holding, strict=True)]
-    left: list[Places] = [list(range(len(found.ids))) for found in part]
+        holding = [
+            [document for document, holds_answer in zip(hits.ids, hits.holds or (), strict=False) if holds_answer]
+            for hits in part
+        ]
+        part = [replace(hits, positives=frozenset(ids[:1])) for hits, ids in zip(part, holding, strict=True)]
+    survivors: list[Places] = [list(range(len(hits.ids))) for hits in part]
     dropped: list[list[Places]] = [[] for _ in part]
     for step in filters:
-        remaining = step.keep(part, left)
-        _check_places(step, remaining, left)
-        for before, after, by_filter in zip(left, remaining, dropped, strict=True):
+        remaining = step.keep(part, survivors)
+        _check_places(step, remaining, survivors)
+        for before, after, by_filter in zip(survivors, remaining, dropped, strict=True):
             by_filter.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
-        left = remaining
+        survivors = remaining
     outcomes = []
-    for found, places, dropped_places in zip(part, left, dropped, strict=True):
-        kept = places[: options.negatives]
-        if options.sample == "random" and len(kept) < len(places):
-            draw = random.Random(f"mine {options.seed} {found.question.query.id}")
-            kept = sorted(draw.sample(places, options.negatives))
-        ids = tuple(found.ids[place] for place in kept)
-        positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
-        lost = options.positives == "retrieved" and positive is None
-        outcomes.append(Filtered(found, dropped_places, kept, Mined(ids, positive, dropped=lost)))
+    for hits, places, dropped_places in zip(part, survivors, dropped, strict=True):
+        negatives = places[: options.negatives]
+        if options.sample == "random" and len(negatives) < len(places):
+            draw = random.Random(f"mine {options.seed} {hits.question.query.id}")
+            negatives = sorted(draw.sample(places, options.negatives))
+        ids = tuple(hits.ids[place] for place in negatives)
+        positive = next(iter(hits.positives), None) if options.positives == "retrieved" else None
+        dropped_question = options.positives == "retrieved" and positive is None
+        outcomes.append(Filtered(hits, dropped_places, negatives, Mined(ids, positive, dropped=dropped_question)))
     return outcomes

@@ -27,7 +27,7 @@ from retrievalkit.search.options import FusionOptions
 
 def hit_sources(several: Any) -> tuple[str, ...]:
     """Return the addresses of hit sources: paths, open indexes, and in-memory runs."""
-    places = [getattr(one, "folder", None) or getattr(one, "source", None) or one for one in several]
+    places = [getattr(source, "folder", None) or getattr(source, "source", None) or source for source in several]
     return inputs.runs(storage.indexes_of(places))
 
 
@@ -65,22 +65,22 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments, with the parts, options and passages of open indexes and hybrids."""
-        given = inputs.with_corpus({name: value for name, value in values.items() if value is not None})
-        if (source := given.get("source")) is None:
-            return given
+        arguments = inputs.with_corpus({name: value for name, value in values.items() if value is not None})
+        if (source := arguments.get("source")) is None:
+            return arguments
         several = source if isinstance(source, list | tuple) else [source]
         opened: dict[str, Any] = {}
-        for one in several:
-            opened |= one.mining_options() if hasattr(one, "mining_options") else {}
+        for part in several:
+            opened |= part.mining_options() if hasattr(part, "mining_options") else {}
         if len(several) == 1:
             several = opened.get("source", several)
-        known = (address for one in several if (address := getattr(one, "texts_address", None)) is not None)
-        return opened | {"corpus": given.get("corpus") or next(known, None)} | given | {"source": several}
+        known = (address for part in several if (address := getattr(part, "texts_address", None)) is not None)
+        return opened | {"corpus": arguments.get("corpus") or next(known, None)} | arguments | {"source": several}
 
 
 @command("mine-negatives", MineOptions)
 def mine_negatives(options: MineOptions) -> Examples:
-    """Find hard negatives: passages that rank high and are not the answer.
+    """Mine hard negatives: passages that rank high but do not answer the question.
 
     Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
     near duplicates, passages with an answer, the first ranks, scores too close to the positive's, hits that plugins'
@@ -92,7 +92,7 @@ def mine_negatives(options: MineOptions) -> Examples:
     from retrievalkit.mining.negatives import mine
 
     if options.corpus is None:
-        msg = "the passages to mine are not known. Give them: corpus=..."
+        msg = "there is no corpus to mine. Give the passages: corpus=..."
         raise InputError(msg)
     if options.output is not None:
         audit = mine(options)

@@ -31,18 +31,11 @@ def mine(options: MineOptions) -> dict[str, Any]:
     output = Path(options.output or "")
     storage.check_output_file(output)
     precision = options.precision
-    sources = Sources(
-        options.source,
-        options.model,
-        options.indexer_options,
-        options,
-        precision,
-        options.cluster,
-        options.backend,
-    )
+    encoding = options, precision, options.cluster, options.backend
+    sources = Sources(options.source, options.model, options.indexer_options, *encoding)
     sources.check()
     if precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
-        msg = f"precision {precision} is for a checkpoint, an index or a re-ranker, but there is none. Leave it out."
+        msg = f"precision {precision} only applies to a checkpoint, an index or a re-ranker. Leave it out."
         raise OptionError(msg)
     corpus = open_corpus(options.corpus)
     examples, other = (

@@ -76,32 +76,32 @@ class MiningOptions:
     @property
     def needs_answers(self) -> bool:
         """True if hits are checked for the answers."""
-        wanted = self.drop_answers or self.positives == "retrieved"
-        return wanted or any(filter_class(text).needs_answers for text in self.filters)
+        checked = self.drop_answers or self.positives == "retrieved"
+        return checked or any(filter_class(text).needs_answers for text in self.filters)
 
     def as_dict(self) -> dict[str, Any]:
         """The options for the audit; `filters` only if there are any."""
-        values = {one.name: getattr(self, one.name) for one in fields(MiningOptions)}
+        values = {option.name: getattr(self, option.name) for option in fields(MiningOptions)}
         return {name: value for name, value in values.items() if name != "filters" or value}
 
     def check(self, *, merging: bool) -> None:
         """Refuse invalid combinations; `merging` is True if there is another set to merge with."""
         if self.skip_top >= self.depth:
-            msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise depth, or skip less."
+            msg = f"skip_top {self.skip_top} drops all hits of depth {self.depth}. Raise depth, or lower skip_top."
             raise OptionError(msg)
         thresholds = self.reranker_above is not None or self.reranker_margin is not None
         if self.reranker is not None and not thresholds:
-            msg = f"the re-ranker '{self.reranker}' drops nothing by itself. Set reranker_above or reranker_margin too."
+            msg = f"the re-ranker '{self.reranker}' has no threshold. Set reranker_above or reranker_margin too."
             raise OptionError(msg)
         if self.reranker is None and thresholds:
-            msg = "reranker_above and reranker_margin need a re-ranker's scores. Name one by the option reranker."
+            msg = "reranker_above and reranker_margin need a re-ranker's scores. Set reranker too."
             raise OptionError(msg)
         if self.same_document is not None:
             document_pattern(self.same_document)
         for text in self.filters:
             filter_class(text)
         if not merging and (self.keep is not None or self.merge != "concatenate"):
-            msg = "keep and merge say how sets are merged, but there is no other set. Give it as merge_with."
+            msg = "keep and merge apply when two sets are merged, but there is no other set. Give it as merge_with."
             raise OptionError(msg)
 
 
@@ -120,9 +120,7 @@ def document_pattern(text: str) -> re.Pattern[str] | None:
         msg = f"same_document is '{text}', which is neither '{TITLE}' nor a regular expression ({error})."
         raise OptionError(msg) from None
     if pattern.match(""):
-        msg = (
-            f"same_document is '{text}', which matches every id. Include the end of the document's name, as in '(.+)#'."
-        )
+        msg = f"same_document is '{text}', which matches every id. Include the end of the name, as in '(.+)#'."
         raise OptionError(msg)
     return pattern
 

@@ -51,13 +51,15 @@ class Mining:
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):
             return self
-        kept = ""
+        positives_note = ""
         if self.options.positives == "retrieved":
             if not all(question.positives for question in self.questions):
-                msg = "positives 'retrieved' needs the answers to the questions, but the examples have none."
+                msg = "positives 'retrieved' needs answers, but the examples have none. Add answers, or set 'keep'."
                 raise InputError(msg)
-            kept = "positives are those of the examples, and "
-        notices.note(f"No question has answers ('answers' is empty): {kept}no passage is dropped for containing one.")
+            positives_note = "positives are those of the examples, and "
+        notices.note(
+            f"No question has answers ('answers' is empty): {positives_note}no passage is dropped for containing one."
+        )
         return replace(self, options=replace(self.options, positives="keep"))
 
     def run(self, search: Search, folder: Path) -> MinedParts:
@@ -70,8 +72,7 @@ class Mining:
         with ProgressBar("mine", len(self.questions), unit="questions", done=done * size) as bar:
             for number, part in self._parts(search, done, bar):
                 outcomes = mine_part(part, self.options, filters)
-                seed = self.options.seed
-                audit = Audit.of(outcomes, filters, questions=len(self.questions), seed=seed)
+                audit = Audit.of(outcomes, filters, questions=len(self.questions), seed=self.options.seed)
                 mined.write(number, outcomes, audit)
                 bar.advance(len(part))
         return mined
@@ -87,26 +88,26 @@ class Mining:
         for start in range(first, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
             bar.update(label=f"search for {len(batch):,} questions")
-            found = self._found(list(itertools.islice(hits, len(batch))), batch)
+            part_hits = self._with_answers(list(itertools.islice(hits, len(batch))), batch)
             bar.update(label="mine")
             for offset in range(0, len(batch), size):
                 number = (start + offset) // size
                 if number >= done:
-                    yield number, found[offset : offset + size]
+                    yield number, part_hits[offset : offset + size]
         next(hits, None)  # the search reports its notes at its end
 
-    def _found(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
-        wanted = {document for ids, _ in hits for document in ids}
-        if unknown := self.corpus.missing(wanted):
+    def _with_answers(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
+        documents = {document for ids, _ in hits for document in ids}
+        if unknown := self.corpus.missing(documents):
             raise self.corpus.unknown(min(unknown), file=self.source)
         queries = [question.query for question in batch]
         answers = {query.id: query.answers for query in queries if self.options.needs_answers and query.answers}
         holds: dict[str, list[bool]] = {}
         if answers:
-            run = {query.id: list(zip(*found, strict=True)) for query, found in zip(queries, hits, strict=True)}
+            run = {query.id: list(zip(*ranking, strict=True)) for query, ranking in zip(queries, hits, strict=True)}
             # Fetching a few passages by id is faster than reading a large corpus.
-            few = 4 * len(wanted) < len(self.corpus)
-            texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
+            few = 4 * len(documents) < len(self.corpus)
+            texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(documents)) if few else self.corpus
             holds = answer_hits(run, answers, texts, depth=self.options.depth)
         return [
             Found(question, ids, scores, holds.get(question.query.id), question.positives)

@@ -41,7 +41,7 @@ def open_scores(
             window = pairs[start : start + WINDOW]
             by_id = {document: passages(document) for _, document in window}
             texts = [(by_id[document].title, by_id[document].text) for _, document in window]
-            tokens = model.tokenize([found.question.query.text for found, _ in window], texts)
+            tokens = model.tokenize([hits.question.query.text for hits, _ in window], texts)
             values += score_pairs(model, tokens, precision=precision).tolist()
         return values
 
@@ -58,9 +58,9 @@ def _run_scores(path: str | Path) -> PairScores:
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
         values = []
-        for found, document in pairs:
-            rankings = (ranking(name) for name in found.question.ids if name in run)
-            values.append(next((hits[document] for hits in rankings if document in hits), None))
+        for hits, document in pairs:
+            rankings = (ranking(name) for name in hits.question.ids if name in run)
+            values.append(next((scores[document] for scores in rankings if document in scores), None))
         return values
 
     return scores

@@ -78,9 +78,9 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
     pairs = scipy.sparse.tril(incidence @ incidence.T, -1).tocoo()  # (later, earlier): number of shared shingles
     like = pairs.data / (sizes[pairs.row] + sizes[pairs.col] - pairs.data)
     alike = like >= threshold
-    found = zip(*(each[alike].tolist() for each in (pairs.row, pairs.col, like)), strict=True)
+    matches = zip(*(each[alike].tolist() for each in (pairs.row, pairs.col, like)), strict=True)
     originals: list[tuple[int, float] | None] = [None] * len(texts)
-    for later, earlier, coefficient in sorted(found):
+    for later, earlier, coefficient in sorted(matches):
         best = originals[later]
         # A dropped text is no reason to drop a later text.
         if originals[earlier] is None and (best is None or coefficient > best[1]):

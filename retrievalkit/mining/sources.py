@@ -85,17 +85,17 @@ class Sources:
             raise InputError(msg)
         kinds = self.kinds
         if self.indexer_options and "bm25" not in kinds:
-            msg = f"indexer options are for bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
+            msg = f"indexer options only apply to bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
             raise OptionError(msg)
         if self.model is not None and "index" not in kinds:
-            msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
+            msg = f"model only applies to an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
         self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:
-            msg = f"ray and torchrun spread a search, and '{self.names[0]}' is a run, searched already. Leave them out."
+            msg = f"ray and torchrun distribute a search, but '{self.names[0]}' is a run. Leave them out."
             raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
-            msg = f"a source is given twice ({self.title}). Give each once; weights set its influence."
+            msg = f"a source is listed twice ({self.title}). List each once, and set weights instead."
             raise OptionError(msg)
 
     def fingerprint(self) -> str:
@@ -110,8 +110,8 @@ class Sources:
             return fingerprint(name)
         manifest = storage.read_manifest(name, kind)
         # Lucene's files differ when the same index is built again.
-        made = {entry: value for entry, value in manifest.items() if entry != "files"}
-        return manifest.get("fingerprint") or storage.fingerprint_value(made)
+        entries = {entry: value for entry, value in manifest.items() if entry != "files"}
+        return manifest.get("fingerprint") or storage.fingerprint_value(entries)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
         """Prepare the sources for searching; indexes are built in the work folder unless they already exist there."""
@@ -127,11 +127,11 @@ class Sources:
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
                 source.names = _names_in(source, questions)
-                if questions and not any(source.run.get(own) for own in source.names.values()):
+                if questions and not any(source.run.get(query_id) for query_id in source.names.values()):
                     msg = (
                         f"none of {len(questions)} questions is in the run '{name}': the examples have query ids like "
-                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Is it a run of these "
-                        "examples?"
+                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Give a run of these "
+                        "examples."
                     )
                     raise InputError(msg)
         fusion = self.fusion.fused(len(places), searcher.identities)
@@ -140,17 +140,17 @@ class Sources:
             size = min(at_once, BATCH_QUERIES)
             batches = [questions[start : start + size] for start in range(0, len(questions), size)]
             find = partial(_searched, fusion, depth)
-            own = partial(find, searcher)
+            here_search = partial(find, searcher)
             if self.cluster is None:
-                found: Iterator[list[Hits]] = map(own, batches)
+                rankings: Iterator[list[Hits]] = map(here_search, batches)
             else:
                 here = [storage.absolute(place) for place in places]
                 model = None if self.model is None else str(storage.absolute(self.model))
                 settings: dict[str, Any] = {"precision": self.precision or "fp32", "backend": self.backend}
                 opened = partial(Searcher, here, model=model, note=notices.note, **settings)
                 make = partial(opened_elsewhere, opened, searcher.identities, find)
-                found = spread_map(make, partial(list, batches), self.cluster, here=own)
-            for hits in found:
+                rankings = spread_map(make, partial(list, batches), self.cluster, here=here_search)
+            for hits in rankings:
                 yield from hits
             searcher.note_short_runs(depth)
 
@@ -158,9 +158,9 @@ class Sources:
 
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
         if kind == "run" and isinstance(name, InMemory):
-            written = work / f"run-{self._fingerprint(name, kind)[:12]}.trec"
-            write_run(written, name.run)
-            return written
+            run = work / f"run-{self._fingerprint(name, kind)[:12]}.trec"
+            write_run(run, name.run)
+            return run
         if kind in ("index", "run"):
             return Path(name)
         from retrievalkit.indexing.build import build_index
@@ -192,8 +192,8 @@ def _searched(fusion: Fusion | None, depth: int, searcher: Searcher, questions: 
     for source in searcher.sources:
         if isinstance(source, OpenRun):
             source.names = _names_in(source, questions)
-    found = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
-    return [(ids, np.asarray(scores).tolist()) for ids, scores in found.rankings]
+    results = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
+    return [(ids, np.asarray(scores).tolist()) for ids, scores in results.rankings]
 
 
 def _is_whole(folder: Path) -> bool:
@@ -203,7 +203,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         _check(folder)
     except ArtifactError:
-        say(f"'{folder}' was changed after it was written: it is made again", err=True)
+        say(f"'{folder}' was changed after it was written: rebuilding it", err=True)
         shutil.rmtree(folder)
         return False
     return True

@@ -49,8 +49,8 @@ def described(
         reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
         return describe_hits(hits, query.text, corpus, reasons)
     texts = {hit[0]: passages.get(hit[0], [hit]) for hit in hits}
-    shown = [text for own in texts.values() for text in own[:SHOWN_PASSAGES]]
-    rest = [text for own in texts.values() for text in own[SHOWN_PASSAGES:]]
+    shown = [text for group in texts.values() for text in group[:SHOWN_PASSAGES]]
+    rest = [text for group in texts.values() for text in group[SHOWN_PASSAGES:]]
     reasons = [
         *explain(searcher, query, shown, corpus=corpus, candidates=candidates, why=why),
         *explain(searcher, query, rest, corpus=corpus, candidates=candidates, why=False),
@@ -59,8 +59,8 @@ def described(
     documents = []
     for rank, (document, score) in enumerate(hits, 1):
         parts = tuple(replace(by_id[text], rank=place) for place, (text, _) in enumerate(texts[document], 1))
-        kept = parts if document in passages else ()
-        documents.append(replace(parts[0], rank=rank, score=score, id=document, passages=kept))
+        shown_parts = parts if document in passages else ()
+        documents.append(replace(parts[0], rank=rank, score=score, id=document, passages=shown_parts))
     return documents
 
 
@@ -80,8 +80,8 @@ def explain(
     ids = [document for document, _ in hits]
     rows: list[int] = []
     if candidates is not None:
-        wanted = set(ids)
-        row_of = {document: row for row, document in enumerate(candidates.ids) if document in wanted}
+        known = set(ids)
+        row_of = {document: row for row, document in enumerate(candidates.ids) if document in known}
         rows = [row_of[document] for document in ids]
     columns = []
     for number, source in enumerate(searcher.sources):
@@ -121,27 +121,27 @@ def _reasons(
     # Truncated texts were already reported by the search and by `rkit encode`.
     with searcher.encoders.using(source) as retriever, notices.gathered():
         view, counts = source.indexer.view, source.manifest.get("counts", {})
-        asked = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
-        if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
+        queries = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
+        if queries.weights is None and _vectors(queries) == 1 and counts.get("vectors", 0) == counts.get("texts"):
             # A single vector per text and query has no parts to explain.
-            return dict(zip(texts, _by_sentences(searcher, source, asked, list(texts.values())), strict=True))
+            return dict(zip(texts, _by_sentences(searcher, source, queries, list(texts.values())), strict=True))
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
-        if asked.vectors is not None:
-            reasons = _by_vectors(retriever, query.text, list(texts.values()), asked, documents)
-        if asked.weights is not None and documents.weights is not None:
+        if queries.vectors is not None:
+            reasons = _by_vectors(retriever, query.text, list(texts.values()), queries, documents)
+        if queries.weights is not None and documents.weights is not None:
             # Terms shared by query and document, with their contributions; with vectors, also both parts of the score.
-            products = asked.weights * documents.weights  # (D, vocabulary)
+            products = queries.weights * documents.weights  # (D, vocabulary)
             values, terms = products.topk(min(MOST, products.shape[1]), dim=1)
-            for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
-                shared = [(number, round(value, 6)) for number, value in zip(numbers, own, strict=True) if value > 0]
+            for row, (weights, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
+                shared = [(term, round(weight, 6)) for term, weight in zip(numbers, weights, strict=True) if weight > 0]
                 names = retriever.tower("document").tokens([number for number, _ in shared])
                 by_name = {name: value for name, (_, value) in zip(names, shared, strict=True)}
                 reasons[row] = replace(reasons[row], terms=by_name)
-            if asked.vectors is not None:
-                dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0].tolist()
+            if queries.vectors is not None:
+                dense = scores(replace(queries, weights=None), replace(documents, weights=None))[0].tolist()
                 parts = zip(reasons, dense, products.sum(dim=1).tolist(), strict=True)
-                reasons = [replace(one, dense=own, lexical=lexical) for one, own, lexical in parts]
+                reasons = [replace(reason, dense=score, lexical=lexical) for reason, score, lexical in parts]
     return dict(zip(texts, reasons, strict=True))
 
 
@@ -149,21 +149,21 @@ def _vectors(representation: Representation) -> int:
     return 0 if representation.vectors is None else representation.vectors.shape[1]
 
 
-def _by_sentences(searcher: Searcher, index: OpenIndex, asked: Representation, texts: Sequence[Text]) -> list[Found]:
+def _by_sentences(searcher: Searcher, index: OpenIndex, queries: Representation, texts: Sequence[Text]) -> list[Found]:
     """Each text's sentence nearest to the query under the same model; none if the text has a single sentence."""
     from retrievalkit.scoring import scores, viewed
 
     with searcher.encoders.using(index) as retriever:
-        parts = [found if len(found := _sentences(retriever, text)) > 1 else [] for text in texts]
+        parts = [part if len(part := _sentences(retriever, text)) > 1 else [] for text in texts]
         # Overlapping passages share sentences.
         sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
         if not sentences:
             return [Found("")] * len(texts)
         encoded = searcher.encoders.encode(index, [("", sentence) for sentence in sentences], "document")
-    values = scores(asked, viewed(encoded, index.indexer.view))[0].tolist()
+    values = scores(queries, viewed(encoded, index.indexer.view))[0].tolist()
     score_of = dict(zip(sentences, values, strict=True))
     nearest = [max(part, key=score_of.__getitem__, default=None) for part in parts]
-    return [Found("") if one is None else Found("", sentence=one, sentence_score=score_of[one]) for one in nearest]
+    return [Found("", sentence=text, sentence_score=score_of[text]) if text else Found("") for text in nearest]
 
 
 def _sentences(retriever: Retriever, text: Text) -> list[str]:
@@ -171,7 +171,7 @@ def _sentences(retriever: Retriever, text: Text) -> list[str]:
     title, body = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
-    sentences = [one for one in whole if any(map(str.isalnum, one)) and one != title]
+    sentences = [sentence for sentence in whole if any(map(str.isalnum, sentence)) and sentence != title]
     if len(sentences) < 2:
         return sentences
     texts = [("", ""), (title, body), *(("", sentence) for sentence in sentences)]
@@ -181,12 +181,12 @@ def _sentences(retriever: Retriever, text: Text) -> list[str]:
 
 
 def _by_vectors(
-    retriever: Retriever, query: str, texts: Sequence[Text], asked: Representation, documents: Representation
+    retriever: Retriever, query: str, texts: Sequence[Text], queries: Representation, documents: Representation
 ) -> list[Found]:
     """The document vector nearest to a query of a single vector, or else the pairs of nearest tokens."""
     from retrievalkit.scoring import vector_scores
 
-    products = vector_scores(asked, documents)[0]  # (m_q, D, m_d)
+    products = vector_scores(queries, documents)[0]  # (m_q, D, m_d)
     best, nearest = (values.T.tolist() for values in products.max(dim=2))  # (D, m_q)
     names = _token_names(retriever, texts, documents, "document")
     reasons = [Found("")] * len(texts)
@@ -200,8 +200,8 @@ def _by_vectors(
                 view = f"{label} '{token}'" if token else label
                 reasons[row] = Found("", view=view, view_number=number, views=views)
         return reasons
-    own = _token_names(retriever, [("", query)], asked, "query")
-    if own is None or names is None:
+    query_names = _token_names(retriever, [("", query)], queries, "query")
+    if query_names is None or names is None:
         return reasons
     # The encoder adds special tokens to the text's tokens.
     encoder = retriever.tower("query")
@@ -209,7 +209,7 @@ def _by_vectors(
     is_word = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()
     for row in range(len(texts)):
         pairs: dict[str, TokenPair] = {}
-        for token, word, score, number in zip(own[0], is_word, best[row], nearest[row], strict=True):
+        for token, word, score, number in zip(query_names[0], is_word, best[row], nearest[row], strict=True):
             if word and token:
                 pairs.setdefault(token, TokenPair(token, names[row][number], round(score, 6)))
         reasons[row] = Found("", tokens=tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST]))

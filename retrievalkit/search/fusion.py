@@ -47,15 +47,15 @@ class Fusion:
             value = getattr(self, name)
             if not self.takes(name) and value not in (None, "none"):
                 method = read_call(self.method)[0]
-                msg = f"{name}={value} has no effect with fusion '{method}'. Leave it out, or fuse by {others[name]}."
+                msg = f"{name}={value} has no effect with fusion '{method}'. Leave it out, or use {others[name]}."
                 raise OptionError(msg)
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
             raise OptionError(msg)
         if self.weights is not None and not any(self.weights):
-            msg = f"weights {list(self.weights)} are all 0: every score would be 0. Raise one."
+            msg = f"weights {list(self.weights)} are all 0: every score would be 0. Give at least one other number."
             raise OptionError(msg)
-        self._made  # noqa: B018 - refuses wrong options of the method
+        self._fusion_method  # noqa: B018 - refuses wrong options of the method
 
     def takes(self, name: str) -> bool:
         """True if the method uses an option: weights, normalization, missing or rrf_k."""
@@ -63,20 +63,18 @@ class Fusion:
 
     @cached_property
     def _class(self) -> type[FusionMethod]:
-        found = registry.component("fusion", read_call(self.method)[0])
-        return found.load()  # type: ignore[no-any-return]
+        return registry.component("fusion", read_call(self.method)[0]).load()  # type: ignore[no-any-return]
 
     @cached_property
-    def _made(self) -> FusionMethod:
+    def _fusion_method(self) -> FusionMethod:
         name, options, _ = read_call(self.method)
         for flag in ("normalization", "missing", "rrf_k"):
             if flag in options:
-                msg = f"'{self.method}' sets {flag}, which has a flag of its own: --{flag.replace('_', '-')}."
+                msg = f"'{self.method}' sets {flag}. Set it with --{flag.replace('_', '-')} instead."
                 raise OptionError(msg)
             if (value := getattr(self, flag)) is not None and self.takes(flag):
                 options[flag] = value
-        made: FusionMethod = registry.create("fusion", name, **options)
-        return made
+        return registry.create("fusion", name, **options)  # type: ignore[no-any-return]
 
     @property
     def looks_at_scores(self) -> bool:
@@ -86,7 +84,7 @@ class Fusion:
     def weights_of(self, runs: int) -> Scores:
         """The weight of each run, shape (runs,)."""
         if not runs:
-            msg = "there is no run to fuse. Give one or more."
+            msg = "there are no runs to fuse. Give at least one."
             raise InputError(msg)
         if self.weights is not None and len(self.weights) != runs:
             msg = f"{len(self.weights)} weights for {runs} runs. Give one weight per run, in the order of the runs."
@@ -95,16 +93,16 @@ class Fusion:
 
     def parts(self, found: Candidates) -> Scores:
         """Each run's contribution to each document before weighting, shape (documents, runs)."""
-        parts = self._made.parts(found)
+        parts = self._fusion_method.parts(found)
         form = f"{type(parts).__name__} of shape {np.shape(parts)}"
         if not isinstance(parts, np.ndarray) or parts.shape != found.scores.shape or parts.dtype.kind not in "fiu":
             problem = (
                 f"parts() returns {form}, and should return numbers of shape {found.scores.shape}, (documents, runs)"
             )
-            raise registry.wrong_result("fusion", self._made, problem)
+            raise registry.wrong_result("fusion", self._fusion_method, problem)
         if not np.isfinite(parts).all():
             raise registry.wrong_result(
-                "fusion", self._made, f"parts() returns {form} with numbers that are not finite"
+                "fusion", self._fusion_method, f"parts() returns {form} with numbers that are not finite"
             )
         return parts.astype(np.float64, copy=False)
 
@@ -148,7 +146,7 @@ def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
     names = ", ".join(index.name for index in choice.indexes)
     order = [index.identity for index in choice.indexes]
     if len(order) != len(identities) or (order != list(identities) and sorted(order) == sorted(identities)):
-        msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Use the same order."
+        msg = f"the weights in '{path}' belong to {len(order)} indexes in this order: {names}. Use the same order."
         raise InputError(msg)
     return choice.fusion
 
@@ -192,17 +190,17 @@ class Sum(FusionMethod):
             known = ~np.isnan(column)
             if not known.any():
                 continue
-            own = column[known]
-            low, spread = own.min(), np.ptp(own)
+            values = column[known]
+            low, spread = values.min(), np.ptp(values)
             if self.normalization == "min_max":
-                own = (own - low) / spread if spread else np.ones_like(own)
+                values = (values - low) / spread if spread else np.ones_like(values)
             elif self.normalization == "z_score":
-                deviation = own.std()
-                own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
+                deviation = values.std()
+                values = (values - values.mean()) / deviation if spread and deviation else np.zeros_like(values)
             # "min_max" maps equal scores to 1, above missing documents, which get 0.
-            lowest = 0.0 if self.normalization == "min_max" else own.min()
+            lowest = 0.0 if self.normalization == "min_max" else values.min()
             parts[:, run] = lowest if missing == "minimum" else 0.0
-            parts[known, run] = own
+            parts[known, run] = values
         return parts
 
 
@@ -226,23 +224,23 @@ def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
     for number, (ids, _) in enumerate(rankings, 1):
         if len(set(ids)) < len(ids):
             twice, _ = Counter(ids).most_common(1)[0]
-            msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove one of them."
+            msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove the duplicate."
             raise InputError(msg)
     documents = list(dict.fromkeys(itertools.chain.from_iterable(ids for ids, _ in rankings)))
     position = dict(zip(documents, range(len(documents)), strict=True))
     rows = [np.fromiter(map(position.__getitem__, ids), np.int64, len(ids)) for ids, _ in rankings]
     shape = (len(documents), len(rankings))
-    found = Candidates(documents, np.full(shape, np.nan), np.zeros(shape, np.int32))
-    for run, (place, (ids, given)) in enumerate(zip(rows, rankings, strict=True)):
-        scores = np.asarray(given, dtype=np.float64)
+    candidates = Candidates(documents, np.full(shape, np.nan), np.zeros(shape, np.int32))
+    for run, (row, (ids, run_scores)) in enumerate(zip(rows, rankings, strict=True)):
+        scores = np.asarray(run_scores, dtype=np.float64)
         if not np.isfinite(scores).all():
             wrong = int(np.argmin(np.isfinite(scores)))
-            problem = f"run {run + 1} has the score {scores[wrong]} for query '{query_id}' and document '{ids[wrong]}'"
-            msg = f"{problem}. Mend the run."
+            msg = f"run {run + 1} has the score {scores[wrong]} for query '{query_id}' and document '{ids[wrong]}'. "
+            msg += "Correct the run: scores must be finite."
             raise InputError(msg)
-        found.scores[place, run] = scores
-        found.ranks[place, run] = np.arange(1, len(ids) + 1)
-    return found
+        candidates.scores[row, run] = scores
+        candidates.ranks[row, run] = np.arange(1, len(ids) + 1)
+    return candidates
 
 
 def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str], NDArray[np.float32]]:

@@ -75,8 +75,8 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON values; unknown values are left out, except rank and score."""
-        kept = {name: _short(value) for name, value in asdict(self).items() if value not in (None, {}, ())}
-        return {"index": self.index, "rank": self.rank, "score": _short(self.score), **kept}
+        known = {name: _short(value) for name, value in asdict(self).items() if value not in (None, {}, ())}
+        return {"index": self.index, "rank": self.rank, "score": _short(self.score), **known}
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class DescribedHit:
         """The hit as JSON values."""
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
-        found = [reasons.to_json() for reasons in self.found]
+        reasons = [reason.to_json() for reason in self.found]
         fields = {"fields": dict(self.fields)} if self.fields else {}
         passages = {"passages": [passage.to_json() for passage in self.passages]} if self.passages else {}
-        return {**named, **fields, "matches": matched, "found": found, **passages}
+        return {**named, **fields, "matches": matched, "found": reasons, **passages}
 
 
 def _short(value: Any) -> Any:
@@ -138,8 +138,8 @@ def describe_hits(
         marked = matches(text, query, terms)
         if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
             text = snippet(passage.text, nearest)
-        own = (passage.title, text, marked, reasons, passage.text, passage.fields)
-        described.append(DescribedHit(rank, score, document_id, *own))
+        details = (passage.title, text, marked, reasons, passage.text, passage.fields)
+        described.append(DescribedHit(rank, score, document_id, *details))
     return described
 
 
@@ -212,25 +212,25 @@ def reasons_of(hit: DescribedHit) -> list[str]:
 def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
     """A line per index with an explanation: (name, rank and score, reason); for a single index, only the reason."""
     lines = []
-    for found in hit.found:
+    for reason in hit.found:
         parts = []
-        if found.dense is not None and found.lexical is not None:
-            parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
-        if found.view is not None:
-            parts.append(f"nearest of {found.views} vectors: {found.view}")
-        if found.sentence is not None:
-            shown = shorten(found.sentence, SHOWN_CHARACTERS, placeholder=" …")
-            parts.append(f"nearest sentence: {shown} {found.sentence_score:.2f}")
+        if reason.dense is not None and reason.lexical is not None:
+            parts.append(f"dense {reason.dense:.4g} + lexical {reason.lexical:.4g}")
+        if reason.view is not None:
+            parts.append(f"nearest of {reason.views} vectors: {reason.view}")
+        if reason.sentence is not None:
+            shown = shorten(reason.sentence, SHOWN_CHARACTERS, placeholder=" …")
+            parts.append(f"nearest sentence: {shown} {reason.sentence_score:.2f}")
         # Common words come last.
-        pairs = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
-        named = ((one.query if one.query == one.document else f"{one.query} ~ {one.document}", one) for one in pairs)
-        parts.append(", ".join(f"{tokens} {pair.score:.2f}" for tokens, pair in named))
-        parts.append(", ".join(f"{term} {value:.3g}" for term, value in list(found.terms.items())[:SHOWN_TERMS]))
+        pairs = sorted(reason.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
+        named = ((pair, f" ~ {pair.document}" if pair.query != pair.document else "") for pair in pairs)
+        parts.append(", ".join(f"{pair.query}{other} {pair.score:.2f}" for pair, other in named))
+        parts.append(", ".join(f"{term} {value:.3g}" for term, value in list(reason.terms.items())[:SHOWN_TERMS]))
         why = printable("; ".join(filter(None, parts)))
         if len(hit.found) > 1:
-            rank = f"#{found.rank}" if found.rank is not None else "not found"
-            score = "" if found.score is None else f" {found.score:.4f}"
-            lines.append((f"{printable(found.index)} ", f"{rank}{score}", f"  {why}" if why else ""))
+            rank = f"#{reason.rank}" if reason.rank is not None else "not found"
+            score = "" if reason.score is None else f" {reason.score:.4f}"
+            lines.append((f"{printable(reason.index)} ", f"{rank}{score}", f"  {why}" if why else ""))
         elif why:
             lines.append(("", "", why))
     return lines

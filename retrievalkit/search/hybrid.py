@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from retrievalkit import storage
 from retrievalkit.contracts.declarations import Reads, method
-from retrievalkit.data import inputs as given
+from retrievalkit.data import inputs
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.errors import InputError
@@ -41,7 +41,7 @@ class FusedOptions(HybridOptions):
 
     indexes: Annotated[Sequence[Any], Reads(storage.indexes_of)]
     _: KW_ONLY
-    corpus: Annotated[Any, Reads(given.passages)] = None
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
 
 
 class Hybrid(Searching):
@@ -61,17 +61,17 @@ class Hybrid(Searching):
     def __init__(self, options: FusedOptions) -> None:
         """Open and join the indexes."""
         if len(options.indexes) < 2:
-            msg = f"{len(options.indexes)} index given, and fusion takes two or more. Search a single one by itself."
+            msg = f"fusion needs two or more indexes, not {len(options.indexes)}. For one index, use rk.Index.open."
             raise InputError(msg)
-        self.parts = [_part(one) for one in options.indexes]
+        self.parts = [_part(index) for index in options.indexes]
         self.tuned: Tuned | None = None
         self._options: HybridOptions = options
         options.fused(len(self.parts))
         self._joining, self._sources = threading.Lock(), self._open_now()
         searcher = _joined(self.parts)
         fusion = options.fused(len(self.parts), searcher.identities)
-        known = next((one.corpus for one in self.parts if isinstance(one, Index) and one.corpus is not None), None)
-        texts = known if options.corpus is None else options.corpus
+        corpora = (part.corpus for part in self.parts if isinstance(part, Index) and part.corpus is not None)
+        texts = next(corpora, None) if options.corpus is None else options.corpus
         name = "+".join(searcher.labels)
         super().__init__(name, searcher, fusion=fusion, depth=options.depth, corpus=texts)
 
@@ -87,7 +87,7 @@ class Hybrid(Searching):
             return searcher
 
     def _open_now(self) -> list[Searcher | None]:
-        return [one._searcher for one in self.parts if isinstance(one, Index)]
+        return [part._searcher for part in self.parts if isinstance(part, Index)]
 
     def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = HITS) -> Hybrid:
         """Return a copy with the best weights (and normalisation) by judgements.
@@ -103,15 +103,15 @@ class Hybrid(Searching):
         """
         from retrievalkit.search.tuning import tune
 
-        judged, searcher = read_qrels(given.judgements(qrels), "dev"), self.searcher
-        asked = searcher.queries_of_runs() if queries is None else read_queries(given.queries(queries))
+        judged, searcher = read_qrels(inputs.judgements(qrels), "dev"), self.searcher
+        dev_queries = searcher.queries_of_runs() if queries is None else read_queries(inputs.queries(queries))
         options = replace(self._options, fusion=self._options.fusion or "linear")
         fixed = options.fused(len(self.parts), searcher.identities)
         assert fixed is not None
-        made = copy.copy(self)
-        made.tuned = tune(searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
-        made.fusion = made.tuned.best.fusion
-        return made
+        hybrid = copy.copy(self)
+        hybrid.tuned = tune(searcher, dev_queries, judged, fixed, metric=metric, k=k, depth=self.depth)
+        hybrid.fusion = hybrid.tuned.best.fusion
+        return hybrid
 
     def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Write the tuned weights, for `rkit search --weights` and `Hybrid(..., weights=path)`.
@@ -134,8 +134,8 @@ class Hybrid(Searching):
     def mining_options(self) -> dict[str, Any]:
         """Options of `rk.mine_negatives` for mining the hybrid's hits."""
         opened = self.options | {"source": self.parts}
-        for one in self.parts:
-            opened |= one.mining_options() if isinstance(one, Index) else {}
+        for part in self.parts:
+            opened |= part.mining_options() if isinstance(part, Index) else {}
         return opened
 
     def __repr__(self) -> str:
@@ -148,16 +148,16 @@ class Hybrid(Searching):
         return notebook.lines(f"Hybrid {self.name}", [options, *map(repr, self.parts), *tuned])
 
 
-def _part(one: Any) -> Index | Run:
-    if isinstance(one, Index | Run):
-        return one
-    if not isinstance(one, str | os.PathLike):
-        msg = f"an index of the type {type(one).__name__} is unknown. Give open indexes, runs, or their places."
+def _part(index: Any) -> Index | Run:
+    if isinstance(index, Index | Run):
+        return index
+    if not isinstance(index, str | os.PathLike):
+        msg = f"an object of type {type(index).__name__} cannot be searched. Give open indexes, runs, or their paths."
         raise InputError(msg)
-    if not os.path.exists(one):
-        msg = f"'{os.fspath(one)}' does not exist. Give index folders and run files."
+    if not os.path.exists(index):
+        msg = f"'{os.fspath(index)}' does not exist. Give index folders and run files."
         raise InputError(msg)
-    return Run.load(one) if os.path.isfile(one) else Index.open(one)
+    return Run.load(index) if os.path.isfile(index) else Index.open(index)
 
 
 def _joined(parts: Sequence[Index | Run]) -> Searcher:

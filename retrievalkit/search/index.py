@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from retrievalkit import registry, storage
 from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Named, Place, ReadingOptions, Reads, method
-from retrievalkit.data import inputs as given
+from retrievalkit.data import inputs
 from retrievalkit.data.corpus import open_corpus, write_corpus
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.sources import InMemory, fingerprint
@@ -66,9 +66,9 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, after checking that the output is a local folder."""
         if values.get("output") is None:
-            msg = "index needs 'output', the folder to write, and it was not given."
+            msg = "index needs 'output', the folder to write."
             raise OptionError(msg)
-        storage.place_of(given.place(values["output"], "the output"))
+        storage.place_of(inputs.place(values["output"], "the output"))
         return dict(values)
 
 
@@ -86,9 +86,9 @@ def _source(
     Vectors go into a hidden folder next to the output, which remains after an interruption.
     """
     place, encoding = storage.place_of(output), encoding or {}
-    beside = place.with_name(f".{place.name}.building")
+    work_place = place.with_name(f".{place.name}.building")
     if vectors is not None and not isinstance(vectors, str | os.PathLike):
-        with storage.work_folder(beside) as work:
+        with storage.work_folder(work_place) as work:
             folder = work / "vectors"
             with storage.write_folder(folder, overwrite=True) as staging:
                 _write_vectors(staging, texts, vectors, ids, model)
@@ -101,7 +101,7 @@ def _source(
         model.encode_documents(texts, output=vectors, **encoding)
         yield os.fspath(vectors)
     else:
-        with storage.work_folder(beside) as work:
+        with storage.work_folder(work_place) as work:
             identity = [model.model.fingerprint, model.model.changed, fingerprint(texts), dict(encoding)]
             folder = work / f"vectors-{storage.fingerprint_value(identity)[:12]}"
             if not folder.exists():
@@ -120,11 +120,11 @@ def _write_vectors(
     entries: dict[str, Any] = {}
     corpus = None if texts is None else open_corpus(texts)
     own_ids = ids is not None or isinstance(vectors, Vectors) or hasattr(vectors, "columns")
-    made = Vectors.of(vectors, ids if own_ids or corpus is None else corpus.ids())
+    encoded = Vectors.of(vectors, ids if own_ids or corpus is None else corpus.ids())
     if texts is not None and corpus is not None:
-        if lacking := corpus.missing(made.ids):
-            first = next(one for one in made.ids if one in lacking)
-            msg = f"there is a vector of '{first}', and no passage with this id. Give the passages of the vectors."
+        if lacking := corpus.missing(encoded.ids):
+            first = next(name for name in encoded.ids if name in lacking)
+            msg = f"'{first}' has a vector, but no passage. Give the passages that the vectors were computed from."
             raise InputError(msg)
         described = storage.describe_input(texts, corpus.fingerprint())
         entries["inputs"] = {"texts": described}
@@ -132,10 +132,10 @@ def _write_vectors(
     if model is not None:
         with model.lock:
             # The model may have encoded other texts since.
-            model.model.dimensions = made.dimensions
+            model.model.dimensions = encoded.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
-    made.write(folder, **entries)
-    if corpus is not None and write_fields(folder / FIELDS, ((name, corpus.get(name).fields) for name in made.ids)):
+    encoded.write(folder, **entries)
+    if corpus is not None and write_fields(folder / FIELDS, ((name, corpus.get(name).fields) for name in encoded.ids)):
         files = storage.read_manifest(folder)["files"] | {FIELDS: storage.describe_file(folder / FIELDS)}
         storage.add_to_manifest(folder, files=files)
 
@@ -153,11 +153,11 @@ class CheckOptions(ReadingOptions):
         indexer_options: Indexer options that differ from the options at indexing.
     """
 
-    queries: Annotated[Any, Reads(given.queries)] = None
+    queries: Annotated[Any, Reads(inputs.queries)] = None
     count: Count | None = None
     k: Count | None = None
     _: KW_ONLY
-    model: Annotated[Any, Reads(given.model)] = None
+    model: Annotated[Any, Reads(inputs.model)] = None
     precision: Precision | None = None
     indexer_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -178,7 +178,7 @@ class AddOptions(ReadingOptions):
     _: KW_ONLY
     vectors: Any = None
     ids: Any = None
-    model: Annotated[Any, Reads(given.model)] = None
+    model: Annotated[Any, Reads(inputs.model)] = None
     precision: Precision | None = None
 
 
@@ -242,30 +242,30 @@ class Index(Searching):
         storage.check_output(output, overwrite=options.overwrite)
         texts, vectors, model = options.texts, options.vectors, options.model
         encoding, named = (
-            {one.name: value for one in fields(kind) if (value := getattr(options, one.name)) != one.default}
+            {entry.name: value for entry in fields(kind) if (value := getattr(options, entry.name)) != entry.default}
             for kind in (VectorOptions, ModelOptions)
         )
         ready = vectors is not None and not isinstance(vectors, str | os.PathLike)
         if texts is None and not ready:
-            msg = "there is nothing to index. Give passages, or vectors that were made elsewhere: vectors=..., ids=..."
+            msg = "there is nothing to index. Give passages, or precomputed vectors: vectors=..., ids=..."
             raise InputError(msg)
         if options.ids is not None and not ready:
-            msg = "ids are for vectors that were made elsewhere. Give passages with ids as dicts with 'id' and 'text'."
+            msg = "ids only apply to precomputed vectors. Give passages with ids as dicts with 'id' and 'text'."
             raise OptionError(msg)
         if ready and encoding:
-            msg = f"{', '.join(encoding)} has no effect on vectors that were made elsewhere. Leave it out."
+            msg = f"{', '.join(encoding)} has no effect on precomputed vectors. Leave it out."
             raise OptionError(msg)
         if model is None and (named or encoding or (vectors is not None and not ready)):
             what = ", ".join([*named, *encoding]) or "vectors"
-            msg = f"{what} goes with a model to encode with, and there is none. Give it."
+            msg = f"{what} only applies to a model that encodes the texts. Give the model: model=..."
             raise OptionError(msg)
-        address = None if texts is None else given.passages(texts)
+        address = None if texts is None else inputs.passages(texts)
         encoded = model is not None or vectors is not None or storage.kind_of(address or "") == "vectors"
-        wanted = options.indexer and registry.get("indexer", options.indexer).indexes  # type: ignore[attr-defined]
-        if wanted == "texts" and (model is not None or vectors is not None):
+        indexed = options.indexer and registry.get("indexer", options.indexer).indexes  # type: ignore[attr-defined]
+        if indexed == "texts" and (model is not None or vectors is not None):
             msg = f"indexer '{options.indexer}' indexes texts as they are. Leave out model=... and vectors=..."
             raise OptionError(msg)
-        if wanted == "vectors" and not encoded:
+        if indexed == "vectors" and not encoded:
             msg = f"indexer '{options.indexer}' indexes vectors. Give the model that encodes the texts: model=..."
             raise OptionError(msg)
         if model is not None and not hasattr(model, "encode_documents"):
@@ -273,7 +273,7 @@ class Index(Searching):
 
             model = Retriever.load(model, **named)
         elif named:
-            msg = f"{', '.join(named)} goes with the name of a model, and '{model.source}' is loaded already."
+            msg = f"{', '.join(named)} has no effect on the loaded model '{model.source}'. Give the model's name."
             raise OptionError(msg)
         with _source(address, vectors, options.ids, output, model, encoding) as place:
             build_index(
@@ -294,12 +294,12 @@ class Index(Searching):
         """Open an index.
 
         Raises:
-            InputError: The index does not exist, is damaged, or was made by another model.
+            InputError: The index does not exist, is damaged, or was built with another model.
         """
         indexes = storage.indexes_of(options.folder)
         if len(indexes) > 1:
             place = os.fspath(options.folder)
-            msg = f"'{place}' holds {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or one: '{indexes[0]}'."
+            msg = f"'{place}' has {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or a single: '{indexes[0]}'."
             raise InputError(msg)
         folder = Path(indexes[0])
         if not folder.is_dir():
@@ -347,22 +347,22 @@ class Index(Searching):
         """
         place = self.moved_model if options.model is None else options.model
         texts, vectors, ids = options.texts, options.vectors, options.ids
-        if vectors is None and texts is not None and given.are_vectors(texts):
+        if vectors is None and texts is not None and inputs.are_vectors(texts):
             texts, vectors = None, texts
         if vectors is None and texts is None:
             msg = "there is nothing to add. Give passages, or vectors with ids=..."
             raise InputError(msg)
         named = hasattr(vectors, "representation") or hasattr(vectors, "columns")
         if ids is None and texts is None and not named:
-            msg = "the vectors have no ids, and would take the places of texts with their numbers. Give ids=..."
+            msg = "the vectors have no ids, and would replace the texts with the ids 0, 1, 2 ... Give ids=..."
             raise InputError(msg)
-        address = None if texts is None else given.passages(texts, numbered=False)
+        address = None if texts is None else inputs.passages(texts, numbered=False)
         with storage.scratch() as work:
             if vectors is not None and isinstance(address, InMemory):
                 # The update reads the texts at the address recorded in the vectors folder.
-                kept = work / "texts.jsonl"
-                write_corpus(kept, open_corpus(address))
-                address = str(kept)
+                file = work / "texts.jsonl"
+                write_corpus(file, open_corpus(address))
+                address = str(file)
             with _source(address, vectors, ids, self.folder) as coming:
                 return self._change(add=coming, model=place, precision=options.precision)
 
@@ -376,11 +376,11 @@ class Index(Searching):
         Raises:
             InputError: An id is unknown, or no text would be left; nothing is changed.
         """
-        gone = [options.ids] if isinstance(options.ids, str) else [str(one) for one in options.ids]
-        if not gone:
+        ids = [options.ids] if isinstance(options.ids, str) else list(map(str, options.ids))
+        if not ids:
             msg = "there are no ids to delete. Give at least one."
             raise OptionError(msg)
-        return self._change(delete=gone)
+        return self._change(delete=ids)
 
     @method(ReadingOptions)
     def compact(self, options: ReadingOptions) -> dict[str, int]:
@@ -430,7 +430,7 @@ class Index(Searching):
         """Options of `rk.mine_negatives`, which reopens the folder, for mining the index's hits."""
         if others := [name for name in self.settings if name != "precision"]:
             msg = (
-                f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining does not take. "
+                f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining cannot use. "
                 "Give hits: rk.mine_negatives(index.search(queries, k=200), examples, corpus=...)."
             )
             raise OptionError(msg)
@@ -445,7 +445,7 @@ class Index(Searching):
         return f"Index({str(self.folder)!r}, {self.indexer}, {counted(len(self), 'texts')})"
 
     def _repr_html_(self) -> str:
-        made_by = self.manifest.get("checkpoint", {}).get("path")
+        model = self.manifest.get("checkpoint", {}).get("path")
         counts = ", ".join(f"{name.replace('_', ' ')}: {value:,}" for name, value in self.manifest["counts"].items())
-        lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {made_by}"] if made_by else [])]
+        lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {model}"] if model else [])]
         return notebook.lines(f"Index {self.folder}", lines)

@@ -56,7 +56,7 @@ class FusionOptions:
     def given(self) -> dict[str, Any]:
         """The options that were set."""
         declaring = HybridOptions if isinstance(self, HybridOptions) else FusionOptions
-        values = {one.name: getattr(self, one.name) for one in fields(declaring)}
+        values = {option.name: getattr(self, option.name) for option in fields(declaring)}
         return {name: value for name, value in values.items() if value is not None}
 
     def fused(self, indexes: int, identities: Sequence[str] | None = None) -> Fusion | None:
@@ -66,10 +66,10 @@ class FusionOptions:
         """
         from retrievalkit.search.fusion import Fusion, read_choice
 
-        given = self.given()
+        chosen = self.given()
         if indexes == 1:
-            if given:
-                msg = f"{', '.join(given)} combines several indexes, but there is only one. Give more, or leave it out."
+            if chosen:
+                msg = f"{', '.join(chosen)} needs several indexes, but there is only one. Give more, or leave it out."
                 raise OptionError(msg)
             return None
         weights = self.weights
@@ -77,9 +77,9 @@ class FusionOptions:
             if identities is not None:
                 tuned = read_choice(weights, identities)
                 known = {"fusion": tuned.method, **vars(tuned)}
-                for name, value in given.items():
+                for name, value in chosen.items():
                     if name not in ("weights", "depth") and value != known[name]:
-                        msg = f"'{weights}' has {name}={known[name]}, but the options say {value}. Leave out one."
+                        msg = f"'{weights}' has {name}={known[name]}, but the option is {value}. Leave out the option."
                         raise OptionError(msg)
                 return tuned
             weights = None
@@ -89,8 +89,8 @@ class FusionOptions:
             except ValueError:
                 msg = f"weights '{weights}' are neither numbers such as 0.3,0.7 nor a file that --tune wrote."
                 raise OptionError(msg) from None
-        own = (None if weights is None else tuple(weights), self.normalization, self.missing, self.rrf_k)
-        fusion = Fusion("rrf" if self.fusion is None else self.fusion, *own)
+        settings = (None if weights is None else tuple(weights), self.normalization, self.missing, self.rrf_k)
+        fusion = Fusion("rrf" if self.fusion is None else self.fusion, *settings)
         if indexes:
             fusion.weights_of(indexes)
         return fusion

@@ -52,12 +52,11 @@ def rerank_run(options: RerankOptions) -> Run:
     first = {query: hits[: options.k or DEPTH] for query, hits in open_run(run).items()}
     deepest = max(map(len, first.values()), default=0)
     if not deepest:
-        msg = f"the run '{run}' is empty: there is nothing to re-rank."
+        msg = f"the run '{run}' is empty: there is nothing to re-rank. Give a run with hits."
         raise InputError(msg)
     if options.k is not None and options.k > deepest:
         notices.note(
-            f"the run '{run}' has at most {counted(deepest, 'documents')} per query, so k={options.k:,} looks no "
-            "further."
+            f"the run '{run}' has at most {counted(deepest, 'documents')} per query, fewer than k={options.k:,}."
         )
     texts = {query.id: query.text for query in read_queries(options.queries)}
     if absent := [query for query in first if query not in texts]:
@@ -73,7 +72,8 @@ def rerank_run(options: RerankOptions) -> Run:
         unknown = next(document for hits in first.values() for document, _ in hits if document in missing)
         place = None if isinstance(run, InMemory) else files.inside(files.existing(run), "run.trec", "results")
         lines = () if place is None else files.filled_lines(place)
-        raise corpus.unknown(unknown, file=run, line=next((one.number for one in lines if unknown in one.text), None))
+        line = next((line.number for line in lines if unknown in line.text), None)
+        raise corpus.unknown(unknown, file=run, line=line)
     identity = {"run": fingerprint(run), "queries": fingerprint(options.queries), "k": options.k or DEPTH}
     count = sum(map(len, first.values()))
 
@@ -89,10 +89,10 @@ def rerank_run(options: RerankOptions) -> Run:
             for query, hits in first.items()
         }
         write_run(output, ranked)
-    found = Run.found(ranked.items(), f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked")
-    found.report = {"output": str(output), "queries": len(first), "pairs": count}
-    found.summary = f"{output}: {counted(len(first), 'queries')}, {counted(count, 'pairs')} scored"
-    return found
+    reranked = Run.found(ranked.items(), f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked")
+    reranked.report = {"output": str(output), "queries": len(first), "pairs": count}
+    reranked.summary = f"{output}: {counted(len(first), 'queries')}, {counted(count, 'pairs')} scored"
+    return reranked
 
 
 def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
@@ -106,7 +106,7 @@ def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
     if without == len(read):
         msg = (
             f"none of the {without} examples of '{read.source}' has negatives, and distillation compares a teacher's "
-            "scores of positives and negatives. Mine some: rkit mine-negatives --from bm25"
+            "scores of positives and negatives. Mine negatives first: rkit mine-negatives --from bm25"
         )
         raise InputError(msg)
     if without:
@@ -116,12 +116,12 @@ def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
     count = sum(map(len, documents))
 
     def pairs() -> Iterator[tuple[str, str]]:
-        return ((row.query, one) for row, own in zip(read.rows, documents, strict=True) for one in own)
+        return ((row.query, document) for row, ids in zip(read.rows, documents, strict=True) for document in ids)
 
     with _scores(options, corpus, pairs, count, {"examples": fingerprint(options.examples)}) as scores:
         values = map(float, scores.astype(str))
         scored = zip(read.rows, documents, strict=True)
-        write_examples(output, (replace(row, teacher={one: next(values) for one in own}) for row, own in scored))
+        write_examples(output, (replace(row, teacher={name: next(values) for name in ids}) for row, ids in scored))
     report = {"output": str(output), "examples": len(read), "without_negatives": without, "pairs": count}
     summary = f"{output}: {counted(len(read), 'examples')}, {counted(count, 'pairs')} scored"
     summary += f" ({without:,} without negatives)" if without else ""
@@ -130,13 +130,9 @@ def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
 
 def _check_output(output: str | Path, source: str | Path) -> None:
     storage.check_output_file(output)
-    if (
-        not isinstance(source, InMemory)
-        and Path(output).exists()
-        and Path(source).exists()
-        and Path(output).samefile(source)
-    ):
-        msg = f"output '{output}' is the input too. Choose another output."
+    on_disk = not isinstance(source, InMemory) and Path(output).exists() and Path(source).exists()
+    if on_disk and Path(output).samefile(source):
+        msg = f"output '{output}' is also the input. Choose another output."
         raise InputError(msg)
 
 
@@ -182,7 +178,7 @@ def _scores(
                 with ProgressBar("re-rank", count, unit="pairs", done=done) as bar:
                     if options.cluster is None:
                         tokenized = prefetch(map(scorer.tokenize, windows()))
-                        scored: Iterator[np.ndarray] = (scorer.score(one, bar.advance) for one in tokenized)
+                        scored: Iterator[np.ndarray] = (scorer.score(window, bar.advance) for window in tokenized)
                     else:
                         elsewhere = partial(_Scorer, storage.absolute(reranker), *settings, model.fingerprint)
                         scored = spread_map(elsewhere, windows, options.cluster, here=scorer)

@@ -1,7 +1,7 @@
 """Search API for plugins, in addition to the contracts: open indexes, fusion, explanations, re-rankers.
 
     searcher = opened(["dense", "bm25"], OpenOptions())
-    found = searcher.search(searcher.ask([Query("1", "eigenvalues")]), 10, Fusion("rrf"))
+    results = searcher.search(searcher.ask([Query("1", "eigenvalues")]), 10, Fusion("rrf"))
 
 As stable for plugins as `retrievalkit.contracts`; Python programs use `rk.Index` and `rk.Hybrid`. `opened` returns the
 `Searcher`; `described` adds the explanations of `explain` and the texts of `describe_hits` to passages or documents.

@@ -72,13 +72,13 @@ def rerank(options: RerankOptions) -> Run | Examples:
     If it is killed, run it again to resume.
     """
     if (options.run is None) == (options.examples is None) or options.corpus is None:
-        msg = "give either a run with its queries, or examples; and the corpus with their texts."
+        msg = "rerank apply needs a corpus, and either a run with its queries or examples. Give these options."
         raise OptionError(msg)
     if options.run is None and not options.queries is options.k is None:
-        msg = f"{'k' if options.queries is None else 'queries'} goes with a run, and examples have their own."
+        msg = f"{'k' if options.queries is None else 'queries'} only applies to a run, not to examples. Leave it out."
         raise OptionError(msg)
     if options.run is not None and options.queries is None:
-        msg = "a run holds no texts. Give its queries: queries=..."
+        msg = "a run contains no query texts. Give its queries: queries=..."
         raise OptionError(msg)
     from retrievalkit.search.pair_scoring import rerank_run, score_examples
 

@@ -82,7 +82,7 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
 
 @command("search", SearchOptions)
 def search(options: SearchOptions) -> None:
-    """Search one INDEX, or several and combine what they find.
+    """Search one INDEX, or several and combine their hits.
 
     Fused scores are 32-bit floats; ties are ordered by document id. --set indexer.OPTION applies to all indexes that
     have the option, NAME.OPTION to the indexes whose indexer or folder has that name; encoder.query_length=N truncates
@@ -195,8 +195,8 @@ def search(options: SearchOptions) -> None:
     # 5. Many queries: a run, written batch by batch.
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
-    found = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
-    _write_run(options, found, about)
+    rankings = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
+    _write_run(options, rankings, about)
 
 
 def _check(options: SearchOptions, places: Sequence[str]) -> None:
@@ -205,21 +205,21 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     from retrievalkit.search.searcher import check_effect
 
     modes = {"queries": options.queries, "query": options.query, "interactive": options.interactive or None}
-    given = [name for name, value in modes.items() if value is not None]
-    if len(given) > 1:
-        msg = f"{' and '.join(given)} exclude each other. Give one of them."
+    selected = [name for name, value in modes.items() if value is not None]
+    if len(selected) > 1:
+        msg = f"{' and '.join(selected)} exclude each other. Give one of them."
         raise OptionError(msg)
     for place in places:
         if not Path(place).exists():
             do = f'Give a text to search for as --query "{place}".' if " " in place else "Give indexes and runs."
             msg = f"'{place}' does not exist. {do}"
             raise InputError(msg)
-    if not given and options.tune is None and not options.runs_alone:
+    if not selected and options.tune is None and not options.runs_alone:
         folder = next(place for place in places if not Path(place).is_file())
         msg = f"there is nothing to search for in '{folder}'. Give queries, a query, or interactive."
         raise OptionError(msg)
     if options.shows_hits and options.runs_alone:
-        msg = f"{given[0]} needs an index folder to search, but '{places[0]}' is a file. Give an index."
+        msg = f"{selected[0]} needs an index folder to search, but '{places[0]}' is a file. Give an index."
         raise OptionError(msg)
     shown = {"corpus": options.corpus, "explain": options.explain}
     check_effect(shown, options.shows_hits, "hits to read (query, interactive)")
@@ -228,8 +228,8 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")
     check_effect({"output": options.output}, not options.interactive, "queries, query or tune")
     searched = {"filter": options.filter, "by": options.by, "document_score": options.document_score}
-    check_effect(searched, bool(given) or options.runs_alone, "queries, query or interactive")
-    check_effect({"tune": options.tune}, not options.shows_hits, "queries, or stands alone")
+    check_effect(searched, bool(selected) or options.runs_alone, "queries, query or interactive")
+    check_effect({"tune": options.tune}, not options.shows_hits, "queries, or without any")
     tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
     check_effect(tuned_by, options.tune is not None, "tune")
     if options.output is not None:
@@ -239,13 +239,13 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
         raise OptionError(msg)
 
 
-def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about: Mapping[str, Any]) -> None:
+def _write_run(options: SearchOptions, rankings: Iterator[tuple[str, Hits]], about: Mapping[str, Any]) -> None:
     """Write or print a run during the search, so that only one batch of hits is in memory."""
     queries, lines = 0, 0
 
     def passed() -> Iterator[tuple[str, Hits]]:
         nonlocal queries, lines
-        for query_id, hits in found:
+        for query_id, hits in rankings:
             queries, lines = queries + 1, lines + len(hits)
             yield query_id, hits
 
@@ -266,7 +266,7 @@ def _write_run(options: SearchOptions, found: Iterator[tuple[str, Hits]], about:
 
     # Programs get the raw ids; a terminal gets no control characters.
     shown = printable if sys.stdout.isatty() else str
-    for query_id, hits in found:
+    for query_id, hits in rankings:
         scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
         sys.stdout.writelines(
             shown(f"{query_id} Q0 {document_id} {rank} {score} rkit") + "\n"

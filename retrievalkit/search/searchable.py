@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
-from retrievalkit.data import inputs as given
+from retrievalkit.data import inputs
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.passage_parts import Document, DocumentScore, open_document
 from retrievalkit.data.queries import Query, check_queries, read_queries
@@ -185,14 +185,14 @@ class Searching:
             if isinstance(query, str):
                 documents = kinds.scored("document")
                 return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, documents=documents, explain=explain)
-            if given.are_vectors(query):
+            if inputs.are_vectors(query):
                 return self._by_vectors(query, k, filter, kinds)
-            wanted = None if query is None else read_queries(given.queries(query), split)
-            if wanted is not None:
-                check_queries(wanted)
+            queries = None if query is None else read_queries(inputs.queries(query), split)
+            if queries is not None:
+                check_queries(queries)
             count, scored = hit_count(k, HITS), kinds.scored("passage")
-            found = find(self.searcher, wanted, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
-            return Run.found(found, self.name)
+            runs = find(self.searcher, queries, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
+            return Run.found(runs, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
         """Add texts and explanations to the hits of an earlier search.
@@ -209,18 +209,18 @@ class Searching:
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in known]
         documents = [hit for hit in known if isinstance(hit, Hit) and hit.passages]
         passages = {hit.id: [(passage.id, passage.score) for passage in hit.passages] for hit in documents}
-        asked, (searcher, texts) = _query(query), self._opened_texts()
+        checked, (searcher, texts) = _query(query), self._opened_texts()
         # The passages need their ranks from a single index, too.
         fusion = self.fusion or (Fusion("sum", missing="minimum") if passages else None)
         candidates = None
         if fusion is not None and pairs:
             count = len(pairs) * (PASSAGES if passages else 1)
-            candidates = searcher.candidates(searcher.ask([asked]), count, fusion, self.depth)[0]
+            candidates = searcher.candidates(searcher.ask([checked]), count, fusion, self.depth)[0]
             names = [name for hit in pairs for name, _ in passages.get(hit[0], [hit])]
             if unknown := [name for name in names if name not in set(candidates.ids)]:
                 msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
                 raise InputError(msg)
-        return self._described(searcher, texts, asked, (pairs, candidates, passages), explain)
+        return self._described(searcher, texts, checked, (pairs, candidates, passages), explain)
 
     def warm(self) -> Self:
         """Load everything that the first query would load: the query encoders and the index of the texts."""
@@ -255,7 +255,7 @@ class Searching:
         identifier = hit.id if isinstance(hit, Hit) else hit
         _, texts = self._opened_texts()
         if texts is None:
-            msg = f"'{self.name}' does not know its texts. Open it with corpus=..."
+            msg = f"the texts of '{self.name}' are not available. Open it with corpus=..."
             raise InputError(msg)
         with self._reading:
             document = open_document(texts, identifier)
@@ -275,8 +275,8 @@ class Searching:
         searcher, texts = self._opened_texts() if alone else (self.searcher, None)
 
         def ask(queries: Sequence[Query]) -> EncodedBatch:
-            wanted = torch.tensor([rows[query.id] for query in queries])
-            return EncodedBatch(queries, searcher.encoders, encoded=encoded.rows(wanted))
+            numbers = torch.tensor([rows[query.id] for query in queries])
+            return EncodedBatch(queries, searcher.encoders, encoded=encoded.rows(numbers))
 
         queries = [Query(name, "") for name in vectors.ids]
         count = hit_count(k, HITS_TO_READ if alone else HITS)
@@ -285,8 +285,8 @@ class Searching:
             depth = self.depth
             runs = find(searcher, queries, count, self.fusion, depth=depth, filter=filter, documents=documents, ask=ask)
             return Run.found(runs, self.name)
-        found = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
-        return self._described(searcher, texts, queries[0], found.of(0), False)
+        results = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
+        return self._described(searcher, texts, queries[0], results.of(0), False)
 
     def hits(
         self,
@@ -298,9 +298,9 @@ class Searching:
         explain: bool = True,
     ) -> Hits:
         """Return a text's hits with their texts and, unless `explain` is False, explanations of their scores."""
-        asked, (searcher, texts) = _query(text), self._opened_texts()
-        found = searcher.search(searcher.ask([asked]), k, self.fusion, self.depth, filter, documents)
-        return self._described(searcher, texts, asked, found.of(0), explain)
+        query, (searcher, texts) = _query(text), self._opened_texts()
+        results = searcher.search(searcher.ask([query]), k, self.fusion, self.depth, filter, documents)
+        return self._described(searcher, texts, query, results.of(0), explain)
 
     def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, answer: Answer, why: bool) -> Hits:
         hits, candidates, passages = answer

@@ -129,7 +129,7 @@ class Searcher:
                 )
                 break
         if len({source.place.resolve() for source in sources}) < len(sources):
-            note("an index or run is given twice: what it finds counts twice. Give each once; --weights weighs it.")
+            note("an index or run is listed twice, so its hits count twice. List each once, and set --weights instead.")
 
     @property
     def indexes(self) -> list[OpenIndex]:
@@ -150,7 +150,7 @@ class Searcher:
         """Report runs that end before the requested depth, after they were searched."""
         for source in self.sources:
             if isinstance(source, OpenRun) and 0 < source.deepest < (depth or 0):
-                self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
+                self.note(f"the run '{source.label}' ends before rank {depth:,}, the --depth of the fusion.")
 
     def check_runs(self, queries: Sequence[Query]) -> None:
         """Refuse runs without any of the queries, or with nothing to be fused with."""
@@ -220,27 +220,27 @@ class Searcher:
         answers: dict[int, tuple[Ranking, Candidates, dict[str, Hits]]] = {}
         waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
         while waiting:
-            rows, batch, wanted = waiting.pop()
-            found, incomplete = self.search(batch, wanted, fusion, depth, filter), list[int]()
-            self._in_parts |= any(PART.fullmatch(passage) for ids, _ in found.rankings for passage in ids)
+            rows, batch, depth_now = waiting.pop()
+            results, incomplete = self.search(batch, depth_now, fusion, depth, filter), list[int]()
+            self._in_parts |= any(PART.fullmatch(passage) for ids, _ in results.rankings for passage in ids)
             # Passages are ranked among all passages, with a single source too.
-            candidates = found.candidates or [
-                gather([ranking], query.id) for ranking, query in zip(found.rankings, batch, strict=True)
+            candidates = results.candidates or [
+                gather([ranking], query.id) for ranking, query in zip(results.rankings, batch, strict=True)
             ]
-            for number, ranking in enumerate(found.rankings):
+            for number, ranking in enumerate(results.rankings):
                 best = by_document(as_hits(*ranking), score)[:k]
-                if len(ranking[0]) == wanted and (len(best) < k or (self._in_parts and wanted < deep)):
+                if len(ranking[0]) == depth_now and (len(best) < k or (self._in_parts and depth_now < deep)):
                     incomplete.append(number)
                     continue
-                passages = {one.id: one.passages for one in best if one.passages != [(one.id, one.score)]}
-                documents = [one.id for one in best], [one.score for one in best]
+                passages = {hit.id: hit.passages for hit in best if hit.passages != [(hit.id, hit.score)]}
+                documents = [hit.id for hit in best], [hit.score for hit in best]
                 answers[rows[number]] = documents, candidates[number], passages
-            deeper = max(deep, wanted * PASSAGES)
+            deeper = max(deep, depth_now * PASSAGES)
             for start in range(0, len(incomplete), size := queries_at_once(deeper, depth)):
-                some = incomplete[start : start + size]
-                waiting.append(([rows[number] for number in some], batch.take(some), deeper))
-        ordered = [answers[row] for row in range(len(queries))]
-        return Findings([one for one, _, _ in ordered], [one for _, one, _ in ordered], [one for *_, one in ordered])
+                group = incomplete[start : start + size]
+                waiting.append(([rows[number] for number in group], batch.take(group), deeper))
+        final = [answers[row] for row in range(len(queries))]
+        return Findings([hits for hits, _, _ in final], [hits for _, hits, _ in final], [hits for *_, hits in final])
 
     def candidates(
         self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None, filter: str | None = None
@@ -260,18 +260,19 @@ class Searcher:
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]
-        found: list[Allowed | None] = []
+        matching: list[Allowed | None] = []
         for source in self.sources:
             corpus = source.manifest.get("corpus", {}).get("fingerprint") if isinstance(source, OpenIndex) else None
-            same = [one for one in with_fields if corpus in (None, one.manifest.get("corpus", {}).get("fingerprint"))]
-            index = source if source in with_fields else next(iter(same), None)
+            prints = {index.manifest.get("corpus", {}).get("fingerprint"): index for index in reversed(with_fields)}
+            other = prints.get(corpus) if corpus is not None else next(iter(with_fields), None)
+            index = source if source in with_fields else other
             if index is None:
                 msg = f"'{source.label}' has no fields to filter by: its passages had none when they were indexed. "
                 msg += "Index passages with metadata, or leave the filter out."
                 raise InputError(msg)
             assert index.fields is not None
-            found.append(allowed_texts(index.fields, filter))
-        return found
+            matching.append(allowed_texts(index.fields, filter))
+        return matching
 
     def _fill_in(
         self, number: int, queries: QueryBatch, candidates: Sequence[Candidates], missing: Missing | None
@@ -288,13 +289,13 @@ class Searcher:
                 msg = f"'{source.label}' cannot compute the missing scores: {error} Choose another --missing."
                 raise UnsupportedError(msg) from error
             self._without_scores.add(number)
-            self.note(f"documents that '{source.label}' did not find get its lowest score for the query: {error}")
+            self.note(f"documents that '{source.label}' did not retrieve get its lowest score for the query: {error}")
             return
         for hits, values in zip(candidates, scores, strict=True):
             hits.fill(number, values)
         if number not in self._lacking_documents and any(np.isnan(values).any() for values in scores):
             self._lacking_documents.add(number)
-            self.note(f"'{source.label}' lacks documents that others found; they get its lowest score for the query.")
+            self.note(f"'{source.label}' lacks documents that others retrieved; they get its lowest score.")
 
 
 def opened(
@@ -310,12 +311,12 @@ def opened(
     settings = {"indexer": options.indexer_options, "encoder": rest, **(named or {})}
     length = options.encoder_options.get("query_length")
     length = None if length is None else convert("encoder.query_length", int, length)
-    lent = options.model if hasattr(options.model, "encode_queries") else None
-    if lent is not None and length is None:
-        length = lent.model.changed.get("query_length")
+    loaded = options.model if hasattr(options.model, "encode_queries") else None
+    if loaded is not None and length is None:
+        length = loaded.model.changed.get("query_length")
     searcher = Searcher(
         list(map(Path, places)),
-        model=options.model if lent is None else lent.source,
+        model=options.model if loaded is None else loaded.source,
         options={name: values for name, values in settings.items() if values},
         precision=options.precision or "fp32",
         query_length=length,
@@ -327,15 +328,15 @@ def opened(
         searcher.elsewhere = partial(opened, places, replace(options, ray=None), named)
     encoded = any(index.needs_encoding for index in searcher.indexes)
     check_effect({"precision": options.precision, "encoder.query_length": length}, encoded, "an index of vectors")
-    if lent is not None:
-        searcher.encoders.lend(lent.model, lent.lock)
+    if loaded is not None:
+        searcher.encoders.lend(loaded.model, loaded.lock)
     return searcher
 
 
 def check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
     """Refuse options that would have no effect."""
     if not has_effect and (named := [name for name, value in options.items() if value is not None]):
-        msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
+        msg = f"{', '.join(named)} has no effect here. Use it with {with_}, or leave it out."
         raise OptionError(msg)
 
 
@@ -355,24 +356,24 @@ def find(
     Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
     prepares a batch; by default its texts are encoded. Processes that torchrun started share the batches.
     """
-    wanted = searcher.queries_of_runs() if queries is None else queries
-    searcher.check_runs(wanted)
-    waiting = batches(wanted, k if documents is None else PASSAGES * k, depth)
+    queries = searcher.queries_of_runs() if queries is None else queries
+    searcher.check_runs(queries)
+    waiting = batches(queries, k if documents is None else PASSAGES * k, depth)
     search = partial(_hits, (k, fusion, depth, filter, documents))
     if searcher.elsewhere is None:
-        found: Iterator[list[tuple[str, Hits]]] = (search(searcher, batch, ask and ask(batch)) for batch in waiting)
+        rankings: Iterator[list[tuple[str, Hits]]] = (search(searcher, batch, ask and ask(batch)) for batch in waiting)
     else:
         make = partial(opened_elsewhere, searcher.elsewhere, searcher.identities, search)
-        found = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=partial(search, searcher))
-    for hits in found:
+        rankings = spread_map(make, lambda: waiting, ClusterOptions(ray=RANKS), here=partial(search, searcher))
+    for hits in rankings:
         yield from hits
     searcher.note_short_runs(depth)
 
 
 def _hits(
-    how: tuple[Any, ...], searcher: Searcher, batch: Sequence[Query], asked: QueryBatch | None = None
+    options: tuple[Any, ...], searcher: Searcher, batch: Sequence[Query], prepared: QueryBatch | None = None
 ) -> list[tuple[str, Hits]]:
-    rankings = searcher.search(asked or searcher.ask(batch), *how).rankings
+    rankings = searcher.search(prepared or searcher.ask(batch), *options).rankings
     return [(query.id, as_hits(*hits)) for query, hits in zip(batch, rankings, strict=True)]
 
 
@@ -428,7 +429,7 @@ def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None
     """Open the texts of hits: `corpus`, or else the indexed corpus; None, with a note, if it is not available."""
     if corpus is not None:
         return open_corpus(corpus)
-    problem = "no index was given"
+    problem = "no index is searched"
     for index in searcher.indexes:
         entry = index.manifest.get("corpus")
         try:

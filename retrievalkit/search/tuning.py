@@ -78,7 +78,9 @@ class Tuned:
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values, which `read_choice` reads back."""
         named = zip(self.labels, self.identities, strict=True)
-        best, *trials = ({"fusion": asdict(one.fusion), self.metric: one.value} for one in (self.best, *self.trials))
+        best, *trials = (
+            {"fusion": asdict(trial.fusion), self.metric: trial.value} for trial in (self.best, *self.trials)
+        )
         return {
             "indexes": [{"name": label, "identity": identity} for label, identity in named],
             **best,
@@ -98,9 +100,9 @@ class Tuned:
         for name in ("fusion", *self.labels):
             table.add_column(Text(printable(name)), justify="left" if name == "fusion" else "right", overflow="fold")
         table.add_column(self.metric, justify="right")
-        first = {one: next((t for t in self.trials if t.fusion.normalization == one), None) for one in _NORMALIZATIONS}
+        first = {trial.fusion.normalization: trial for trial in reversed(self.trials)}
         for trial in self.trials:
-            if trial in self.trials[:SHOWN] or trial is first.get(trial.fusion.normalization or "none"):
+            if trial in self.trials[:SHOWN] or trial is first.get(trial.fusion.normalization):
                 cells = [_name(trial.fusion), *(f"{weight:g}" for weight in trial.fusion.weights or ())]
                 table.add_row(*cells, f"{trial.value:.4f}", style="bold" if trial is self.best else None)
         table.add_section()
@@ -128,7 +130,7 @@ def tune(
         msg = f"fusion '{fusion.method}' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
         raise OptionError(msg)
     if fusion.weights is not None:
-        msg = f"weights are given ({list(fusion.weights)}), but --tune searches for weights. Leave out one of the two."
+        msg = f"weights are set to {list(fusion.weights)}, but --tune determines the weights. Leave out one of the two."
         raise OptionError(msg)
     if len(metric_names(metric)) != 1:
         msg = f"--tune-metric is '{metric}', but must be a single metric, such as {METRIC}."
@@ -136,8 +138,8 @@ def tune(
     judged = [query for query in queries if query.id in qrels]
     if not judged:
         msg = (
-            f"of {counted(len(queries), 'queries')} to tune on none is judged: ids like '{queries[0].id}', and the "
-            f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with tune_queries."
+            f"none of the {counted(len(queries), 'queries')} to tune on is judged: its ids are like '{queries[0].id}', "
+            f"theirs like '{next(iter(qrels))}'. Give the queries of these judgements with tune_queries."
         )
         raise InputError(msg)
     if searcher.indexes:
@@ -148,26 +150,26 @@ def tune(
         )
     searcher.check_runs(judged)
     names: dict[str, str] = {}
-    found: dict[str, Candidates] = {}
+    candidates: dict[str, Candidates] = {}
     for batch in batches(judged, k, depth):
         for query, hits in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
             # Store one string per id across queries: ids take most of the memory.
             hits.ids = [names.setdefault(name, name) for name in hits.ids]
-            found[query.id] = hits
+            candidates[query.id] = hits
     searcher.note_short_runs(depth)
-    judge, runs = _Judge(found, qrels, metric, k), len(searcher.sources)
+    judge, runs = _Judge(candidates, qrels, metric, k), len(searcher.sources)
     bases = [fusion]
     if fusion.method == "rrf":
         bases = [replace(fusion, rrf_k=RRF_K if fusion.rrf_k is None else fusion.rrf_k)]
     elif fusion.takes("normalization") and fusion.normalization is None:
-        bases = [replace(fusion, normalization=one) for one in _NORMALIZATIONS]
+        bases = [replace(fusion, normalization=name) for name in _NORMALIZATIONS]
     with ProgressBar("tune") as bar:
         trials = [trial for base in bases for trial in _trials(judge, base, runs, bar)]
         if fusion.method == "rrf" and fusion.rrf_k is None:
             # Try the best weights for the usual constant with other constants.
             first = min(trials, key=_order)
             others = [replace(first.fusion, rrf_k=k) for k in RRF_CONSTANTS if k != first.fusion.rrf_k]
-            trials += [judge.trial(one, judge.parts(one)) for one in others]
+            trials += [judge.trial(other, judge.parts(other)) for other in others]
             trials += _trials(judge, min(trials, key=_order).fusion, runs, bar)
         unique = sorted({trial.fusion: trial for trial in trials}.values(), key=_order)
         references = {f"{label} alone": judge.alone(run) for run, label in enumerate(searcher.labels)}
@@ -178,21 +180,21 @@ def tune(
 class _Judge:
     """Evaluates fusions on judged queries."""
 
-    def __init__(self, found: Mapping[str, Candidates], qrels: Qrels, metric: str, k: int) -> None:
-        self.found = found
-        self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in found}
+    def __init__(self, candidates: Mapping[str, Candidates], qrels: Qrels, metric: str, k: int) -> None:
+        self.candidates = candidates
+        self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in candidates}
         self.metric = metric
         self.depth = k
         self.k = min(k, open_metric(metric).cutoff or k)
 
     def parts(self, fusion: Fusion) -> list[Scores]:
         """The runs' contributions to each query's documents, before weighting."""
-        return [fusion.parts(hits) for hits in self.found.values()]
+        return [fusion.parts(hits) for hits in self.candidates.values()]
 
     def trial(self, fusion: Fusion, parts_of: Sequence[Scores]) -> Trial:
         """Compute the metric's mean for the run that `rkit search` would write."""
         run: Run = {}
-        for (query_id, hits), parts in zip(self.found.items(), parts_of, strict=True):
+        for (query_id, hits), parts in zip(self.candidates.items(), parts_of, strict=True):
             scores = fusion.total(parts)
             rows = np.arange(len(scores))
             if len(scores) > self.k:
@@ -204,7 +206,7 @@ class _Judge:
     def alone(self, run: int) -> float:
         """The mean of the metric for a single run."""
         alone: Run = {}
-        for query_id, hits in self.found.items():
+        for query_id, hits in self.candidates.items():
             rows = np.flatnonzero((hits.ranks[:, run] > 0) & (hits.ranks[:, run] <= self.depth))
             alone[query_id] = [(hits.ids[row], float(hits.scores[row, run])) for row in rows]
         return self._mean(alone)
@@ -213,7 +215,7 @@ class _Judge:
         """The standard deviation of a run's scores for a query, averaged over queries, shape (runs,)."""
         deviations = [
             [float(column[~np.isnan(column)].std()) if not np.isnan(column).all() else 0.0 for column in hits.scores.T]
-            for hits in self.found.values()
+            for hits in self.candidates.values()
             if hits.ids
         ]
         means = np.array(deviations).mean(axis=0)

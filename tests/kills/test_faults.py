@@ -159,7 +159,7 @@ def test_a_mining_makes_what_was_changed_after_a_kill_again(place, count, name):
     (path,) = (place / ".out.jsonl.mining").glob(name)
     path.write_bytes(path.read_bytes()[:-5] + b"other")
     ended = done(f"{MINE} out.jsonl")
-    assert "was changed after it was written: it is made again" in ended.stderr
+    assert "was changed after it was written: rebuilding it" in ended.stderr
     assert (place / "out.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
     assert not list(place.glob(".*"))
 

@@ -156,7 +156,7 @@ def test_filters_of_documents_texts_and_a_rerankers_scores(options, left, reason
     outcome, filters = outcome_of(**{"hits": TEXTS, "positives": ["d1#0"], **options})
     assert outcome.mined.negatives == tuple(left.split())
     for (name, place), reason in reasons.items():
-        assert filters[name].reason(outcome.found, place) == reason
+        assert filters[name].reason(outcome.hits, place) == reason
 
 
 def test_each_filter_drops_what_the_ones_before_it_left():
@@ -196,7 +196,7 @@ def test_merging_puts_the_other_set_first_and_cuts_both():
         Example("1", "x", ("p",), ("d", "a")),
     ]
     assert list(merge_examples(first, mined)) == [*first, *mined]
-    with pytest.raises(DataError, match="'1' stands for 'x' in one set, and for 'z' in the other"):
+    with pytest.raises(DataError, match="'1' is 'x' in the first set, but 'z' in the second"):
         list(merge_examples(first, [Example("1", "z", ("p",))]))
 
 

@@ -109,7 +109,7 @@ def test_the_command_prints_the_audit_as_a_table(collection):
     words = ["mine-negatives", *places, "--output", collection.output, "--drop-answers"]
     table = CliRunner().invoke(main, [str(word) for word in words]).output
     assert "1 dropped: copy of a positive" in table
-    assert "'which colour?' found at rank 1: T2: 'the answer is yes'" in table
+    assert "'which colour?', rank 1: T2: 'the answer is yes'" in table
     assert "3 examples written, 3 of them mined, with 1 to 1 negatives" in table
 
 
@@ -167,16 +167,16 @@ def test_questions_without_answers_drop_nothing_for_them(collection, capsys, wan
         ({}, {"source": "."}, ArtifactError, "a folder that rkit did not write"),
         ({}, {"source": "vectors"}, ArtifactError, "a vectors folder, which must be indexed first"),
         ({}, {"source": []}, InputError, "nothing to mine from"),
-        ({}, {"source": ["bm25", "bm25"]}, OptionError, "given twice"),
+        ({}, {"source": ["bm25", "bm25"]}, OptionError, "listed twice"),
         ({}, {"output": "."}, ArtifactError, "is a folder"),
         ({}, {"corpus": "nowhere"}, DataError, "does not exist"),
         ({}, {"examples": "bare.jsonl"}, DataError, "bare.jsonl.*positive"),
-        ({}, {"examples": "bare.jsonl", "positives": "retrieved"}, InputError, "needs the answers"),
+        ({}, {"examples": "bare.jsonl", "positives": "retrieved"}, InputError, "needs answers"),
         ({}, {"split": "train"}, OptionError, "split has no effect"),
         ({}, {"depth": 0}, OptionError, "depth.*0.*greater than or equal to 1"),
-        ({}, {"skip_top": 200}, OptionError, "skip_top 200 leaves nothing of depth 200"),
+        ({}, {"skip_top": 200}, OptionError, "skip_top 200 drops all hits of depth 200"),
         ({}, {"margin_absolute": float("nan")}, OptionError, "margin_absolute.*nan"),
-        ({}, {"reranker": "R"}, OptionError, "drops nothing by itself"),
+        ({}, {"reranker": "R"}, OptionError, "has no threshold"),
         ({}, {"reranker": "nowhere", "reranker_above": 0.0}, InputError, "cannot load the model"),
         ({}, {"reranker": "checkpoint", "reranker_above": 0.0}, ArtifactError, "is a retriever"),
         ({}, {"reranker_above": 1.0}, OptionError, "need a re-ranker"),
@@ -184,11 +184,11 @@ def test_questions_without_answers_drop_nothing_for_them(collection, capsys, wan
         ({}, {"same_document": ".*"}, OptionError, "which matches every id"),
         ({}, {"negativs": 3}, OptionError, "did you mean 'negatives'"),
         ({}, {"keep": 50}, OptionError, "there is no other set"),
-        ({}, {"model": "m"}, OptionError, "model is for an index"),
-        ({}, {"indexer_options": {"k1": 1}}, OptionError, "indexer options are for bm25"),
+        ({}, {"model": "m"}, OptionError, "model only applies to an index"),
+        ({}, {"indexer_options": {"k1": 1}}, OptionError, "indexer options only apply to bm25"),
         ({}, {"fusion": "rrf"}, OptionError, "there is only one"),
         ({}, {"source": ["run.trec", "bm25"], "weights": [1.0]}, OptionError, "1 weights for 2"),
-        ({}, {"precision": "bf16"}, OptionError, "is for a checkpoint, an index or a re-ranker"),
+        ({}, {"precision": "bf16"}, OptionError, "only applies to a checkpoint, an index or a re-ranker"),
     ],
 )
 def test_wrong_input_is_one_message_and_leaves_nothing(collection, monkeypatch, run, options, error, problem):

@@ -189,11 +189,11 @@ def test_the_audit_counts_every_hit_once_and_shows_what_was_written(mine, data, 
 @pytest.mark.parametrize(
     ("options", "warning"),
     [
-        ({"depth": 1, "drop_positives": False}, "did not find their positive"),
+        ({"depth": 1, "drop_positives": False}, "do not include their positive"),
         ({"negatives": 2}, "from the first 3 ranks"),
         ({"skip_top": 29, "drop_answers": True}, "have no negative"),
         ({"skip_top": 20}, "More than half of all hits were dropped by: rank"),
-        ({"skip_top": 2, "negatives": 1, "drop_positives": False}, "score above their question's positive"),
+        ({"skip_top": 2, "negatives": 1, "drop_positives": False}, "score above the retrieved positive"),
     ],
 )
 def test_the_audit_warns(mine, tmp_path, options, warning):

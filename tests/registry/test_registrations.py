@@ -116,14 +116,14 @@ def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
         ("search {runs} --fusion 'votes(tip=3)'", "fusion 'votes' has no option 'tip'"),
         ("search {runs} --fusion 'votes(top=x y)'", "is not written like NAME or NAME(option=value"),
         ("search {runs} --fusion votes --rrf-k 3", "rrf_k=3 has no effect with fusion 'votes'"),
-        ("search {runs} --fusion 'rrf(rrf_k=3)'", "which has a flag of its own: --rrf-k"),
+        ("search {runs} --fusion 'rrf(rrf_k=3)'", "Set it with --rrf-k"),
         ("{evaluate} condenst@5", "Write 'condensed@5'. 'condensed' comes with extras.py local file."),
         ("{evaluate} 'condensed(a=1)'", "has no option 'a'"),
         ("rerank apply overlop:x {pairs} -o o", "unknown reranker 'overlop'; did you mean 'overlap'?"),
         ("run extras/overlop -o o", "unknown recipe 'extras/overlop'; did you mean 'extras/overlap'?"),
         ("run no_such -o o", "or extras/NAME"),
         ("{mine} --filter longer", "unknown filter 'longer'; did you mean 'longer_than'?"),
-        ("{mine} --filter longer_than --filter 'longer_than(words=3)'", "the filter 'longer_than' is given twice"),
+        ("{mine} --filter longer_than --filter 'longer_than(words=3)'", "the filter 'longer_than' is listed twice"),
     ],
 )
 def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):

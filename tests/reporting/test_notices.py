@@ -114,7 +114,7 @@ EMPTY = "2 of the 4 passages of '{corpus}' are empty: b, c."
 EMPTY_QUERY = "1 of the 2 queries of '{queries}' is empty: q2."
 WITHOUT_POSITIVE = "1 of the 2 examples of '{examples}' has no positive and is left out."
 SEEN = "1 of the 1 dev questions are training questions too"
-SHALLOW = "the run 'run' ends before rank 200, so --depth looks no further."
+SHALLOW = "the run 'run' ends before rank 200, the --depth of the fusion."
 ODD_COMMANDS = {
     "index": ("index {corpus} -o {out}", [EMPTY]),
     "convert": ("convert {corpus} {out} --kind corpus", [EMPTY]),
@@ -166,8 +166,8 @@ def test_a_reranker_notes_empty_queries_and_a_run_that_ends_before_k(odd, tiny_m
     words += ["--corpus", corpus, "--output", odd / "out"]
     shown = rkit(*words, "--k", 10).stderr
     assert EMPTY_QUERY.format(queries=odd / "queries.jsonl") in shown
-    assert "has at most 2 documents per query, so k=10 looks no further" in shown
-    assert "looks no further" not in rkit(*words).stderr
+    assert "has at most 2 documents per query, fewer than k=10" in shown
+    assert "fewer than" not in rkit(*words).stderr
 
 
 def test_a_text_that_is_cut_is_counted_once_and_refused_if_strict(odd, tiny_model):

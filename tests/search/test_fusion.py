@@ -105,7 +105,7 @@ def test_a_run_of_weight_zero_changes_no_score(run):
         (OptionError, "no effect", "a", {"method": "sum", "normalization": "z_score"}),
         (OptionError, "no effect", "a", {"method": "linear", "k": 60}),
         (OptionError, "rrf_k", "a", {"k": -1}),
-        (OptionError, "has a flag of its own", "a", {"method": "rrf(rrf_k=3)"}),
+        (OptionError, "Set it with --", "a", {"method": "rrf(rrf_k=3)"}),
         (InputError, "no run", "", {}),
         (InputError, "run 2 has document 'a' twice for query 'q'", "ab aa", {}),
     ],

@@ -295,7 +295,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 1)
     fused = search([stage1[1], words], note=notes.append, **options)
     [note] = notes
-    assert "'words' did not find get its lowest score for the query: Overlap finds texts" in note
+    assert "'words' did not retrieve get its lowest score for the query: Overlap finds texts" in note
     lowest = open_indexes.open_index(words).indexer.search(["number 3"], 2)[1][0][-1]
     expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
     for name, score in fused["q0"]:
@@ -318,7 +318,7 @@ def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_pat
     notes = []
     fused = search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
     assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
-    assert notes[1] == "'some' lacks documents that others found; they get its lowest score for the query."
+    assert notes[1] == "'some' lacks documents that others retrieved; they get its lowest score."
     one, two = brute("a", "one"), brute("a", "two")
     lowest = min(two[name] for name in fewer)
     assert dict(fused["q0"]) == pytest.approx(
@@ -399,13 +399,13 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         ("words", "there is nothing to search for in"),
         ("words --query x --interactive", "query and interactive exclude each other"),
         ("words --query ' '", "the query is empty"),
-        ("words --query x --split test", "split has no effect here: it goes with queries."),
-        (f"{MANY} --no-explain", "explain has no effect here: it goes with hits to read"),
+        ("words --query x --split test", "split has no effect here. Use it with queries,"),
+        (f"{MANY} --no-explain", "explain has no effect here. Use it with hits to read"),
         (f"{MANY} --corpus x", "corpus has no effect here"),
         ("words --interactive --output RUN", "output has no effect here"),
         ("words --query x --tune QRELS", "tune has no effect here"),
-        (f"{MANY} --tune-metric RR@10", "tune_metric has no effect here: it goes with tune"),
-        (f"{MANY} --missing zero", "missing combines several indexes, but there is only one"),
+        (f"{MANY} --tune-metric RR@10", "tune_metric has no effect here. Use it with tune"),
+        (f"{MANY} --missing zero", "missing needs several indexes, but there is only one"),
         (f"{MANY} --model stage1", "none of the indexes needs that"),
         ("words --tune QRELS --tune-queries QUERIES", "tune weights several indexes, but there is only one"),
         ("words --tune QRELS", "has judgements but no queries. Give the queries with tune_queries"),
@@ -425,10 +425,10 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         (f"{SEVERAL} --weights much,less", "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
         (f"{SEVERAL} --weights QUERIES", "QUERIES' is not valid JSON"),
         (f"{SEVERAL} --rrf-k 5 --fusion sum", "rrf_k=5 has no effect with fusion 'sum'"),
-        (f"{SEVERAL} --tune QRELS --weights 1,2", "weights are given ([1.0, 2.0]), but --tune searches for"),
+        (f"{SEVERAL} --tune QRELS --weights 1,2", "weights are set to [1.0, 2.0], but --tune determines"),
         (f"{SEVERAL} --tune QRELS --fusion sum", "fusion 'sum' has nothing to tune"),
         (f"{SEVERAL} --tune QRELS --tune-metric 'RR@10 P@1'", "must be a single metric"),
-        (f"{SEVERAL} --tune UNJUDGED", "of 1 query to tune on none is judged"),
+        (f"{SEVERAL} --tune UNJUDGED", "none of the 1 query to tune on is judged"),
         (f"{SEVERAL} --tune QRELS --tune-metric nDGC@10", "unknown metric 'nDGC@10'"),
     ],
 )
@@ -475,7 +475,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
-    assert "has fusion=linear, but the options say rrf" in other.stderr
+    assert "has fusion=linear, but the option is rrf" in other.stderr
 
 
 def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):

@@ -20,14 +20,16 @@ from retrievalkit.scoring import cross_entropy_in_batch, scores
 
 
 class Aggretriever(Loss):
-    """Contrastive loss with in-batch negatives of the whole vectors, plus the same loss of each part.
+    """Aggretriever's loss: InfoNCE with in-batch negatives of the whole vectors, plus the same loss of each part.
 
-    For poolers that name the parts of their vectors (`Representation.parts`). Every score follows the shared rule: if a
-    document has several vectors, the best one counts; each part is compared separately by its best vector.
+    From Lin et al. 2023, for poolers that name the parts of their vectors (`Representation.parts`):
+    `rkit train --pooler aggretriever`. If a document has several vectors, the best counts, in each part separately.
 
     Args:
-        part_weight: Lambda, the weight of each part's loss; the loss of the whole vector has weight 1. The paper: 0.5.
-        temperature: Divides the scores in all terms; None = 0.05 for a pooler whose scores are cosines, else 1.
+        part_weight: Lambda, the weight of each part's loss: larger makes each part rank well by itself. The loss of the
+            whole vector has weight 1. The paper: 0.5.
+        temperature: Divides the scores in all terms: larger gives easier negatives more of the gradient; None = 0.05
+            for a pooler whose scores are cosines, else 1.
     """
 
     def __init__(self, *, part_weight: NonNegativeFloat = 0.5, temperature: PositiveFloat | None = None) -> None:
@@ -40,15 +42,15 @@ class Aggretriever(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - of the contract
+        progress: Progress,  # noqa: ARG002 - by contract
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 even under autocast."""
         parts = queries.parts
         if queries.vectors is None or not parts or parts != documents.parts:
             msg = (
-                "loss 'aggretriever' weighs the parts of a vector, and this pooler's vectors have none. "
+                "loss 'aggretriever' needs vectors with parts, but this pooler's vectors have none. "
                 "Choose --pooler aggretriever, or --loss contrastive."
             )
             raise UnsupportedError(msg)
@@ -57,12 +59,12 @@ class Aggretriever(Loss):
             total = cross_entropy_in_batch(scores(*both) / self.temperature, positives, ignore)
             terms = {"contrastive": total.detach()}
             for name, columns in parts.items() if len(parts) > 1 else ():
-                cut = [
-                    Representation(one.vectors[:, :, columns], one.vector_mask)
-                    for one in both
-                    if one.vectors is not None
+                sides = [
+                    Representation(side.vectors[:, :, columns], side.vector_mask)
+                    for side in both
+                    if side.vectors is not None
                 ]
-                of_part = cross_entropy_in_batch(scores(*cut) / self.temperature, positives, ignore)
+                of_part = cross_entropy_in_batch(scores(*sides) / self.temperature, positives, ignore)
                 total = total + self.part_weight * of_part
                 terms[name] = of_part.detach()
         return LossValue(total, terms)

@@ -39,18 +39,20 @@ from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling
 
 
 class Aggretriever(Pooler):
-    """Aggretriever: a projected [CLS] and the aggregated word predictions of all other tokens, as one vector per text.
+    """Aggretriever (Lin et al. 2023): [CLS] and the word predictions of all other tokens, as one vector per text.
+
+    `rkit train --pooler aggretriever --set pooler.agg_dim=640`. The vector matches words as well as meaning.
 
     Args:
         cls_dim: Size of the part "cls"; 0 = none.
         agg_dim: Size of the part "agg"; "vocabulary" = all terms, not pooled; 0 = none.
-        aggregation: Pooling for "agg": "full" (agg*, two slices per dimension, told apart by the sign), "semi" (agg+,
+        aggregation: Pooling for "agg": "full" (agg*, two slices per dimension, distinguished by sign), "semi" (agg+,
             one slice per dimension), "linear" (a linear map of all terms, whose weights are drawn with variance
             1 / agg_dim), or "average" (a linear map of the mean state).
         term_weight: Weight of a token: its absolute value, "abs" (the paper), "signed" (the released code, for its
             checkpoints), or "none" (1 for all).
-        vocabulary_head: Whether a token contributes to the terms that the vocabulary head predicts at it, or (false) to
-            its own term only: the variant without masked language model.
+        vocabulary_head: A token contributes to all terms that the vocabulary head predicts at it, or (false) only to
+            the term of the token itself: the variant without masked language model.
         head: Compute logits with the "complete" vocabulary head (the released code), or with only its "projection",
             one linear map, as printed in Eq. 2.
         pooled_tokens: Tokens pooled into "agg": "all" except [CLS] (the released code), or only the "text", without
@@ -95,31 +97,29 @@ class Aggretriever(Pooler):
         sliced = terms and agg_dim != "vocabulary" and aggregation in ("full", "semi")
         # The released code's padding changes a vector only if weights may be below 0, or if [SEP] counts as well.
         padded = terms and (term_weight == "signed" if vocabulary_head else pooled_tokens == "all")
-        made_by, of_head = "agg_dim aggregation", "agg_dim aggregation vocabulary_head"
+        of_terms, of_head = "agg_dim aggregation", "agg_dim aggregation vocabulary_head"
         refuse_idle(
             locals(),
             {
                 "aggregation": (agg_dim not in (0, "vocabulary"), "agg_dim"),
-                "term_weight": (terms, made_by),
-                "vocabulary_head": (terms, made_by),
+                "term_weight": (terms, of_terms),
+                "vocabulary_head": (terms, of_terms),
                 "head": (terms and vocabulary_head, of_head),
                 "pooled_tokens": (agg_dim != 0, "agg_dim"),
                 # full is agg*, so same_as_star would change nothing.
-                "slices": (sliced and (slices, aggregation) != ("same_as_star", "full"), made_by),
+                "slices": (sliced and (slices, aggregation) != ("same_as_star", "full"), of_terms),
                 "slice_seed": (slices == "seeded", "slices"),
-                "remainder": (sliced, made_by),
-                "drop_limit": (sliced and drops(info.vocabulary_size, remainder), f"{made_by} remainder"),
+                "remainder": (sliced, of_terms),
+                "drop_limit": (sliced and drops(info.vocabulary_size, remainder), f"{of_terms} remainder"),
                 "padding": (padded, f"{of_head} term_weight pooled_tokens"),
             },
         )
         if cls_dim == 0 and agg_dim == 0:
-            msg = "cls_dim and agg_dim are both 0, so that nothing is left of a text. Set one of them."
+            msg = "cls_dim and agg_dim are both 0: the vector would be empty. Set one of them."
             raise OptionError(msg)
         if (cls_dim, term_weight, vocabulary_head) == (0, "none", False):
-            msg = (
-                "term_weight=none and vocabulary_head=false reduce a text to the set of its words, which no training "
-                "changes, and cls_dim=0 leaves nothing else. Set cls_dim, or another term_weight."
-            )
+            msg = "cls_dim=0, term_weight=none and vocabulary_head=false leave nothing to train. Set cls_dim, or "
+            msg += "another term_weight."
             raise OptionError(msg)
         super().__init__()
         self.info = info
@@ -174,14 +174,12 @@ class Aggretriever(Pooler):
         """Load the model's projections if it is an Aggretriever checkpoint.
 
         Raises:
-            UnsupportedError: The encoder adds no [CLS]-like token, or the checkpoint's projections do not fit.
+            UnsupportedError: The encoder adds no [CLS]-like token, or the checkpoint's projections have another shape.
         """
         batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
-            msg = (
-                "pooler 'aggretriever' needs a [CLS]-like token in front of each text, and this encoder's texts begin "
-                "with none. Choose a model with one, such as BERT, or another pooler."
-            )
+            msg = "pooler 'aggretriever' needs a [CLS]-like token in front of each text, but this encoder adds none. "
+            msg += "Choose a model that does, such as BERT, or another pooler."
             raise UnsupportedError(msg)
         if self.projections == "auto":
             load_projections(encoder, {"cls": self.cls_projection, "term": self.term_projection})
@@ -198,8 +196,8 @@ class Aggretriever(Pooler):
             elif "agg" in self.parts:
                 columns.append(self.aggregate(masked_mean(states.layers[layer], self._pooled(states))))
             vectors.append(torch.cat(columns, dim=1))
-        kept = 0 if self.keep == "last" and side == "document" else None
-        return Representation(torch.stack(vectors, dim=1), kept=kept, parts=self.parts)
+        kept_vector = 0 if self.keep == "last" and side == "document" else None
+        return Representation(torch.stack(vectors, dim=1), kept=kept_vector, parts=self.parts)
 
     def terms(self, states: TokenStates, layer: int = -1) -> Tensor:
         """v, the value of each vocabulary term for each text: (batch, vocabulary).

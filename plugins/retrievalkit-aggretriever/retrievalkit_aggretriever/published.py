@@ -21,7 +21,7 @@ from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 Tensors = dict[str, Tensor]
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _IN_WEIGHTS = {"cls": "cls_proj", "term": "tok_proj"}
-_OWN_FILES = {"cls": "pooler.pt", "term": "TermWeightTrans.pt"}
+_SEPARATE_FILES = {"cls": "pooler.pt", "term": "TermWeightTrans.pt"}
 _OPTIONS = {"cls": "cls_dim=0", "term": "term_weight=none"}
 _MEANING = {"cls": "of [CLS]", "term": "to token weights"}
 
@@ -50,8 +50,8 @@ def load_projections(encoder: Encoder, wanted: Mapping[str, nn.Linear | None]) -
 def _published(encoder: Encoder) -> dict[str, Tensors]:
     """The projections by part; empty if the model is not an Aggretriever checkpoint."""
     # Both layouts always have token weights, and other checkpoints never do.
-    if path := encoder.file(_OWN_FILES["term"]):
-        files = {part: encoder.file(name) for part, name in _OWN_FILES.items()}
+    if path := encoder.file(_SEPARATE_FILES["term"]):
+        files = {part: encoder.file(name) for part, name in _SEPARATE_FILES.items()}
         return {part: _tied(file) for part, file in (files | {"term": path}).items() if file}
     path = next(filter(None, map(encoder.file, _WEIGHTS)), None)
     tensors = {} if path is None else _read(path, tuple(f"{prefix}." for prefix in _IN_WEIGHTS.values()))
@@ -67,8 +67,8 @@ def _tied(path: Path) -> Tensors:
     query, passage = _under("linear_q.", tensors), _under("linear_p.", tensors)
     if any(not torch.equal(query[name], other) for name, other in passage.items() if name in query):
         msg = (
-            f"'{path}' has a projection for queries and another one for passages (an untied encoder), and this pooler "
-            f"has one for both. Use a checkpoint of a tied encoder, or set projections=new."
+            f"'{path}' has separate projections for queries and passages (an untied encoder), but this pooler has one "
+            f"for both. Use a checkpoint of a tied encoder, or set projections=new."
         )
         raise UnsupportedError(msg)
     return query
@@ -88,14 +88,12 @@ def _read(path: Path, prefixes: tuple[str, ...] = ("",)) -> Tensors:
         return {name: tensor for name, tensor in loaded.items() if name.startswith(prefixes)}
     except Exception as error:  # torch may raise anything at bytes that are not a pickle of tensors
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        msg = (
-            f"cannot read the projections in '{path}': it holds no named tensors ({reason}). Copy the checkpoint again."
-        )
+        msg = f"'{path}' is not a file of named tensors ({reason}). Copy the checkpoint again."
         raise ArtifactError(msg) from error
 
 
 def _check_shape(part: str, tensors: Tensors | None, projection: nn.Linear) -> None:
-    """Refuse a projection that would be left random, or that does not fit."""
+    """Refuse a projection that would stay random, or has another shape."""
     if not tensors:
         msg = f"the model is an Aggretriever checkpoint without a projection {_MEANING[part]}. Set {_OPTIONS[part]}."
         raise OptionError(msg)
@@ -103,7 +101,7 @@ def _check_shape(part: str, tensors: Tensors | None, projection: nn.Linear) -> N
     if stored != wanted:
         advice = f"cls_dim={stored[0]}" if part == "cls" else "projections=new"
         msg = (
-            f"the model is an Aggretriever checkpoint, whose projection {_MEANING[part]} has the shape {stored}, where "
-            f"{wanted} is wanted. Set {advice}."
+            f"the model is an Aggretriever checkpoint, whose projection {_MEANING[part]} has the shape {stored} "
+            f"instead of {wanted}. Set {advice}."
         )
         raise OptionError(msg)

@@ -72,10 +72,9 @@ def check_fits(dimensions: int, vocabulary: int, *, slices: int = 1) -> None:
         OptionError: The vocabulary is too small; names the largest possible number.
     """
     if dimensions * slices > vocabulary:
-        wanted = f"two slices of the vocabulary each, {2 * dimensions} terms at least" if slices == 2 else "a term each"
         msg = (
-            f"agg_dim is {dimensions}: so many dimensions need {wanted}, and the vocabulary of this encoder has "
-            f"{vocabulary}. Set agg_dim to {vocabulary // slices} or less."
+            f"agg_dim is {dimensions}, which needs at least {slices * dimensions} terms, but the vocabulary of this "
+            f"encoder has {vocabulary}. Set agg_dim to {vocabulary // slices} or less."
         )
         raise OptionError(msg)
 
@@ -109,7 +108,7 @@ class SlicePooling(nn.Module):
         Args:
             vocabulary: Number of terms.
             dimensions: Number of dimensions to pool into.
-            signed: Whether a dimension has two slices, distinguished by the sign (agg*), or one (agg+).
+            signed: Two slices per dimension, distinguished by the sign (agg*), or one (agg+).
             rule: Terms in a slice: every n-th by id ("strided"), terms in random order ("seeded"), or, for agg+, the
                 two slices of agg* ("same_as_star").
             seed: Seed of the random order.
@@ -132,11 +131,11 @@ class SlicePooling(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Pool values (batch, vocabulary) into (batch, dimensions)."""
-        kept = values[:, self.table.dropped :]
+        terms = values[:, self.table.dropped :]
         if self.order is not None:
-            kept = kept[:, self.order]
-        kept = nn.functional.pad(kept, (0, self.table.padded))
-        columns: Tensor = kept.view(kept.shape[0], self.table.rows, self.table.columns).max(dim=1).values
+            terms = terms[:, self.order]
+        terms = nn.functional.pad(terms, (0, self.table.padded))
+        columns: Tensor = terms.view(terms.shape[0], self.table.rows, self.table.columns).max(dim=1).values
         if not self.paired:
             return columns
         first, second = columns[:, 0::2], columns[:, 1::2]

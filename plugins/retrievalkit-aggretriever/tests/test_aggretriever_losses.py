@@ -122,5 +122,5 @@ def test_the_contract_is_kept():
     ],
 )
 def test_representations_that_it_is_not_for(queries, documents):
-    with pytest.raises(UnsupportedError, match=r"parts of a vector.*--pooler aggretriever, or --loss contrastive"):
+    with pytest.raises(UnsupportedError, match=r"vectors with parts.*--pooler aggretriever, or --loss contrastive"):
         loss_of(queries, documents)

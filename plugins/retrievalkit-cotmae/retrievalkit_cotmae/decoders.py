@@ -27,9 +27,9 @@ class Decoder(nn.Module):
         width: Width of the states.
         shape: Shape of the layers.
         layers: Number of layers.
-        causal: Whether a position attends to itself and preceding positions only (AR), or to all positions (AE).
-        positions: Maximum number of tokens per text for which the decoder learns its own position embeddings, needed
-            if the encoder's embeddings carry no position; 0 = no position embeddings.
+        causal: A position attends to itself and preceding positions (AR), or, if False, to all positions (AE).
+        positions: Maximum number of tokens per text for which the decoder learns position embeddings, needed if the
+            encoder's embeddings carry no position; 0 = no position embeddings.
     """
 
     def __init__(self, width: int, shape: LayerShape, *, layers: int, causal: bool, positions: int = 0) -> None:
@@ -59,8 +59,7 @@ class Decoder(nn.Module):
         masks = self._masks(attention_mask)
         for layer in self.layers:
             states = layer(states, **masks)
-        decoded: Tensor = self.norm(states)
-        return decoded
+        return self.norm(states)  # type: ignore[no-any-return]
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Any]:
         """The attention masks, as keyword arguments of torch's layers."""

@@ -24,17 +24,18 @@ from retrievalkit_cotmae.regularizers import STEPS, Norm, Schedule, Sparsity
 
 
 class DenseSparse(Loss):
-    """Contrastive loss (in-batch negatives) over dense vectors and sparse weights, plus FLOPS sparsity regularisation.
+    """CoT-MAE v2 and SPLADE: InfoNCE with in-batch negatives over dense and sparse scores, plus FLOPS regularisation.
 
-    For poolers that produce vectors, weights or both; with only one view, it is the contrastive loss of that view.
-    FLOPS is computed over all queries and documents of the step, on the weights that are scored, i.e. after top-k.
+    From Wu et al. 2023, for poolers that compute vectors, weights or both: `rkit train --pooler dense_sparse`. FLOPS
+    is computed over all queries and documents of the step, on the weights that are scored, i.e. after top-k.
 
     Args:
         views: One cross entropy over the "summed" scores (the paper), or the sum of "separate" cross entropies over
             dense and sparse scores.
-        temperature: Divides the scores; None = 0.05 for a pooler whose scores are cosines, else 1.
-        flops_query: Lambda of the queries' regulariser.
-        flops_document: Lambda of the documents' regulariser.
+        temperature: Divides the scores: larger gives easier negatives more of the gradient; None = 0.05 for a pooler
+            whose scores are cosines, else 1.
+        flops_query: Lambda of the queries' regulariser: larger gives fewer terms per query.
+        flops_document: Lambda of the documents' regulariser: larger gives fewer terms per document.
         query_regularizer: "flops" (the paper), or the "l1" norm of the queries' weights, as in SPLADE's trainer.
         schedule: Keep the lambdas "constant", or increase them with the square of the step ("quadratic", SPLADE).
         schedule_steps: Steps until the quadratic schedule reaches the full lambdas.
@@ -64,7 +65,7 @@ class DenseSparse(Loss):
         positives: Tensor,
         progress: Progress,
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
@@ -75,7 +76,8 @@ class DenseSparse(Loss):
                 of_queries, of_documents = _views(queries), _views(documents)
                 logits = {name: scores(view, of_documents[name]) for name, view in of_queries.items()}
             entropies = {
-                name: cross_entropy_in_batch(one / self.temperature, positives, ignore) for name, one in logits.items()
+                name: cross_entropy_in_batch(view / self.temperature, positives, ignore)
+                for name, view in logits.items()
             }
             norms = self.sparsity.terms(queries, documents)
             total = torch.stack(list(entropies.values())).sum() + self.sparsity.total(norms, progress.step)
@@ -83,14 +85,14 @@ class DenseSparse(Loss):
 
 
 class Flops(Loss):
-    """FLOPS sparsity regularisation of weights over a vocabulary, to add to a loss that trains those weights.
+    """SPLADE's FLOPS regulariser (Paria et al. 2020): sparsity of weights over a vocabulary, added to another loss.
 
     `--loss contrastive+flops` is SPLADE's loss, `--loss distill_kl+flops` the same with a teacher. FLOPS is computed
     over all queries and documents of the step; it depends neither on scores nor on which documents are positives.
 
     Args:
-        flops_query: Lambda of the queries' regulariser.
-        flops_document: Lambda of the documents' regulariser.
+        flops_query: Lambda of the queries' regulariser: larger gives fewer terms per query.
+        flops_document: Lambda of the documents' regulariser: larger gives fewer terms per document.
         query_regularizer: "flops", or the "l1" norm of the queries' weights, as in SPLADE's trainer.
         schedule: Keep the lambdas "constant", or increase them with the square of the step ("quadratic", SPLADE).
         schedule_steps: Steps until the quadratic schedule reaches the full lambdas.
@@ -113,17 +115,15 @@ class Flops(Loss):
         self,
         queries: Representation,
         documents: Representation,
-        positives: Tensor,  # noqa: ARG002 - of the contract
+        positives: Tensor,  # noqa: ARG002 - by contract
         progress: Progress,
-        ignore: Tensor | None = None,  # noqa: ARG002 - of the contract
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        ignore: Tensor | None = None,  # noqa: ARG002 - by contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The regulariser of a batch, computed in float32 under autocast too."""
         if queries.weights is None or documents.weights is None:
-            msg = (
-                "loss 'flops' regularises weights over a vocabulary, but this pooler makes none. "
-                "Choose a pooler that does, such as --pooler dense_sparse with views=sparse or both, or drop flops."
-            )
+            msg = "loss 'flops' regularises weights over a vocabulary, but this pooler computes none. Choose a pooler "
+            msg += "that does, such as --pooler dense_sparse with views=sparse or both, or leave out flops."
             raise UnsupportedError(msg)
         with torch.autocast(queries.device.type, enabled=False):
             norms = self.sparsity.terms(queries.float(), documents.float())

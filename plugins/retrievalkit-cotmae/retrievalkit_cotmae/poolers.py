@@ -35,8 +35,8 @@ from retrievalkit.scoring import lexical
 class DenseSparse(Pooler):
     """CoT-MAE v2 or SPLADE: a dense vector, sparse weights over the vocabulary, or both, with their scores summed.
 
-    The sparse view needs an encoder with a vocabulary head; the dense view suits encoders that start each text with a
-    [CLS]-like token. Weights are float32; mixed precision applies only to the product with the vocabulary matrix.
+    SPLADE-max: `rkit train --pooler dense_sparse --set pooler.views=sparse --set pooler.pooled_tokens=all`. The sparse
+    view needs an encoder with a vocabulary head, the dense view a [CLS]-like token at the start of each text.
     """
 
     default_loss = "dense_sparse"
@@ -71,7 +71,7 @@ class DenseSparse(Pooler):
                 last. Queries and the sparse view always use the last layer. None = the last.
             keep: Dense vectors of a document to index: "all", or only the "last" layer's, with the others used in
                 training by the loss self_contrastive.
-            normalize: Whether to L2-normalise dense vectors. The paper does not.
+            normalize: L2-normalise dense vectors. The paper does not.
         """
         dense, sparse = (views != "sparse", "views"), (views != "dense", "views")
         refuse_idle(
@@ -85,10 +85,8 @@ class DenseSparse(Pooler):
         self.sparse = views != "dense"
         self.top_k = top_k
         if self.sparse and top_k is not None and top_k > info.vocabulary_size:
-            msg = (
-                f"pooler 'dense_sparse': top_k is {top_k}, and the encoder's vocabulary has {info.vocabulary_size} "
-                f"terms. Set top_k={info.vocabulary_size} or less, or null to keep all weights."
-            )
+            msg = f"top_k of pooler 'dense_sparse' is {top_k}, but the vocabulary has {info.vocabulary_size} terms. "
+            msg += f"Set top_k={info.vocabulary_size} or less, or null to keep all weights."
             raise OptionError(msg)
         self.pooled_tokens = pooled_tokens
         self.sparse_head = sparse_head

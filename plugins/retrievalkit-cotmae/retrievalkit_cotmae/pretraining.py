@@ -83,7 +83,7 @@ class CoTMAEv2(Pretrainer):
             directions: Reconstruct each span from the other ("both"), or only the partner from the span ("one").
             mask_ratio: Fraction of tokens to mask in the encoder's input.
             decoder_mask_ratio: Fraction of tokens to mask in the AE decoder's input.
-            whole_words: Whether to mask all tokens of a word together (whole word masking).
+            whole_words: Mask all tokens of a word together (whole word masking).
             decoder_layers: Layers of each decoder.
             sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with only its
                 "projection", as printed in Eq. 4.
@@ -172,7 +172,7 @@ class CoTMAEv2(Pretrainer):
             counts |= {f"{name}_{view}": labels for view in self._views(name)}
         return counts
 
-    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
         """The weighted sum of all terms."""
         states = self.encoder(batch["encoder_texts"], [self.encoder.info.layers])
         assert states.head is not None
@@ -191,15 +191,15 @@ class CoTMAEv2(Pretrainer):
     def bottlenecks(self, states: TokenStates) -> dict[str, Tensor]:
         """The decoders' input vectors (batch, width) by view, for the views that have a term."""
         views = {view for name in self.decoders for view in self._views(name)}
-        made = {"dense": states.last[:, 0]} if "dense" in views else {}
+        vectors = {"dense": states.last[:, 0]} if "dense" in views else {}
         if "sparse" in views:
             head = states.head
             if self.sparse_head == "projection":
                 head = linear_head(head, states.last.shape[2], "pretrainer.sparse_head=complete")
             assert head is not None
             weights = max_saturated(states.last, head, text_mask(states))
-            made["sparse"] = project(weights, self.encoder.word_embeddings(), self.normalization)
-        return made
+            vectors["sparse"] = project(weights, self.encoder.word_embeddings(), self.normalization)
+        return vectors
 
     def _views(self, decoder: str) -> list[str]:
         """The views for which a decoder has a term."""
@@ -209,15 +209,14 @@ class CoTMAEv2(Pretrainer):
         """Refuse encoders without [CLS] or word embeddings, and an objective without terms or partners."""
         if not self.vocabulary.before:
             msg = (
-                "cot_mae_v2 needs a [CLS]-like token at the start of a text, but this tokenizer adds none. Choose "
-                "another model."
+                "cot_mae_v2 needs a [CLS]-like token before a text, but this tokenizer adds none. Choose another model."
             )
             raise UnsupportedError(msg)
         if not any(self.weights.values()):
-            msg = f"all terms ({', '.join(self.weights)}) have weight 0, so there is nothing to learn. Set one above 0."
+            msg = f"all terms ({', '.join(self.weights)}) have weight 0. Set at least one weight above 0."
             raise OptionError(msg)
         if not self.partners:
-            msg = f"option 'partners' is empty. Name at least one of {', '.join(_MIXED)}."
+            msg = f"option 'partners' is empty. Set at least one of {', '.join(_MIXED)}."
             raise OptionError(msg)
         if self.weights["ae_sparse"] or self.weights["ar_sparse"]:
             self.encoder.word_embeddings()

@@ -211,7 +211,7 @@ def test_each_view_alone_is_what_it_is_with_the_other(views, info, make_states):
     ("options", "error", "message"),
     [
         ({"top_k": 0}, OptionError, "option 'top_k' of pooler 'dense_sparse' cannot be 0"),
-        ({"top_k": 12}, OptionError, "top_k is 12.*vocabulary has 11 terms.*top_k=11 or less"),
+        ({"top_k": 12}, OptionError, "is 12, but the vocabulary has 11 terms.*top_k=11 or less"),
         ({"layers": "2,9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 3"),
         ({"layers": "2,1", "keep": "last"}, UnsupportedError, r"last layer \(3\).*layers=2,1,-1"),
         ({"views": "sparse", "dimension": 2}, OptionError, "dimension=2 has no effect with views=sparse"),

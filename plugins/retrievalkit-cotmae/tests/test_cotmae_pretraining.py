@@ -244,7 +244,7 @@ def test_a_term_of_weight_nought_is_not_computed(pretrainer_of, monkeypatch):
     ("options", "message"),
     [
         (only(), "all terms .encoder_mlm, ae_dense.* have weight 0"),
-        ({"partners": ""}, "option .partners. is empty. Name at least one of nearby, random_sampled, overlap"),
+        ({"partners": ""}, "option .partners. is empty. Set at least one of nearby, random_sampled, overlap"),
         (only("ar_dense") | {"decoder_mask_ratio": 0.3}, "decoder_mask_ratio=0.3 has no effect"),
         (only("encoder_mlm") | {"decoder_layers": 2}, "decoder_layers=2 has no effect"),
         (only("ae_dense") | {"sparse_head": "projection"}, "sparse_head=projection has no effect"),

@@ -15,6 +15,6 @@ def register_commands(register: Register) -> None:
     register(
         "export",
         "retrievalkit_export.export:export",
-        help="Write a checkpoint, a model or vectors as another library opens it.",
+        help="Convert a checkpoint, a model or vectors to the format of another library.",
         group="search",
     )

@@ -49,7 +49,7 @@ def card_text(source: str, written: Written, license: str | None, figures: Seque
         **({"license": license} if license else {}),
     }
     lines = ["---", *(f"{name}: {value}" for name, value in metadata.items()), "---", f"# {Path(source).name}", ""]
-    lines += ["A text retriever made with retrievalkit, exported for other libraries.", ""]
+    lines += ["A text retriever trained with retrievalkit, exported for other libraries.", ""]
     lines += [f"```{written.language}", written.example, "```", ""]
     lines += [f"- {note}" for note in written.notes]
     facts = {**_training(source), **written.figures}
@@ -68,7 +68,7 @@ def _training(source: str) -> dict[str, Any]:
         return {"model": source}
     manifest = read_manifest(source)
     options = manifest.get("options", {})
-    facts: dict[str, Any] = {"made by": f"rkit {manifest.get('command', '')}"}
+    facts: dict[str, Any] = {"command": f"rkit {manifest.get('command', '')}"}
     if "model" in options:
         facts["started from"] = options["model"]
     for part in ("encoder", "pooler", "loss"):
@@ -80,20 +80,19 @@ def _training(source: str) -> dict[str, Any]:
     for name, entry in manifest.get("inputs", {}).items():
         if name != "model":
             facts[f"data: {name}"] = Path(entry["path"]).name
-    for name, count in manifest.get("counts", {}).items():
-        facts[name] = count
+    facts.update(manifest.get("counts", {}))
     return facts
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """All numbers of a nested document, by their innermost name."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= _numbers(value)
+            numbers |= _numbers(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers
 
 
 def _cell(value: object) -> str:

@@ -90,8 +90,7 @@ def export(options: ExportOptions) -> rk.Folder:
     with uploading(output, uploaded), write_folder(output, overwrite=options.overwrite) as staging:
         if kind in ("vectors", "index"):
             if options.to != "pyserini":
-                held = "vectors" if kind == "vectors" else f"an {kind}"
-                msg = f"'{source}' holds {held}, and {options.to} takes a model. Give a checkpoint, or --to pyserini."
+                msg = f"'{source}' is not a model, but {options.to} needs a model. Give a checkpoint, or --to pyserini."
                 raise UnsupportedError(msg)
             from retrievalkit_export.pyserini import write_index
 
@@ -138,17 +137,17 @@ def export(options: ExportOptions) -> rk.Folder:
 def _check(options: ExportOptions) -> None:
     """Refuse options that have no effect."""
     measured = [name for name in ("texts", "queries", "qrels") if getattr(options, name) is not None]
-    given = (["quantize"] if options.quantize else []) + measured
+    for_onnx = (["quantize"] if options.quantize else []) + measured
     if options.push is None and not options.dry_run:
-        msg = "dry_run=False is for push, which is not given. Name the repository, or drop it."
-    elif options.to != "onnx" and given:
-        msg = f"{given[0]} is for the target onnx, and the target is {options.to}. Drop it."
+        msg = "dry_run=False has no effect without push. Set push to the name of the repository, or leave it out."
+    elif options.to != "onnx" and for_onnx:
+        msg = f"{for_onnx[0]} only applies to the target onnx, but the target is {options.to}. Leave it out."
     elif options.quantize and options.texts is None:
-        msg = "quantize states its loss on texts. Give a corpus as texts, and perhaps queries and qrels."
+        msg = "quantize needs texts, on which its loss is measured. Give a corpus as texts; also queries and qrels."
     elif options.quantize is None and measured:
-        msg = f"{measured[0]} states the loss of quantize, which is not given. Drop it, or quantise."
+        msg = f"{measured[0]} measures the loss of quantize, which is not set. Leave it out, or set quantize."
     elif (options.queries is None) != (options.qrels is None):
-        msg = "queries and qrels go together. Give both, or none."
+        msg = "queries and qrels are needed together. Give both, or neither."
     else:
         return
     raise InputError(msg)

@@ -45,7 +45,7 @@ class ModuleFolders:
         }
         tensors = {"linear.weight": layer.weight} | ({} if layer.bias is None else {"linear.bias": layer.bias})
         place = self.add(kind, configuration)
-        save_file({name: one.cpu().contiguous() for name, one in tensors.items()}, place / "model.safetensors")
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, place / "model.safetensors")
 
     def finish(self, described: Mapping[str, Any]) -> None:
         """Write modules.json and the description of the whole model."""
@@ -65,7 +65,7 @@ def transformer_settings(lengths: Mapping[str, int], **more: Any) -> tuple[dict[
     if query == document:
         return settings, []
     note = (
-        f"Queries are cut at {query} tokens and documents at {document}, which sentence-transformers can say from "
-        f"release 6 on. For older releases give both one length: --length {max(query, document)}"
+        f"Queries are truncated to {query} tokens and documents to {document}, which sentence-transformers supports "
+        f"from release 6. For older releases, export with a single length: --length {max(query, document)}"
     )
     return {**settings, "query_length": query, "document_length": document}, [note]

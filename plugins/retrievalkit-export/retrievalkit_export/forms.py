@@ -57,8 +57,8 @@ def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
 
     Args:
         source: Name or folder.
-        for_tracing: Whether its attention must consist of plain operations.
-        length: Maximum number of tokens per text on both sides; None = its own lengths.
+        for_tracing: Use attention made of plain operations.
+        length: Maximum number of tokens per text on both sides; None = the model's lengths.
 
     Raises:
         LengthError: The model does not support that length.
@@ -77,7 +77,7 @@ def refuse(target: str, problem: str) -> NoReturn:
     Raises:
         UnsupportedError: Always.
     """
-    msg = f"the checkpoint cannot become a model of {target}: {problem}."
+    msg = f"the checkpoint cannot be exported to {target}: {problem}."
     raise UnsupportedError(msg)
 
 
@@ -87,24 +87,24 @@ def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, 
     Args:
         retriever: The retriever.
         target: The target, for the message.
-        separate: Whether the target has an encoder for each side.
-        markers: Whether the target prepends tokens to texts.
+        separate: True if the target has an encoder for each side.
+        markers: True if the target prepends tokens to texts.
 
     Raises:
         UnsupportedError: The encoder is of another kind, or its token handling cannot be expressed in the target.
     """
     name = retriever.description["encoder"]["name"]
     if name != "transformer":
-        refuse(target, f"its encoder '{name}' is no plain Hugging Face model")
+        refuse(target, f"its encoder '{name}' is not a plain Hugging Face model")
     if "query" in retriever.towers and not separate:
-        refuse(target, "it has an encoder for queries and another one for documents, and one model is one encoder")
+        refuse(target, "it has separate encoders for queries and documents, but the target has a single encoder")
     for side in SIDES:
         tower: Any = retriever.tower(side)
         if tower.end:
-            refuse(target, "its encoder appends an end token (end_token), which the tokenizer there does not")
+            refuse(target, "its encoder appends an end token (end_token), but the target's tokenizer does not")
         if tower.extra.ids[side] and not markers:
             count = len(tower.extra.ids[side])
-            refuse(target, f"{count} extra tokens stand in front of every {side}, which the tokenizer there lacks")
+            refuse(target, f"it prepends {count} extra tokens to every {side}, but the target's tokenizer does not")
 
 
 def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
@@ -121,38 +121,36 @@ def single_vector(retriever: Retriever, target: str) -> SingleVector:
     Raises:
         UnsupportedError: A text has several vectors or has weights, or the target does not support the pooling.
     """
-    found: list[SingleVector] = []
+    forms_of_sides: list[SingleVector] = []
     for side in SIDES:
         _, states = states_of(retriever, side)
-        made = retriever.pooler(states, side)
-        _check_single(retriever, made, side, target)
+        pooled = retriever.pooler(states, side)
+        _check_single(retriever, pooled, side, target)
         last = retriever.tower(side).info.layers
-        wanted = made.vectors[:, 0]
+        wanted = pooled.vectors[:, 0]
         forms = _candidates(retriever) if last in states.layers else ()
         candidates = [form for form in forms if _equal(_pooled(form, retriever, states, side), wanted)]
         if not candidates:
             name = retriever.description["pooler"]["name"]
             others = ", ".join(str(layer) for layer in states.layers if layer != last)
             if others:
-                refuse(
-                    target, f"its pooler '{name}' reads the layers {others} of a {side}, and there the last is pooled"
-                )
-            refuse(target, f"its pooler '{name}' makes the vector of a {side} in a way that no module there has")
-        found.append(candidates[0])
-    first, second = found
+                refuse(target, f"its pooler '{name}' pools the layers {others} of a {side}, but the target the last")
+            refuse(target, f"no module of the target computes the vector of a {side} like its pooler '{name}'")
+        forms_of_sides.append(candidates[0])
+    first, second = forms_of_sides
     if (first.poolings, first.normalize) != (second.poolings, second.normalize):
         refuse(target, "queries and documents are pooled in different ways")
     return first
 
 
-def _check_single(retriever: Retriever, made: Representation, side: Side, target: str) -> None:
+def _check_single(retriever: Retriever, pooled: Representation, side: Side, target: str) -> None:
     name = retriever.description["pooler"]["name"]
-    if made.weights is not None:
-        with_vectors = " beside vectors" if made.vectors is not None else ""
-        refuse(target, f"its pooler '{name}' makes weights over the vocabulary{with_vectors}")
-    assert made.vectors is not None
-    if made.vectors.shape[1] > 1 or made.vector_mask is not None:
-        refuse(target, f"its pooler '{name}' makes several vectors of a {side}, and there a text has one")
+    if pooled.weights is not None:
+        with_vectors = " in addition to vectors" if pooled.vectors is not None else ""
+        refuse(target, f"its pooler '{name}' computes weights over the vocabulary{with_vectors}")
+    assert pooled.vectors is not None
+    if pooled.vectors.shape[1] > 1 or pooled.vector_mask is not None:
+        refuse(target, f"its pooler '{name}' computes several vectors per {side}, but the target one")
 
 
 def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
@@ -161,7 +159,7 @@ def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
     if retriever.description["pooler"]["name"] == "projected":
         options = retriever.description["pooler"]["options"]
         functions = options.get("activations") or ["identity"] * len(pooler.layers)
-        layers = tuple(Layer.of(one, name) for one, name in zip(pooler.layers, functions, strict=True))
+        layers = tuple(Layer.of(linear, name) for linear, name in zip(pooler.layers, functions, strict=True))
         yield SingleVector(tuple(pooler.pooling), layers, pooler.normalize)
         return
     linear = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
@@ -192,8 +190,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
+def _equal(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.shape == other.shape and torch.allclose(tensor, other, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
 def write_encoder(retriever: Retriever, side: Side, folder: Path) -> None:
@@ -225,12 +223,12 @@ def lengths(retriever: Retriever) -> dict[str, int]:
 
 def title_note(retriever: Retriever, library: str) -> str:
     """Instructions for passages with a title."""
-    how = tower_of(retriever, "document").title
-    if how == "space":
-        return f'{library} takes a passage as one text: pass "TITLE TEXT", as it was trained.'
-    if how == "none":
-        return f"{library} takes a passage as one text: pass it without its title, as it was trained."
+    joining = tower_of(retriever, "document").title
+    if joining == "space":
+        return f'{library} encodes a passage as a single text: pass "TITLE TEXT", as in training.'
+    if joining == "none":
+        return f"{library} encodes a passage as a single text: pass it without its title, as in training."
     return (
-        f'{library} takes a passage as one text, where rkit encodes title and text as a pair: pass "TITLE TEXT". '
+        f'{library} encodes a passage as a single text, but rkit title and text as a pair: pass "TITLE TEXT". '
         f"Vectors of passages with a title differ a little from rkit's; those of texts without a title are equal."
     )

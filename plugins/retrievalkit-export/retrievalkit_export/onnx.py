@@ -43,8 +43,8 @@ tokenizer.enable_truncation(DOCUMENT_LENGTH)  # QUERY_LENGTH for queries
 tokenizer.enable_padding(pad_id=PADDING)
 tokens = tokenizer.encode_batch(["PREFIXa passage"])
 inputs = {
-    "input_ids": np.array([one.ids for one in tokens]),
-    "attention_mask": np.array([one.attention_mask for one in tokens]),
+    "input_ids": np.array([text.ids for text in tokens]),
+    "attention_mask": np.array([text.attention_mask for text in tokens]),
 }
 (OUTPUT,) = onnxruntime.InferenceSession("FOLDER/GRAPH").run(None, inputs)"""
 
@@ -74,20 +74,16 @@ def write(retriever: Retriever, folder: Path) -> Written:
         tower.tokenizer.backend_tokenizer.no_truncation()
         tower.tokenizer.backend_tokenizer.no_padding()
     tower.tokenizer.save_pretrained(folder)
-    taken, prefixes = lengths(retriever), prompts(retriever)
+    max_lengths, prefixes = lengths(retriever), prompts(retriever)
+    titles = {"query": None, "document": tower.title}
     described: dict[str, Any] = {
-        side: {
-            "prefix": prefixes[side],
-            "max_length": taken[side],
-            "title": tower.title if side == "document" else None,
-        }
-        for side in SIDES
+        side: {"prefix": prefixes[side], "max_length": max_lengths[side], "title": titles[side]} for side in SIDES
     }
     write_json(folder / "tokenization.json", {**described, "padding_id": tower.padding_id})
     example = _EXAMPLE
     for name, value in {
-        "DOCUMENT_LENGTH": str(taken["document"]),
-        "QUERY_LENGTH": str(taken["query"]),
+        "DOCUMENT_LENGTH": str(max_lengths["document"]),
+        "QUERY_LENGTH": str(max_lengths["query"]),
         "PADDING": str(tower.padding_id),
         "PREFIX": prefixes["document"],
         "OUTPUT": output,
@@ -95,10 +91,10 @@ def write(retriever: Retriever, folder: Path) -> Written:
     }.items():
         example = example.replace(name, value)
     advice = {
-        "none": "Encode passages without their titles, as they were in training.",
-        "space": 'Encode a passage with a title as "TITLE TEXT", as it was in training.',
+        "none": "Encode passages without their titles, as in training.",
+        "space": 'Encode a passage with a title as "TITLE TEXT", as in training.',
     }
-    pair = "Encode a passage with a title as a pair, as it was in training: tokenizer.encode(PREFIX + TITLE, TEXT)."
+    pair = "Encode a passage with a title as a pair, as in training: tokenizer.encode(PREFIX + TITLE, TEXT)."
     return Written(
         library="onnx",
         example=example,
@@ -111,16 +107,16 @@ def write(retriever: Retriever, folder: Path) -> Written:
 @torch.no_grad()
 def _output(retriever: Retriever) -> str:
     """The kind of output of a text: "vectors" or "weights"."""
-    made = {side: retriever.pooler(states_of(retriever, side)[1], side) for side in SIDES}
+    pooled = {side: retriever.pooler(states_of(retriever, side)[1], side) for side in SIDES}
     name = retriever.description["pooler"]["name"]
-    for side, one in made.items():
-        if one.vectors is not None and (one.vectors.shape[1] > 1 or one.vector_mask is not None):
-            refuse(_NAME, f"its pooler '{name}' makes several vectors of a {side}, and the graph has one a text")
-        if one.vectors is not None and one.weights is not None:
-            refuse(_NAME, f"its pooler '{name}' makes weights beside a vector, and the graph has one output")
+    for side, texts in pooled.items():
+        if texts.vectors is not None and (texts.vectors.shape[1] > 1 or texts.vector_mask is not None):
+            refuse(_NAME, f"its pooler '{name}' computes several vectors per {side}, but the graph one")
+        if texts.vectors is not None and texts.weights is not None:
+            refuse(_NAME, f"its pooler '{name}' computes weights in addition to a vector, but the graph has one output")
     if retriever.pooler.needs.mask_filled:
-        refuse(_NAME, "its texts are filled with [MASK] tokens, which the tokenizer there does not do")
-    return "vectors" if made["query"].vectors is not None else "weights"
+        refuse(_NAME, "its texts are filled with [MASK] tokens, which the target's tokenizer does not support")
+    return "vectors" if pooled["query"].vectors is not None else "weights"
 
 
 @torch.no_grad()
@@ -137,11 +133,11 @@ def _same(retriever: Retriever) -> bool:
     return torch.allclose(of_each[0], of_each[1])
 
 
-def _single(made: Representation) -> Tensor:
+def _single(pooled: Representation) -> Tensor:
     """The vectors (batch, dimension) or the weights (batch, vocabulary)."""
-    found = made.weights if made.vectors is None else made.vectors[:, 0]
-    assert found is not None
-    return found
+    output = pooled.weights if pooled.vectors is None else pooled.vectors[:, 0]
+    assert output is not None
+    return output
 
 
 def _make_plain(retriever: Retriever) -> None:
@@ -183,22 +179,22 @@ def _without_reports() -> Iterator[None]:
         logging.getLogger(name)
         for name in ("torch.onnx", "torch.fx", "torch.export", "transformers", "onnxscript", "onnx_ir")
     ]
-    levels = [one.level for one in loggers]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        for one in loggers:
-            one.setLevel(logging.CRITICAL)
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         try:
             yield
         finally:
-            for one, level in zip(loggers, levels, strict=True):
-                one.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
     graph = _Graph(retriever, side).eval()
     batch, _ = states_of(retriever, side)
-    size = sum(one.numel() * one.element_size() for one in graph.parameters())
+    size = sum(parameter.numel() * parameter.element_size() for parameter in graph.parameters())
     sizes = {0: "batch", 1: "tokens"}
     with torch.no_grad(), _without_reports():
         try:
@@ -226,15 +222,15 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
     expected = _single(retriever.pooler(states, side)).cpu()
     opened = session(path)
     # Also with a batch shape other than the traced one.
-    one = Batch(batch.input_ids[1:2], batch.attention_mask[1:2], batch.special_mask[1:2])
+    single = Batch(batch.input_ids[1:2], batch.attention_mask[1:2], batch.special_mask[1:2])
     least = 1.0
-    for found, wanted in ((run(opened, batch), expected), (run(opened, one), expected[1:2])):
-        cosines = nn.functional.cosine_similarity(torch.from_numpy(found), wanted, dim=1)
+    for vectors, wanted in ((run(opened, batch), expected), (run(opened, single), expected[1:2])):
+        cosines = nn.functional.cosine_similarity(torch.from_numpy(vectors), wanted, dim=1)
         least = min(least, float(cosines.min()))
     if not least >= _LEAST_COSINE:
         msg = (
-            f"the ONNX graph's vectors are not those of the checkpoint (cosine {least:.6f}): torch's exporter does not "
-            f"know this encoder or pooler well enough. Nothing was written."
+            f"the ONNX graph's vectors differ from the checkpoint's (cosine {least:.6f}): torch's exporter does not "
+            f"support this encoder or pooler. Nothing was written."
         )
         raise RetrievalkitError(msg)
     return round(least, 7)

@@ -44,15 +44,17 @@ def write(retriever: Retriever, folder: Path) -> Written:
     pooler: Any = retriever.pooler
     name = retriever.description["pooler"]["name"]
     if name != "colbert":
-        refuse(_NAME, f"its pooler is '{name}', and there every token has a vector (pooler 'colbert')")
+        refuse(_NAME, f"its pooler is '{name}', but the target needs a vector per token (pooler 'colbert')")
     tower = tower_of(retriever, "document")
     if pooler.layer != tower.info.layers:
-        refuse(_NAME, f"its vectors are those of layer {pooler.layer}, and there they are the last layer's")
+        refuse(_NAME, f"its vectors come from layer {pooler.layer}, but the target's from the last layer")
     if not pooler.normalize:
-        refuse(_NAME, "its vectors are not scaled to length 1, and there they are")
+        refuse(_NAME, "its vectors are not normalised, but the target's are")
     write_encoder(retriever, "document", folder)
-    taken = lengths(retriever)
-    modules = ModuleFolders(folder, "Transformer", {"max_seq_length": max(taken.values()), "do_lower_case": False})
+    max_lengths = lengths(retriever)
+    modules = ModuleFolders(
+        folder, "Transformer", {"max_seq_length": max(max_lengths.values()), "do_lower_case": False}
+    )
     # PyLate always needs a projection.
     projection = Layer(torch.eye(tower.info.width), None) if pooler.projection is None else Layer.of(pooler.projection)
     modules.add_dense(projection, "pylate.models.Dense.Dense", use_residual=False)
@@ -66,15 +68,13 @@ def write(retriever: Retriever, folder: Path) -> Written:
         "similarity_fn_name": "MaxSim",
         "query_prefix": markers["query"],
         "document_prefix": markers["document"],
-        "query_length": taken["query"],
-        "document_length": taken["document"],
+        "query_length": max_lengths["query"],
+        "document_length": max_lengths["document"],
         "do_query_expansion": pooler.query_filled,
         "attend_to_expansion_tokens": pooler.needs.fill_attended,
         "skiplist_words": tower.tokenizer.convert_ids_to_tokens(pooler.skipped.tolist()),
     })  # fmt: skip
     notes = [title_note(retriever, _NAME)]
     if any(prompts(retriever).values()):
-        notes.append(
-            'PyLate puts prompts in front only where it is told: encode(..., prompt_name="query" or "document").'
-        )
+        notes.append('PyLate adds prompts only on request: encode(..., prompt_name="query" or "document").')
     return Written(library=_NAME, example=_EXAMPLE, notes=notes, tags=["ColBERT", "PyLate", "feature-extraction"])

@@ -46,24 +46,24 @@ def write(retriever: Retriever, folder: Path) -> Written:
     check_encoder(retriever, _NAME, separate=True)
     sparse = retriever.pooler.needs.vocabulary_head
     if sparse:
-        made = retriever.pooler(states_of(retriever, "document")[1], "document")
-        sparse = made.weights is not None and made.vectors is None
+        pooled = retriever.pooler(states_of(retriever, "document")[1], "document")
+        sparse = pooled.weights is not None and pooled.vectors is None
     if sparse:
         check_splade(retriever, _NAME)
         if any(prompts(retriever).values()):
-            refuse(_NAME, "its texts have prefixes, and the encoder 'splade' takes none")
+            refuse(_NAME, "its texts have prefixes, but the encoder 'splade' does not support any")
         if getattr(retriever.pooler, "top_k", None) is not None:
-            refuse(_NAME, "its pooler keeps the largest weights alone (top_k), and the encoder 'splade' keeps all")
+            refuse(_NAME, "its pooler keeps only the largest weights (top_k), but the encoder 'splade' keeps all")
     separate = "query" in retriever.towers
     folders = {side: side if separate else "encoder" for side in SIDES}
     flags = dict.fromkeys(SIDES, "") if sparse else _flags(retriever)
-    taken = lengths(retriever)
+    max_lengths = lengths(retriever)
     for side in SIDES if separate else SIDES[:1]:
         write_encoder(retriever, side, folder / folders[side])
     if not sparse:
         # There is no option for the length of queries: their encoder uses the tokenizer's.
         path = folder / folders["query"] / "tokenizer_config.json"
-        settings = json.loads(path.read_text("utf-8")) | {"model_max_length": taken["query"]}
+        settings = json.loads(path.read_text("utf-8")) | {"model_max_length": max_lengths["query"]}
         path.write_text(json.dumps(settings, indent=2), "utf-8")
     kind = "splade" if sparse else "auto"
     fields = _FIELDS[tower_of(retriever, "document").title]
@@ -73,7 +73,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     encode = (
         f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "
         f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
-        f"--max-length {taken['document']}{dimension} --device cpu{flags['document']}"
+        f"--max-length {max_lengths['document']}{dimension} --device cpu{flags['document']}"
     )
     notes = [_JAVA]
     if sparse:
@@ -86,8 +86,8 @@ def write(retriever: Retriever, folder: Path) -> Written:
         notes.append(
             "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
         )
-        if (length := taken["query"]) != _SPLADE_QUERY_LENGTH:
-            notes.append(f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {length}.")
+        if (length := max_lengths["query"]) != _SPLADE_QUERY_LENGTH:
+            notes.append(f"Pyserini truncates queries to {_SPLADE_QUERY_LENGTH} tokens, rkit to {length}.")
     else:
         search = (
             f"python -m pyserini.search.faiss --index INDEX --topics QUERIES.tsv --encoder FOLDER/{folders['query']} "
@@ -96,8 +96,8 @@ def write(retriever: Retriever, folder: Path) -> Written:
         notes.append("PASSAGES is a folder of JSON lines with id, title and text.")
         if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
             notes.append(
-                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
-                "title differ. Put the title into the text, and encode --fields text."
+                "Pyserini adds the prefix between title and text, rkit in front of both: vectors of passages with a "
+                "title differ. Prepend the title to the text, and encode with --fields text."
             )
     example, tags = f"{encode}\n{search}", ["pyserini", "feature-extraction"]
     return Written(library="pyserini", language="bash", example=example, notes=notes, tags=tags)
@@ -107,9 +107,9 @@ def _flags(retriever: Retriever) -> dict[str, str]:
     """The options of the encoder `auto` for each side."""
     form = single_vector(retriever, _NAME)
     if form.layers:
-        refuse(_NAME, "a linear layer follows its pooling, and the encoder 'auto' has none")
+        refuse(_NAME, "a linear layer follows its pooling, but the encoder 'auto' has none")
     if form.poolings not in (("cls",), ("mean",)):
-        refuse(_NAME, f"its pooling is '{' and '.join(form.poolings)}', and the encoder 'auto' has cls and mean")
+        refuse(_NAME, f"its pooling is '{' and '.join(form.poolings)}', but the encoder 'auto' has cls and mean")
     shared = f" --pooling {form.poolings[0]}" + (" --l2-norm" if form.normalize else "")
     return {side: shared + _prefix(prompt, side) for side, prompt in prompts(retriever).items()}
 
@@ -119,7 +119,7 @@ def _prefix(prompt: str, side: str) -> str:
     if not prompt:
         return ""
     if prompt != f"{prompt.strip()} ":
-        refuse(_NAME, f"the prefix of a {side}, '{prompt}', does not end with one space, which Pyserini adds")
+        refuse(_NAME, f"the prefix of a {side}, '{prompt}', must end with one space, which Pyserini adds")
     option = "--prefix" if side == "document" else "--query-prefix"
     return f" {option} {json.dumps(prompt.strip())}"
 
@@ -139,15 +139,15 @@ def write_index(source: Path, folder: Path) -> Written:
     if kind_of(source) == "index":
         name, place = read_manifest(source, "index")["indexer"]["name"], source / "vectors"
         if name in _OPENED_AS_THEY_ARE:
-            msg = f"'{source}' is an index '{name}', which Pyserini opens as it is: --index {source}/lucene"
+            msg = f"'{source}' is a '{name}' index, which Pyserini can open directly: --index {source}/lucene"
             raise UnsupportedError(msg)
         if name != "flat":
-            msg = f"'{source}' is an index '{name}', and Pyserini takes a flat one. Export its vectors folder instead."
+            msg = f"'{source}' is a '{name}' index, but Pyserini needs a flat index. Export its vectors folder instead."
             raise UnsupportedError(msg)
     store = VectorStore(place)
     if store.vectors_per_text != 1 or store.vocabulary:
-        has = "weights over the vocabulary" if store.vocabulary else "several vectors"
-        msg = f"'{source}' cannot become a Pyserini index: its texts have {has}, and there a text has one vector."
+        values = "weights over the vocabulary" if store.vocabulary else "several vectors"
+        msg = f"'{source}' cannot become a Pyserini index: its texts have {values}, but Pyserini needs a single vector."
         raise UnsupportedError(msg)
     index = faiss.IndexFlatIP(store.dim)
     for block in store.blocks(_BLOCK):

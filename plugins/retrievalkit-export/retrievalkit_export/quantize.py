@@ -33,8 +33,8 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    one_graph = (folder / "model.onnx").exists()
-    graphs: dict[Side, str] = {side: "model" if one_graph else side for side in SIDES}
+    shared = (folder / "model.onnx").exists()
+    graphs: dict[Side, str] = {side: "model" if shared else side for side in SIDES}
     for name in sorted(set(graphs.values())):
         source, target = (str(folder / f"{name}{suffix}.onnx") for suffix in ("", ".int8"))
         disabled = logging.root.manager.disable
@@ -44,10 +44,10 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
         finally:
             logging.disable(disabled)
     passages = list(islice(open_corpus(texts), _MOST_TEXTS))
-    pairs = [(one.title, one.text) for one in passages]
+    pairs = [(passage.title, passage.text) for passage in passages]
     forms = ("", ".int8")
     documents = [_encode(retriever, folder / f"{graphs['document']}{form}.onnx", pairs, "document") for form in forms]
-    norms = np.prod([np.linalg.norm(one, axis=1) for one in documents], axis=0)
+    norms = np.prod([np.linalg.norm(vectors, axis=1) for vectors in documents], axis=0)
     cosines = (documents[0] * documents[1]).sum(axis=1) / np.maximum(norms, 1e-12)
     figures: dict[str, Any] = {
         "texts": len(pairs),
@@ -56,13 +56,13 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     }
     if queries is None or qrels is None:
         return figures
-    asked = read_queries(queries)
+    dev = read_queries(queries)
+    query_texts: list[Text] = [("", query.text) for query in dev]
     metrics = []
     for form, stored in zip(forms, documents, strict=True):
-        texts_asked: list[Text] = [("", one.text) for one in asked]
-        found = _encode(retriever, folder / f"{graphs['query']}{form}.onnx", texts_asked, "query")
+        encoded = _encode(retriever, folder / f"{graphs['query']}{form}.onnx", query_texts, "query")
         run = rk.Run()
-        for query, vector in zip(asked, found, strict=True):
+        for query, vector in zip(dev, encoded, strict=True):
             scores = stored @ vector
             best = np.argsort(-scores, kind="stable")[:_DEPTH]
             run[query.id] = [(passages[row].id, float(scores[row])) for row in best]
@@ -74,10 +74,10 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
 def _encode(retriever: Retriever, path: Path, texts: Sequence[Text], side: Side) -> np.ndarray:
     tower, opened = retriever.tower(side), session(path)
     token_ids = tower.tokenize(texts, side)
-    found: dict[int, np.ndarray] = {}
+    vectors: dict[int, np.ndarray] = {}
     by_length = sorted(range(len(texts)), key=lambda row: len(token_ids[row]))
     for start in range(0, len(texts), _BATCH):
         positions = by_length[start : start + _BATCH]
-        rows = run(opened, tower.collate([token_ids[one] for one in positions], side))
-        found.update(zip(positions, rows, strict=True))
-    return np.stack([found[row] for row in range(len(texts))])
+        batch = run(opened, tower.collate([token_ids[row] for row in positions], side))
+        vectors.update(zip(positions, batch, strict=True))
+    return np.stack([vectors[row] for row in range(len(texts))])

@@ -75,20 +75,19 @@ def check_splade(retriever: Retriever, target: str) -> None:
     name = retriever.description["pooler"]["name"]
     for side in ("query", "document"):
         batch, states = states_of(retriever, side)  # type: ignore[arg-type]
-        made = retriever.pooler(states, side)
-        if made.weights is None:
-            refuse(target, f"its pooler '{name}' makes vectors, and there a text has weights over the vocabulary")
-        if made.vectors is not None:
-            refuse(target, f"its pooler '{name}' makes a vector beside the weights, and there a text has weights alone")
+        pooled = retriever.pooler(states, side)
+        if pooled.weights is None:
+            refuse(target, f"its pooler '{name}' computes vectors, but the target weights over the vocabulary")
+        if pooled.vectors is not None:
+            refuse(target, f"its pooler '{name}' computes a vector in addition to the weights, but the target does not")
         assert states.head is not None
         logits = states.head(states.last) * batch.attention_mask[:, :, None]
         expected = logits.relu().log1p().amax(dim=1)
         if (most := getattr(retriever.pooler, "top_k", None)) is not None:
             least = expected.topk(min(most, expected.shape[1]), dim=1).values[:, -1:]
             expected = expected.where(expected >= least, 0.0)
-        if not torch.allclose(made.weights.float(), expected, rtol=1e-3, atol=1e-3):
+        if not torch.allclose(pooled.weights.float(), expected, rtol=1e-3, atol=1e-3):
             problem = (
-                f"the weights of its pooler '{name}' are not those of SPLADE, which pools over all tokens, [CLS] and "
-                f"[SEP] too, with the whole vocabulary head (pooled_tokens=all, sparse_head=complete)"
+                f"the weights of its pooler '{name}' are not SPLADE's, which pools over all tokens, also [CLS] and"
             )
-            refuse(target, problem)
+            refuse(target, f"{problem} [SEP], with the whole vocabulary head (pooled_tokens=all, sparse_head=complete)")

@@ -31,7 +31,7 @@ def test_the_card_says_how_it_was_made(checkpoint, tmp_path):
         "license: apache-2.0",
         "library_name: sentence-transformers",
         'SentenceTransformer("out")',
-        "| made by | rkit train |",
+        "| command | rkit train |",
         "| training | epochs 2, batch_size 8 |",
         "| data: examples | train.jsonl |",
         "| nDCG@10 (nq) | 0.5 |",
@@ -80,11 +80,11 @@ def test_a_hub_that_cannot_be_reached_is_one_message(checkpoint, tmp_path):
         ({"to": "onxn"}, OptionError, "'onxn'"),
         ({"to": "onnx", "qunatize": "int8"}, OptionError, "did you mean 'quantize'"),
         ({"to": "pylate", "dry_run": False}, InputError, "push"),
-        ({"to": "pylate", "texts": ["a"]}, InputError, "texts is for the target onnx"),
-        ({"to": "pylate", "quantize": "int8"}, InputError, "quantize is for the target onnx"),
+        ({"to": "pylate", "texts": ["a"]}, InputError, "texts only applies to the target onnx"),
+        ({"to": "pylate", "quantize": "int8"}, InputError, "quantize only applies to the target onnx"),
         ({"to": "onnx", "quantize": "int8"}, InputError, "Give a corpus"),
-        ({"to": "onnx", "texts": ["a"]}, InputError, "states the loss of quantize"),
-        ({"to": "onnx", "quantize": "int8", "texts": ["a"], "queries": ["q"]}, InputError, "go together"),
+        ({"to": "onnx", "texts": ["a"]}, InputError, "measures the loss of quantize"),
+        ({"to": "onnx", "quantize": "int8", "texts": ["a"], "queries": ["q"]}, InputError, "needed together"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(tmp_path, options, error, reason):
@@ -97,5 +97,5 @@ def test_options_that_mean_nothing_are_refused(tmp_path, options, error, reason)
 def test_vectors_become_no_model(tmp_path, kind):
     (tmp_path / "in").mkdir()
     storage.write_manifest(tmp_path / "in", kind, command="encode", options={})
-    with pytest.raises(InputError, match="onnx takes a model"):
+    with pytest.raises(InputError, match="onnx needs a model"):
         rk.export(tmp_path / "in", tmp_path / "out", to="onnx")

@@ -73,7 +73,7 @@ class Serving:
         """The options of each read request."""
         # The collections' own level need not be sent; Milvus Lite does not support the option.
         level = {} if self.consistency == "Strong" else {"consistency_level": self.consistency}
-        chosen = {"partition_names": [partition_name(one) for one in self.partitions]} if self.partitions else {}
+        chosen = {"partition_names": list(map(partition_name, self.partitions))} if self.partitions else {}
         return {"retry_times": RETRIES, **level, **chosen}
 
 
@@ -92,16 +92,16 @@ class Collection:
         self.serving = serving
         self._connection = connection
         with self._errors("load the collection"):
-            found = state(connection, layout.collection)
-            if found == (layout.fingerprint, layout.rows):
+            current = state(connection, layout.collection)
+            if current == (layout.fingerprint, layout.rows):
                 connection.client.load_collection(layout.collection, retry_times=RETRIES)
-        if found != (layout.fingerprint, layout.rows):
-            held = "is missing" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
-            msg = (
-                f"the collection '{layout.collection}' in {connection.place} {held}, and should hold {layout.rows:,} "
-                f"rows of '{layout.fingerprint}'. Index the vectors again."
-            )
-            raise ArtifactError(msg)
+                return
+        actual = "is missing" if current is None else f"has {current[1]:,} rows of '{current[0] or 'another program'}'"
+        msg = (
+            f"the collection '{layout.collection}' in {connection.place} {actual}, instead of {layout.rows:,} rows of "
+            f"'{layout.fingerprint}'. Index the vectors again."
+        )
+        raise ArtifactError(msg)
 
     @property
     def most_vectors(self) -> int:
@@ -124,7 +124,7 @@ class Collection:
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // limit))
         for start in range(0, len(queries), size):
             with self._errors("search"):
-                found = self._connection.client.search(
+                results = self._connection.client.search(
                     self.layout.collection,
                     data=list(queries[start : start + size]),
                     anns_field=field,
@@ -134,13 +134,13 @@ class Collection:
                     search_params=self.index.search_options(field, limit),
                     **self.serving.options,
                 )
-            for hits in found:
+            for hits in results:
                 yield _sorted(hits, unsigned=field == WORDS)
 
-    def fused(self, asked: Mapping[str, Sequence[Any]], ranker: Any, candidates: int, limit: int) -> Iterator[Hits]:
+    def fused(self, inputs: Mapping[str, Sequence[Any]], ranker: Any, candidates: int, limit: int) -> Iterator[Hits]:
         """For each query, the best `limit` rows by a pymilvus ranker, from the `candidates` of each field."""
         request = import_pymilvus().AnnSearchRequest
-        total = len(next(iter(asked.values())))
+        total = len(next(iter(inputs.values())))
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // candidates))
         for start in range(0, total, size):
             parts = [
@@ -150,13 +150,13 @@ class Collection:
                     param=self.index.search_options(field, candidates),
                     limit=candidates,
                 )
-                for field, queries in asked.items()
+                for field, queries in inputs.items()
             ]
-            with self._errors("search several fields at once"):
-                found = self._connection.client.hybrid_search(
+            with self._errors("search several fields together"):
+                results = self._connection.client.hybrid_search(
                     self.layout.collection, parts, ranker, limit=limit, output_fields=[ROW], **self.serving.options
                 )
-            yield from map(_sorted, found)
+            yield from map(_sorted, results)
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Read the vectors and weights of these texts, in this order."""
@@ -178,13 +178,12 @@ class Collection:
                 for row in first.tolist()
             ]
             ends = np.cumsum([0, *map(len, terms)])
-            columns = np.array([term for one in terms for term in one], dtype=np.int64)
-            values = np.array([weight for one in terms for weight in one.values()], dtype=np.float32)
+            columns = np.array([term for text in terms for term in text], dtype=np.int64)
+            values = np.array([weight for text in terms for weight in text.values()], dtype=np.float32)
             weights = scipy.sparse.csr_matrix((values, columns, ends), shape=(len(terms), layout.vocabulary))
             weights.sort_indices()
-        return VectorBlock(
-            0, len(texts), vectors, starts if layout.dim and layout.offsets is not None else None, weights
-        )
+        offsets = starts if layout.dim and layout.offsets is not None else None
+        return VectorBlock(0, len(texts), vectors, offsets, weights)
 
     def _rows(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Any]]]:
         size = max(1, min(4096, BYTES_IN_A_REQUEST // (4 * max(1, self.layout.dim))))
@@ -192,16 +191,16 @@ class Collection:
         for start in range(0, len(wanted), size):
             part = wanted[start : start + size]
             with self._errors("read rows"):
-                found = self._connection.client.get(
+                entities = self._connection.client.get(
                     self.layout.collection, ids=part, output_fields=[ROW, *self.layout.fields], **self.serving.options
                 )
-            if len(found) != len(part):
+            if len(entities) != len(part):
                 msg = (
-                    f"the collection '{self.layout.collection}' has lost rows: {len(found)} of {len(part)} exist. "
+                    f"the collection '{self.layout.collection}' has lost rows: {len(entities)} of {len(part)} exist. "
                     f"Index the vectors again."
                 )
                 raise ArtifactError(msg)
-            for entity in found:
+            for entity in entities:
                 if VECTOR in entity:
                     # A list of Python floats would take several times the memory.
                     entity[VECTOR] = np.asarray(entity[VECTOR], dtype=np.float32)

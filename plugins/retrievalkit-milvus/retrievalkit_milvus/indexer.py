@@ -25,7 +25,7 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError, Retrieva
 from retrievalkit.scoring import best_of_candidates, check_k, is_single, scores_of, viewed
 from retrievalkit_milvus.collection import MOST_HITS, Collection, Serving, VectorIndex
 from retrievalkit_milvus.layout import FOLDER, MOST_PARTITIONS, VECTOR, WEIGHTS, WORDS, Layout, fingerprint
-from retrievalkit_milvus.ranking import Found, Fusion, best_texts
+from retrievalkit_milvus.ranking import Fusion, Ranking, best_texts
 from retrievalkit_milvus.server import Connection, check_uri, connect, embedded, embedded_view
 from retrievalkit_milvus.writing import Words, analyzer_json, write
 
@@ -99,13 +99,13 @@ class Milvus(Indexer):
     ) -> None:
         above_0 = {"candidates": candidates, "batch": batch, "timeout": timeout, "search_timeout": search_timeout}
         for name, value in {**above_0, "k1": k1}.items():
-            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, and must be above 0.")
-        fitting = 0 <= partitions <= MOST_PARTITIONS
-        _check(fitting, f"option 'partitions' is {partitions}, and must be from 0 to {MOST_PARTITIONS}.")
-        _check(0 <= b <= 1, f"option 'b' is {b}, and must be from 0 to 1.")
-        fitting = not collection or bool(_NAME.fullmatch(collection))
-        rule = "of letters, digits and underscores, not start with a digit, and have 240 characters at most"
-        _check(fitting, f"option 'collection' is '{collection}', and must consist {rule}.")
+            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, but must be above 0.")
+        valid = 0 <= partitions <= MOST_PARTITIONS
+        _check(valid, f"option 'partitions' is {partitions}, but must be from 0 to {MOST_PARTITIONS}.")
+        _check(0 <= b <= 1, f"option 'b' is {b}, but must be from 0 to 1.")
+        valid = not collection or bool(_NAME.fullmatch(collection))
+        rule = "of letters, digits and underscores, not start with a digit, and have at most 240 characters"
+        _check(valid, f"option 'collection' is '{collection}', but must consist {rule}.")
         if uri:
             check_uri(uri)
         self.uri = uri
@@ -115,7 +115,7 @@ class Milvus(Indexer):
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
         # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
-        _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, and must be from 2 to 2048.")
+        _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, but must be from 2 to 2048.")
         self.index = VectorIndex(index_type.strip().upper(), built, searched)
         self.view = view
         self.candidates = candidates
@@ -129,7 +129,7 @@ class Milvus(Indexer):
         self.fusion = Fusion.parse(hybrid)
         self.reads_texts = self.fusion is not None
         if not uri:
-            self._check_server("Milvus Lite, which the folder is for without the option 'uri',")
+            self._check_server("Milvus Lite, which is used without the option 'uri',")
         self._opened: Collection | None = None
         self._ids: Any = None
 
@@ -160,12 +160,12 @@ class Milvus(Indexer):
         """Connect to the collection, or start Milvus Lite over its files."""
         layout, self._ids, built = Layout.read(index_dir, embedded=not self.uri)
         if built != [self.index.type, self.index.parameters]:
-            msg = f"'{index_dir}' was built with another index type or other parameters. To change these, index again."
+            msg = f"'{index_dir}' was built with another index type or other parameters. Use these, or index again."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
         if (chosen := self.serving.partitions) and chosen[-1] >= layout.partitions:
-            held = f"partitions 0 to {layout.partitions - 1}" if layout.partitions else "no partitions"
-            msg = f"option 'search_partitions' names {chosen[-1]}, and the index has {held}. Name others."
+            known = f"partitions 0 to {layout.partitions - 1}" if layout.partitions else "no partitions"
+            msg = f"option 'search_partitions' names {chosen[-1]}, but the index has {known}. Choose others."
             raise OptionError(msg)
         connection = self._connect() if self.uri else embedded_view(index_dir / FOLDER)
         try:
@@ -184,57 +184,57 @@ class Milvus(Indexer):
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
         if self.fusion is not None:
-            found = self._fused(queries, texts, min(k, opened.layout.texts, MOST_HITS))
-            return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            return self._named(self._fused(queries, texts, min(k, opened.layout.texts, MOST_HITS)))
         k, fields = min(k, opened.layout.texts), opened.layout.fields
         if len(fields) == 1 and (fields[0] == WEIGHTS or is_single(queries)):
-            found = best_texts(opened, fields[0], _asked(queries)[fields[0]], k)
-        else:
-            found = best_of_candidates(queries, opened, self._candidates(queries, max(k, self.candidates)), k)
-        return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            return self._named(best_texts(opened, fields[0], _inputs(queries)[fields[0]], k))
+        candidates = self._candidates(queries, max(k, self.candidates))
+        return self._named(best_of_candidates(queries, opened, candidates, k))
+
+    def _named(self, rankings: Sequence[Ranking]) -> tuple[list[list[str]], list[np.ndarray]]:
+        return [self._ids.take(texts) for texts, _ in rankings], [scores for _, scores in rankings]
 
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
         """Like `search`; if one field with one row per text or query is compared, Milvus filters."""
-        opened, asked = self._collection(), viewed(queries, self.view).float().to("cpu")
+        opened, viewed_queries = self._collection(), viewed(queries, self.view).float().to("cpu")
         field, *more = opened.layout.fields
-        single = not more and self.fusion is None and (field == WEIGHTS or is_single(asked))
+        single = not more and self.fusion is None and (field == WEIGHTS or is_single(viewed_queries))
         if not single or len(allowed) > MOST_FILTERED:
             return super().search_among(queries, k, allowed)
         check_k(k)
-        _check_comparable(asked, opened.layout)
+        _check_comparable(viewed_queries, opened.layout)
         if not (only := np.flatnonzero(allowed.mask(self._ids)).tolist()):
-            return [[] for _ in range(len(asked))], [np.empty(0, np.float32) for _ in range(len(asked))]
-        found = best_texts(opened, field, _asked(asked)[field], min(k, len(only)), only)
-        return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            return [[] for _ in range(len(queries))], [np.empty(0, np.float32) for _ in range(len(queries))]
+        return self._named(best_texts(opened, field, _inputs(viewed_queries)[field], min(k, len(only)), only))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The exact scores of the requested texts, computed from the vectors and weights stored in Milvus."""
         opened = self._collection()
         if self.fusion is not None:
-            msg = "what Milvus makes of several rankings has scores for its hits only. Fuse with --fusion rrf."
+            msg = "option 'hybrid', Milvus's own fusion, has scores for its hits only. Fuse with --fusion rrf instead."
             raise UnsupportedError(msg)
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
-        return scores_of(queries, opened, [self._ids.rows(one) for one in ids])
+        return scores_of(queries, opened, list(map(self._ids.rows, ids)))
 
-    def _fused(self, queries: Representation, texts: Sequence[str] | None, k: int) -> list[Found]:
+    def _fused(self, queries: Representation, texts: Sequence[str] | None, k: int) -> list[Ranking]:
         """The best texts as ranked by Milvus over all fields of the index."""
         assert self.fusion is not None
         opened = self._collection()
         layout = opened.layout
         _check_one_row(layout, "hybrid")
         if queries.vectors is not None and not is_single(queries):
-            msg = "the queries have several vectors each, which option 'hybrid' does not compare. Leave it out."
+            msg = "the queries have several vectors each, which option 'hybrid' does not support. Leave it out."
             raise UnsupportedError(msg)
-        asked = _asked(queries)
+        inputs = _inputs(queries)
         if layout.analyzer:
             if texts is None:
-                msg = "the index searches words too, and the queries are vectors alone. Give texts, or drop 'hybrid'."
+                msg = "the index searches words too, but the queries are only vectors. Give texts, or drop 'hybrid'."
                 raise UnsupportedError(msg)
-            asked[WORDS] = list(texts)
-        return self.fusion.rank(opened, asked, min(max(k, self.candidates), layout.texts, MOST_HITS), k)
+            inputs[WORDS] = list(texts)
+        return self.fusion.rank(opened, inputs, min(max(k, self.candidates), layout.texts, MOST_HITS), k)
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
         """For each query, the texts retrieved by any of its parts, in ascending order."""
@@ -244,17 +244,17 @@ class Milvus(Indexer):
             chosen = self.serving.partitions
             return [layout.texts_in(chosen) if chosen else np.arange(layout.texts)] * len(queries)
         parts: list[list[np.ndarray]] = [[] for _ in range(len(queries))]
-        for field, asked in _asked(queries).items():
+        for field, inputs in _inputs(queries).items():
             if field == WEIGHTS or is_single(queries):
-                for query, (texts, _) in enumerate(best_texts(opened, field, asked, wanted)):
+                for query, (texts, _) in enumerate(best_texts(opened, field, inputs, wanted)):
                     parts[query].append(texts)
                 continue
             assert queries.vectors is not None
             mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
-            hits = opened.nearest(field, asked, min(wanted, layout.rows, MOST_HITS))
+            hits = opened.nearest(field, inputs, min(wanted, layout.rows, MOST_HITS))
             for query, (rows, _) in zip(mask.nonzero()[:, 0].tolist(), hits, strict=True):
                 parts[query].append(layout.texts_of(rows))
-        return [np.unique(np.concatenate(one)) for one in parts]
+        return [np.unique(np.concatenate(texts)) for texts in parts]
 
     def _connect(self) -> Connection:
         confirmed = "uri" not in self.from_files
@@ -266,7 +266,7 @@ class Milvus(Indexer):
     def _check_server(self, subject: str) -> None:
         """Refuse an option that only servers support."""
         if self.consistency != "strong":
-            msg = f"{subject} has no option 'consistency'. Give the address of a Milvus server, or leave it strong."
+            msg = f"{subject} has no option 'consistency'. Give the address of a Milvus server, or leave it out."
             raise OptionError(msg)
 
     def _collection(self) -> Collection:
@@ -274,18 +274,18 @@ class Milvus(Indexer):
         return self._opened
 
 
-def _check(fitting: bool, problem: str) -> None:
-    if not fitting:
+def _check(valid: bool, problem: str) -> None:
+    if not valid:
         raise OptionError(problem)
 
 
 def _numbers(option: str, text: str) -> dict[str, Any]:
     """Parse parameters such as "M=16,efConstruction=200"."""
     values: dict[str, Any] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        name, equals, value = (one.strip() for one in part.partition("="))
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = map(str.strip, part.partition("="))
         if not (name and equals and value):
-            msg = f"option '{option}' is '{text}', and must be NAME=VALUE pairs with commas: M=16,efConstruction=200."
+            msg = f"option '{option}' is '{text}', but must be NAME=VALUE pairs with commas: M=16,efConstruction=200."
             raise OptionError(msg)
         try:
             values[name] = json.loads(value)
@@ -297,10 +297,10 @@ def _numbers(option: str, text: str) -> dict[str, Any]:
 def _ranges(text: str) -> tuple[int, ...]:
     """Parse numbers such as "0,2-5"."""
     numbers: set[int] = set()
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        first, dash, last = (one.strip() for one in part.partition("-"))
+    for part in filter(None, map(str.strip, text.split(","))):
+        first, dash, last = map(str.strip, part.partition("-"))
         if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) >= MOST_PARTITIONS:
-            msg = f"option 'search_partitions' is '{text}', and must be numbers with commas: 0,2-5."
+            msg = f"option 'search_partitions' is '{text}', but must be numbers with commas: 0,2-5."
             raise OptionError(msg)
         numbers.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(numbers))
@@ -308,27 +308,27 @@ def _ranges(text: str) -> tuple[int, ...]:
 
 def _check_one_row(layout: Layout, option: str) -> None:
     if layout.rows != layout.texts:
-        msg = f"option '{option}' is for texts with one vector each, and these have several. Leave it out."
+        msg = f"option '{option}' only applies to texts with one vector each, but these have several. Leave it out."
         raise UnsupportedError(msg)
 
 
 def _check_comparable(queries: Representation, layout: Layout) -> None:
     sizes = {"vectors": (queries.vectors, layout.dim), "weights": (queries.weights, layout.vocabulary)}
-    for what, (tensor, size) in sizes.items():
-        has = 0 if tensor is None else tensor.shape[-1]
-        if has != size:
-            msg = f"queries have {what} of size {has} and the index has {size}. Encode both with the same model."
+    for part, (tensor, expected) in sizes.items():
+        size = 0 if tensor is None else tensor.shape[-1]
+        if size != expected:
+            msg = f"queries have {part} of size {size}, but the index of size {expected}. Encode both with one model."
             raise UnsupportedError(msg)
 
 
-def _asked(queries: Representation) -> dict[str, list[Any]]:
+def _inputs(queries: Representation) -> dict[str, list[Any]]:
     """The search inputs by field: all vectors of all queries, and the terms of each query."""
-    asked: dict[str, list[Any]] = {}
+    inputs: dict[str, list[Any]] = {}
     if queries.vectors is not None:
         vectors, mask = queries.vectors.flatten(0, 1), queries.vector_mask
         vectors = vectors if mask is None else vectors[mask.flatten()]
-        asked[VECTOR] = list(vectors.to(torch.float32).numpy())
+        inputs[VECTOR] = list(vectors.to(torch.float32).numpy())
     if queries.weights is not None:
-        terms = [(one.nonzero().flatten(), one) for one in queries.weights]
-        asked[WEIGHTS] = [dict(zip(at.tolist(), one[at].tolist(), strict=True)) for at, one in terms]
-    return asked
+        terms = [(row.nonzero().flatten(), row) for row in queries.weights]
+        inputs[WEIGHTS] = [dict(zip(at.tolist(), row[at].tolist(), strict=True)) for at, row in terms]
+    return inputs

@@ -34,7 +34,7 @@ _DO = "Index the vectors again."
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Contents:
     """The contents of a collection.
 
     Attributes:
@@ -69,7 +69,7 @@ class _File:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description(_Held):
+class _Description(_Contents):
     """Schema of milvus.json."""
 
     files: dict[str, _File]
@@ -77,7 +77,7 @@ class _Description(_Held):
 
 
 @dataclass(frozen=True)
-class Layout(_Held):
+class Layout(_Contents):
     """The contents of a collection, as recorded in the index folder.
 
     Attributes:
@@ -94,7 +94,7 @@ class Layout(_Held):
         rows, most = (source.rows, source.most_vectors) if source.dim else (len(source), 1)
         if source.dim > MOST_DIM:
             msg = (
-                f"'{source.folder}' has vectors of {source.dim} numbers, and Milvus takes {MOST_DIM:,} at most. "
+                f"'{source.folder}' has vectors of {source.dim} dimensions, but Milvus supports at most {MOST_DIM:,}. "
                 f"Use --indexer flat or faiss."
             )
             raise UnsupportedError(msg)
@@ -114,8 +114,8 @@ class Layout(_Held):
         """
         dim, vocabulary = 0 if view == "weights" else self.dim, 0 if view == "vectors" else self.vocabulary
         if not (dim or vocabulary):
-            held = "vectors" if self.dim else "weights"
-            msg = f"the index holds only {held}, and option 'view' is '{view}'. Drop the option."
+            content = "vectors" if self.dim else "weights"
+            msg = f"the index has only {content}, but option 'view' is '{view}'. Leave it out."
             raise UnsupportedError(msg)
         return dataclasses.replace(self, dim=dim, vocabulary=vocabulary)
 
@@ -140,7 +140,7 @@ class Layout(_Held):
     def texts_in(self, partitions: Sequence[int]) -> np.ndarray:
         """The texts that these partitions hold, in ascending order."""
         starts = [-(-number * self.texts // self.partitions) for number in range(self.partitions + 1)]
-        return np.concatenate([np.arange(starts[one], starts[one + 1]) for one in sorted(partitions)])
+        return np.concatenate([np.arange(starts[number], starts[number + 1]) for number in sorted(partitions)])
 
     def entities(
         self, source: VectorStore, rows: int, contents: Iterator[str] | None = None
@@ -205,14 +205,14 @@ class Layout(_Held):
 
         Args:
             folder: The index folder.
-            embedded: Whether the files of Milvus Lite must exist, too.
+            embedded: Require the files of Milvus Lite, too.
 
         Raises:
             ArtifactError: A file is missing, truncated or altered; or `embedded` is true but the index is on a server.
         """
         values = read_document(folder / _DESCRIPTION, dict[str, Any], do=_DO)
         if values.pop("checksum", None) != _seal(values) or values.get("form") != _FORM:
-            msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {_DO}"
+            msg = f"'{folder / _DESCRIPTION}' was modified, or has another version. {_DO}"
             raise ArtifactError(msg)
         # Anyone who alters the file can also update its checksum.
         values = dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=_DO))
@@ -235,7 +235,7 @@ class Layout(_Held):
             msg = f"'{folder / _OFFSETS}' is damaged: {error}. {_DO}"
             raise ArtifactError(msg) from error
         if {len(ids), len(ids) if offsets is None else len(offsets) - 1} != {known["texts"]}:
-            msg = f"'{folder}' is damaged: its ids or offsets are not those of {known['texts']} texts. {_DO}"
+            msg = f"'{folder}' is damaged: its ids or offsets do not match its {known['texts']} texts. {_DO}"
             raise ArtifactError(msg)
         return cls(**known, offsets=offsets), ids, values["index"]
 
@@ -254,7 +254,7 @@ def most_id_bytes(ids: Ids) -> int:
     longest = max(ids, key=lambda text_id: len(text_id.encode()))
     size = len(longest.encode())
     if size > MOST_BYTES:
-        msg = f"the id '{longest[:40]}…' has {size:,} bytes, and Milvus takes {MOST_BYTES:,} at most. Shorten it."
+        msg = f"the id '{longest[:40]}…' has {size:,} bytes, but Milvus supports at most {MOST_BYTES:,}. Shorten it."
         raise UnsupportedError(msg)
     return size
 

@@ -20,33 +20,33 @@ from retrievalkit_milvus.collection import Collection, Hits
 from retrievalkit_milvus.layout import VECTOR
 from retrievalkit_milvus.server import import_pymilvus
 
-Found = tuple[np.ndarray, np.ndarray]
+Ranking = tuple[np.ndarray, np.ndarray]
 """Numbers of texts and their float32 scores, best first; ties in index order."""
 
 
 def best_texts(
-    collection: Collection, field: str, asked: Sequence[Any], k: int, only: Sequence[int] = ()
-) -> list[Found]:
+    collection: Collection, field: str, inputs: Sequence[Any], k: int, only: Sequence[int] = ()
+) -> list[Ranking]:
     """The best texts of each query by a single field; a query without terms has no hits.
 
     Args:
         collection: Collection to search.
         field: Field to compare.
-        asked: For each query, a vector, or its terms with their weights.
+        inputs: For each query, a vector, or its terms with their weights.
         k: Maximum number of texts per query.
         only: Texts to search; () = all.
     """
     layout = collection.layout
     most = min(milvus.MOST_HITS, layout.rows)
     limit = min(most, k * (-(-layout.rows // layout.texts) if field == VECTOR else 1) + 1)
-    found: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in asked]
-    unsure = [query for query, one in enumerate(asked) if len(one)]
+    rankings: list[Ranking] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in inputs]
+    unsure = [query for query, terms in enumerate(inputs) if len(terms)]
     while unsure:
-        all_hits = collection.nearest(field, [asked[query] for query in unsure], limit, only=only)
+        all_hits = collection.nearest(field, [inputs[query] for query in unsure], limit, only=only)
         again = []
         for query, hits in zip(unsure, all_hits, strict=True):
-            found[query] = _texts(collection, hits, k)
-            if not _is_sure(collection, field, found[query], hits, k, limit):
+            rankings[query] = _texts(collection, hits, k)
+            if not _is_sure(collection, field, rankings[query], hits, k, limit):
                 again.append(query)
         unsure = again
         if limit == most:
@@ -54,31 +54,31 @@ def best_texts(
         limit = min(most, 2 * limit)
     for query in unsure if most < layout.rows else ():
         # Beyond Milvus's maximum number of hits.
-        known = np.sort(found[query][0])
+        known = np.sort(rankings[query][0])
         while True:
-            (hits,) = collection.nearest(field, [asked[query]], most, but=known.tolist(), only=only)
+            (hits,) = collection.nearest(field, [inputs[query]], most, but=known.tolist(), only=only)
             more = _texts(collection, hits, most)
             known = np.union1d(known, more[0])
-            texts, scores = (np.concatenate(pair) for pair in zip(found[query], more, strict=True))
+            texts, scores = (np.concatenate(pair) for pair in zip(rankings[query], more, strict=True))
             order = np.lexsort((texts, -scores))[:k]  # ties in index order
-            found[query] = texts[order], scores[order]
-            if not len(more[0]) or _is_sure(collection, field, found[query], hits, k, most):
+            rankings[query] = texts[order], scores[order]
+            if not len(more[0]) or _is_sure(collection, field, rankings[query], hits, k, most):
                 break
-    return found
+    return rankings
 
 
-def _texts(collection: Collection, hits: Hits, k: int) -> Found:
+def _texts(collection: Collection, hits: Hits, k: int) -> Ranking:
     layout = collection.layout
     return documents_of_vectors(*hits, k, m=layout.most_vectors, offsets=layout.offsets)
 
 
-def _is_sure(collection: Collection, field: str, found: Found, hits: Hits, k: int, limit: int) -> bool:
+def _is_sure(collection: Collection, field: str, ranking: Ranking, hits: Hits, k: int, limit: int) -> bool:
     """True if no row outside the hits can change the best k texts."""
     if len(hits[0]) < limit:
         return True
-    if len(found[0]) < k:
+    if len(ranking[0]) < k:
         return False
-    return not collection.index.is_exact(field) or bool(found[1][-1] > hits[1][-1])
+    return not collection.index.is_exact(field) or bool(ranking[1][-1] > hits[1][-1])
 
 
 @dataclass(frozen=True)
@@ -102,48 +102,49 @@ class Fusion:
         """
         kind, _, rest = text.strip().partition(":")
         try:
-            numbers = tuple(float(one) for one in rest.split(",")) if rest else ()
+            numbers = tuple(map(float, rest.split(","))) if rest else ()
         except ValueError:
             numbers = (-1.0,)
-        if kind == "rrf" and len(numbers) < 2 and all(0 < one < 16_384 for one in numbers):
+        if kind == "rrf" and len(numbers) < 2 and all(0 < number < 16_384 for number in numbers):
             return cls(smoothing=numbers[0] if numbers else 60)
-        if kind == "weighted" and any(numbers) and all(0 <= one <= 1 for one in numbers):
+        if kind == "weighted" and any(numbers) and all(0 <= number <= 1 for number in numbers):
             return cls(weights=numbers)
         if not text:
             return None
         msg = (
-            f"option 'hybrid' is '{text}', and must be rrf, rrf:K or weighted:W,W with a weight from 0 to 1 for each "
-            f"of vectors, weights and words that the index holds, in this order."
+            f"option 'hybrid' is '{text}', but must be rrf, rrf:K or weighted:W,W with a weight from 0 to 1 for each "
+            f"part of the index: vectors, weights and words, in this order."
         )
         raise OptionError(msg)
 
-    def rank(self, collection: Collection, asked: Mapping[str, Sequence[Any]], candidates: int, k: int) -> list[Found]:
-        """For each query, the best `k` texts of one row each; `asked` has its vectors, terms or words by field.
+    def rank(
+        self, collection: Collection, inputs: Mapping[str, Sequence[Any]], candidates: int, k: int
+    ) -> list[Ranking]:
+        """For each query, the best `k` texts of one row each; `inputs` has its vectors, terms or words by field.
 
         Raises:
             OptionError: The number of weights differs from the number of fields.
         """
-        if self.weights and len(self.weights) != len(asked):
-            held = ", ".join(asked)
-            msg = f"option 'hybrid' has {len(self.weights)} weights, and the index holds {held}. Give each a weight."
+        if self.weights and len(self.weights) != len(inputs):
+            fields = ", ".join(inputs)
+            msg = f"option 'hybrid' has {len(self.weights)} weights, but the index has {fields}. Give each a weight."
             raise OptionError(msg)
-        counted = [field for place, field in enumerate(asked) if not self.weights or self.weights[place]]
+        counted = [field for place, field in enumerate(inputs) if not self.weights or self.weights[place]]
         if len(counted) == 1:
-            return best_texts(collection, counted[0], asked[counted[0]], k)
-        found: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(asked[counted[0]])
+            return best_texts(collection, counted[0], inputs[counted[0]], k)
+        rankings: list[Ranking] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(inputs[counted[0]])
         groups: dict[tuple[str, ...], list[int]] = {}
-        for query in range(len(found)):
+        for query in range(len(rankings)):
             # Milvus refuses requests without any term.
-            groups.setdefault(tuple(field for field in counted if len(asked[field][query])), []).append(query)
-        for fields, queries in groups.items():
-            if fields:
-                parts = {field: [asked[field][query] for query in queries] for field in fields}
-                weights = [one for field, one in zip(asked, self.weights, strict=False) if field in fields]
-                pymilvus = import_pymilvus()
+            groups.setdefault(tuple(field for field in counted if len(inputs[field][query])), []).append(query)
+        pymilvus = import_pymilvus()
+        for group, queries in groups.items():
+            if group:
+                parts = {field: [inputs[field][query] for query in queries] for field in group}
+                weights = [weight for field, weight in zip(inputs, self.weights, strict=False) if field in group]
                 ranker = pymilvus.RRFRanker(self.smoothing)
                 if weights:
                     ranker = pymilvus.WeightedRanker(*weights, norm_score=False)
-                hits = collection.fused(parts, ranker, candidates, k)
-                for query, one in zip(queries, hits, strict=True):
-                    found[query] = one
-        return found
+                for query, ranking in zip(queries, collection.fused(parts, ranker, candidates, k), strict=True):
+                    rankings[query] = ranking
+        return rankings

@@ -58,7 +58,7 @@ class Connection:
     Attributes:
         client: The `pymilvus.MilvusClient`.
         place: Description of the server in messages.
-        lite: Whether the server is Milvus Lite, in this process or elsewhere.
+        lite: True if the server is Milvus Lite, in this process or elsewhere.
         lock: Marks the temporary folder as in use, if there is one.
         close: Closes the connection; further calls do nothing.
     """
@@ -79,7 +79,7 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
         uri: The server's address, such as http://localhost:19530.
         timeout: Seconds to wait for it.
         search_timeout: Seconds to wait for a response to a search request.
-        confirmed: Whether the user provided the address, rather than a manifest or a recipe.
+        confirmed: True if the user provided the address, rather than a manifest or a recipe.
 
     Raises:
         InputError: No server answers, the server is not Milvus, or it rejects the token; only a file names the
@@ -93,23 +93,21 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
         is_here = False
     # The address may be a stranger's; a local address may be searched if there is no token.
     if not confirmed and _parts(uri) != _parts(os.environ.get(ADDRESS, "")) and (token or not is_here):
-        gets = f"the token in {TOKEN}" if token else "the queries or vectors"
+        content = f"the token in {TOKEN}" if token else "the queries or vectors"
         msg = (
-            f"the address of Milvus, '{uri}', is named by a manifest or a recipe alone, and would get {gets}. If you "
-            f"know the server, say so: {ADDRESS}={uri} in the environment, or --set milvus.uri={uri} when searching."
+            f"the address of Milvus, '{uri}', comes from a manifest or a recipe, and would receive {content}. If you "
+            f"trust the server, set {ADDRESS}={uri} in the environment, or --set milvus.uri={uri} when searching."
         )
         raise InputError(msg)
     if token and not (urlsplit(uri).scheme == "https" or is_here or os.environ.get(PLAINTEXT) == "1"):
         msg = (
-            f"the token in {TOKEN} would go to '{uri}' unencrypted. Use an https address; or, in a network where "
-            f"nobody listens, set {PLAINTEXT}=1."
+            f"the token in {TOKEN} would be sent to '{uri}' unencrypted. Use an https address; or, in a trusted "
+            f"network, set {PLAINTEXT}=1."
         )
         raise InputError(msg)
     # Set a deadline per read request: pymilvus's own would cover all attempts, including those that fail immediately.
-    names = [
-        {"service": "milvus.proto.milvus.MilvusService", "method": f"{one}"}
-        for one in ("Search", "HybridSearch", "Query")
-    ]
+    methods = ("Search", "HybridSearch", "Query")
+    names = [{"service": "milvus.proto.milvus.MilvusService", "method": method} for method in methods]
     patience = json.dumps({"methodConfig": [{"name": names, "timeout": f"{search_timeout:g}s"}]})
     options = {**_certificates(uri), "grpc_options": {**GRPC_OPTIONS, "grpc.service_config": patience}}
     # pymilvus would otherwise reuse an earlier client's connection to this address, with its certificates and deadline.
@@ -138,9 +136,9 @@ def embedded_view(folder: Path) -> Connection:
         shutil.copyfile(source, target)
 
     # A view belongs to a running process as long as its lock is held.
-    for left in list(Path(tempfile.gettempdir()).glob(f"{_VIEW}*/.lock")):
-        with suppress(Timeout, OSError), FileLock(left, blocking=False):
-            shutil.rmtree(left.parent)
+    for stale in list(Path(tempfile.gettempdir()).glob(f"{_VIEW}*/.lock")):
+        with suppress(Timeout, OSError), FileLock(stale, blocking=False):
+            shutil.rmtree(stale.parent)
     view = Path(tempfile.mkdtemp(prefix=_VIEW))
     lock = FileLock(view / ".lock")
     lock.acquire()
@@ -167,12 +165,12 @@ def check_uri(uri: str) -> None:
         # The port is not a number.
         secret, complete = False, False
     if secret:
-        msg = f"option 'uri' holds a user or a password, which would be stored in the manifest. Set {TOKEN} instead."
+        msg = f"option 'uri' contains a user or password, which would be stored in the manifest. Set {TOKEN} instead."
         raise OptionError(msg)
     if not complete or parts.scheme not in ("http", "https", "tcp"):
         msg = (
-            f"option 'uri' is '{uri}', and must be the address of a Milvus server, such as http://localhost:19530; "
-            f"drop it to use Milvus Lite, which keeps its files in the index folder."
+            f"option 'uri' is '{uri}', but must be the address of a Milvus server, such as http://localhost:19530. "
+            f"Leave it out to use Milvus Lite, which keeps its files in the index folder."
         )
         raise OptionError(msg)
 
@@ -191,22 +189,22 @@ def _certificates(uri: str) -> dict[str, Any]:
     """The files for an encrypted connection, as options of pymilvus."""
     if urlsplit(uri).scheme != "https":
         return {}
-    given = {name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)}
-    for name, path in given.items():
+    certificates = {name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)}
+    for name, path in certificates.items():
         if not Path(path).is_file():
-            msg = f"{name} names '{path}', and there is no such file."
+            msg = f"{name} is '{path}', which is not a file. Set it to a PEM file."
             raise InputError(msg)
-    own = [name for name in given if "CLIENT" in name]
-    if own and len(given.keys() - {"MILVUS_SERVER_CERT"}) < 3:
-        msg = f"{own[0]} is set, and needs MILVUS_CA_CERT, MILVUS_CLIENT_CERT and MILVUS_CLIENT_KEY together."
+    client_files = [name for name in certificates if "CLIENT" in name]
+    if client_files and len(certificates.keys() - {"MILVUS_SERVER_CERT"}) < 3:
+        msg = f"{client_files[0]} is set, but MILVUS_CA_CERT, MILVUS_CLIENT_CERT and MILVUS_CLIENT_KEY are all needed."
         raise InputError(msg)
-    if own:
+    if client_files:
         # Otherwise pymilvus would use only the server's certificate.
-        given.pop("MILVUS_SERVER_CERT", None)
-    elif "MILVUS_CA_CERT" in given:
-        given.setdefault("MILVUS_SERVER_CERT", given.pop("MILVUS_CA_CERT"))
-    called = {"server_name": os.environ[SERVER_NAME]} if os.environ.get(SERVER_NAME) else {}
-    return {"secure": True, **{CERTIFICATES[name]: path for name, path in given.items()}, **called}
+        certificates.pop("MILVUS_SERVER_CERT", None)
+    elif "MILVUS_CA_CERT" in certificates:
+        certificates.setdefault("MILVUS_SERVER_CERT", certificates.pop("MILVUS_CA_CERT"))
+    name_option = {"server_name": os.environ[SERVER_NAME]} if os.environ.get(SERVER_NAME) else {}
+    return {"secure": True, **{CERTIFICATES[name]: path for name, path in certificates.items()}, **name_option}
 
 
 def _parts(uri: str) -> tuple[str, str | None, int | None]:
@@ -266,10 +264,10 @@ def _client(uri: str, **options: Any) -> Any:
     try:
         return pymilvus.MilvusClient(uri=uri, **{"grpc_options": GRPC_OPTIONS, **options})
     except (pymilvus.MilvusException, grpc.RpcError, ValueError) as error:
-        trusted = "that MILVUS_CA_CERT names who signed its certificate, " if uri.startswith("https") else ""
+        trusted = "that MILVUS_CA_CERT names the issuer of its certificate, " if uri.startswith("https") else ""
         msg = (
             f"no Milvus answers at '{uri}' ({reason(error)}). Check that it runs, that the address is right, "
-            f"{trusted}and that {TOKEN} holds its token if it requires one."
+            f"{trusted}and that {TOKEN} contains its token if it requires a token."
         )
         raise InputError(msg) from error
 

@@ -47,17 +47,17 @@ class Words:
         passages = iter(open_corpus(self.source))
         for text_id in ids:
             # Both have the same order, so neither needs to be in memory as a whole.
-            found = next((passage for passage in passages if passage.id == text_id), None)
-            if found is None:
+            passage = next((passage for passage in passages if passage.id == text_id), None)
+            if passage is None:
                 msg = (
-                    f"the corpus '{self.source}' has no text '{text_id}' where the vectors have it. Give the corpus "
-                    f"that was encoded, in the same order, by the option texts."
+                    f"the corpus '{self.source}' lacks the text '{text_id}', or has it in another position than the "
+                    f"vectors. Give the corpus that was encoded, in the same order, with the option texts."
                 )
                 raise InputError(msg)
-            content = f"{found.title} {found.text}".strip()
+            content = f"{passage.title} {passage.text}".strip()
             if len(content) > MOST_BYTES // 4 and (size := len(content.encode())) > MOST_BYTES:
                 msg = (
-                    f"the text '{text_id}' has {size:,} bytes, and Milvus takes {MOST_BYTES:,} at most. Cut it into "
+                    f"the text '{text_id}' has {size:,} bytes, but Milvus supports at most {MOST_BYTES:,}. Cut it into "
                     f"passages, or index without the option texts."
                 )
                 raise UnsupportedError(msg)
@@ -75,7 +75,7 @@ def analyzer_json(text: str) -> str:
     try:
         return json.dumps(json.loads(text), sort_keys=True)
     except ValueError as error:
-        msg = f"option 'analyzer' is '{text}', and must be a name such as english, or Milvus's JSON: {error}."
+        msg = f"option 'analyzer' is '{text}', but must be a name such as english, or Milvus's JSON: {error}."
         raise OptionError(msg) from error
 
 
@@ -97,7 +97,7 @@ def write(
         layout: The contents of the collection.
         index: Configuration of the vector index.
         batch: Rows per request.
-        replace: Whether to replace a collection of the same name that has other contents.
+        replace: Replace a collection of the same name that has other contents.
         words: The texts whose words are searched; None = vectors and weights only.
 
     Raises:
@@ -107,13 +107,13 @@ def write(
         RetrievalkitError: Milvus reported an error.
     """
     client, name = connection.client, layout.collection
-    with milvus_errors(f"make the collection '{name}'", connection.place):
-        found = state(connection, name)
-        if found == (layout.fingerprint, layout.rows) and not replace:
+    with milvus_errors(f"create the collection '{name}'", connection.place):
+        current = state(connection, name)
+        if current == (layout.fingerprint, layout.rows) and not replace:
             return
-        if found is not None and not replace:
+        if current is not None and not replace:
             msg = (
-                f"{connection.place} has a collection '{name}' already, with other contents. Choose another name with "
+                f"{connection.place} already has a collection '{name}' with other contents. Choose another name with "
                 f"--set collection=NAME, or replace it with --set replace=true."
             )
             raise InputError(msg)
@@ -121,15 +121,15 @@ def write(
         client.drop_collection(partial, retry_times=RETRIES)  # left by a killed build
         try:
             properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
-            made = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
+            options = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
             indexes = _indexes(connection, layout, index, words)
-            client.create_collection(partial, **made)
+            client.create_collection(partial, **options)
             if not connection.lite:
                 # Build the index on the empty collection first: writing may take hours, and would be wasted if the
                 # server then rejected the index parameters.
                 _make_index(connection, partial, indexes, index)
                 client.drop_collection(partial)
-                client.create_collection(partial, **made)
+                client.create_collection(partial, **options)
             for number in range(layout.partitions):
                 client.create_partition(partial, partition_name(number))
             size = max(1, min(batch, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
@@ -138,9 +138,9 @@ def write(
                 partition = partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None
                 client.insert(partial, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
             client.flush(partial, retry_times=PATIENT_RETRIES)
-            held = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
-            if held != layout.rows:
-                msg = f"{connection.place} holds {held:,} of {layout.rows:,} rows that it was given. Index again."
+            stored = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
+            if stored != layout.rows:
+                msg = f"{connection.place} stored only {stored:,} of {layout.rows:,} rows. Index again."
                 raise RetrievalkitError(msg)  # noqa: TRY301 - the handler must also drop the collection
             _make_index(connection, partial, indexes, index)
             client.drop_collection(old)
@@ -200,5 +200,5 @@ def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIn
         connection.client.create_index(name, indexes, sync=not connection.lite, retry_times=PATIENT_RETRIES)
         connection.client.load_collection(name, retry_times=PATIENT_RETRIES)
     except import_pymilvus().MilvusException as error:
-        msg = f"{connection.place} builds no index of the type '{index.type}' with these parameters: "
+        msg = f"{connection.place} cannot build an index of the type '{index.type}' with these parameters: "
         raise OptionError(msg + reason(error)) from error

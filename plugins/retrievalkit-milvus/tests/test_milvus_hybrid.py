@@ -111,17 +111,17 @@ def test_texts_that_are_not_those_of_the_vectors_are_refused(case, store, tmp_pa
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"_id": f"t{row}", "text": "oak"}) + "\n" for row in (0, 2, 1)))
     (tmp_path / "index").mkdir()
-    with pytest.raises(InputError, match="has no text 't2' where the vectors have it"):
+    with pytest.raises(InputError, match="lacks the text 't2', or has it in another position"):
         Milvus(texts=str(path)).build(store(case), tmp_path / "index")
 
 
 def test_a_fusion_refuses_what_it_does_not_compare(draw, indexed, case, corpus):
     with pytest.raises(UnsupportedError, match="one vector each"):
         indexed(draw(5, dim=2, m=2), hybrid="rrf").search(draw(5, dim=2).queries, 3)
-    with pytest.raises(OptionError, match="1 weights, and the index holds vector, weights"):
+    with pytest.raises(OptionError, match="1 weights, but the index has vector, weights"):
         indexed(case, hybrid="weighted:1").search(case.queries, 3)
     index = indexed(case, hybrid="rrf", texts=str(corpus))
-    with pytest.raises(UnsupportedError, match="the queries are vectors alone"):
+    with pytest.raises(UnsupportedError, match="the queries are only vectors"):
         index.search(case.queries.rows(slice(0, 5)).__class__(case.queries.vectors, None, case.queries.weights), 3)
     with pytest.raises(UnsupportedError, match="scores for its hits only"):
         index.scores(case.queries, [["t0"]] * 5)

@@ -85,7 +85,7 @@ def test_one_of_two(draw, build, opened, assert_found, kind, view):
         assert_found(index.search(queries, 9), case.expected(9))
         everything = scoring.scores(case.queries, case.documents)
         np.testing.assert_allclose(index.scores(queries, [["t7"]] * 5), everything[:, 7:8], rtol=1e-4)
-    with pytest.raises(UnsupportedError, match=f"the index holds only {view}"):
+    with pytest.raises(UnsupportedError, match=f"the index has only {view}"):
         opened(one, view="weights" if view == "vectors" else "vectors")
 
 
@@ -144,9 +144,9 @@ def test_parameters_count(draw, indexed):
 @pytest.mark.parametrize(
     ("documents", "queries", "problem"),
     [
-        ({"dim": 4}, {"dim": 5}, "vectors of size 5 and the index has 4"),
-        ({"dim": 4}, {"dim": 4, "vocabulary": 5}, "weights of size 5 and the index has 0"),
-        ({"vocabulary": 6}, {"vocabulary": 5}, "weights of size 5 and the index has 6"),
+        ({"dim": 4}, {"dim": 5}, "vectors of size 5, but the index of size 4"),
+        ({"dim": 4}, {"dim": 4, "vocabulary": 5}, "weights of size 5, but the index of size 0"),
+        ({"vocabulary": 6}, {"vocabulary": 5}, "weights of size 5, but the index of size 6"),
     ],
 )
 def test_queries_of_another_model(draw, indexed, documents, queries, problem):

@@ -30,7 +30,7 @@ def test_partitions_hold_ranges_of_the_texts(draw, build, opened, assert_found, 
 
 
 def test_partitions_that_are_not_there_are_refused(draw, build, opened):
-    with pytest.raises(OptionError, match="names 3, and the index has partitions 0 to 2"):
+    with pytest.raises(OptionError, match="names 3, but the index has partitions 0 to 2"):
         opened(build(draw(9, dim=2), partitions=3), search_partitions="1,3")
 
 
@@ -132,10 +132,10 @@ def test_a_server_that_asks_for_a_certificate_gets_the_clients(certificates, dra
         with pytest.raises(InputError, match="no Milvus answers"):
             build(case, uri=uri, timeout=2)
         monkeypatch.setenv("MILVUS_CLIENT_CERT", str(certificates / "client.pem"))
-        with pytest.raises(InputError, match="MILVUS_CLIENT_KEY together"):
+        with pytest.raises(InputError, match="MILVUS_CLIENT_KEY are all needed"):
             build(case, uri=uri)
         monkeypatch.setenv("MILVUS_CLIENT_KEY", str(certificates / "no.key"))
-        with pytest.raises(InputError, match=r"MILVUS_CLIENT_KEY names '.*no\.key', and there is no such file"):
+        with pytest.raises(InputError, match=r"MILVUS_CLIENT_KEY is '.*no\.key', which is not a file"):
             build(case, uri=uri)
         monkeypatch.setenv("MILVUS_CLIENT_KEY", str(certificates / "client.key"))
         build(case, uri=uri)

@@ -38,8 +38,8 @@ TOKEN = {"MILVUS_TOKEN": SECRET}
 CONNECTIONS = [
     # An address that only a file names gets no token, and without one only if it is of this machine.
     *((uri, False, TOKEN, f"MILVUS_URI={uri}") for uri in (FAR, SAFE, NEAR)),
-    (SAFE, False, {**TOKEN, "MILVUS_URI": NEAR}, "is named by a manifest or a recipe alone"),
-    (SAFE, False, {}, "would get the queries or vectors"),
+    (SAFE, False, {**TOKEN, "MILVUS_URI": NEAR}, "comes from a manifest or a recipe"),
+    (SAFE, False, {}, "would receive the queries or vectors"),
     (NEAR, False, {}, None),
     # One that the user gave does, by an option or by the variable beside the token's.
     (SAFE, True, TOKEN, None),

@@ -28,16 +28,17 @@ from retrievalkit.scoring import cross_entropy_in_batch, own_scores, scores
 
 
 class SelfContrastive(Loss):
-    """MLR's loss: in-batch negatives for the kept vectors, each against all vectors of the negatives, plus L_reg.
+    """MLR's self-contrastive loss: InfoNCE with in-batch negatives for the kept vector, plus a local contrast.
 
-    For poolers that mark one vector as kept (`self_contrastive`). With one vector per document it reduces to the plain
-    contrastive loss. Lexical weights, if any, add to the scores of L_con; they do not affect L_reg, which compares
-    vectors of the same document.
+    From "Investigating Multi-layer Representations for Dense Passage Retrieval": `--pooler self_contrastive`, or
+    another pooler that marks one vector as kept. With one vector per document it is the contrastive loss. Lexical
+    weights add to the scores of L_con only.
 
     Args:
-        regularization: Lambda, the weight of L_reg. The paper uses 1 for layers 10,12 and for ME-BERT, 0.1 for all
-            layers and for RetroMAE, 0.01 for ColBERT and on MS MARCO.
-        temperature: Divides the scores in both terms; None = 0.05 for a pooler whose scores are cosines, else 1.
+        regularization: Lambda, the weight of L_reg: larger separates the kept vector more from the document's others.
+            The paper: 1 for layers 10,12 and ME-BERT, 0.1 for all layers and RetroMAE, 0.01 for ColBERT and MS MARCO.
+        temperature: Divides the scores in both terms: larger gives easier negatives more of the gradient; None = 0.05
+            for a pooler whose scores are cosines, else 1.
         negatives: Score a negative by the "max" over its vectors (the paper), or by its "kept" vector only.
     """
 
@@ -58,16 +59,16 @@ class SelfContrastive(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - of the contract
+        progress: Progress,  # noqa: ARG002 - by contract
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         problem = ""
         if queries.vectors is None or documents.vectors is None:
-            problem = "needs dense vectors, but this pooler makes none"
+            problem = "needs dense vectors, but this pooler computes none"
         elif queries.vectors.shape[1] != 1:
-            problem = f"needs one vector per query, but this pooler makes {queries.vectors.shape[1]}"
+            problem = f"needs one vector per query, but this pooler computes {queries.vectors.shape[1]}"
         elif documents.kept is None:
             problem = "needs a pooler that keeps one vector per document (Representation.kept), but this one keeps all"
         if problem:
@@ -77,14 +78,14 @@ class SelfContrastive(Loss):
         kept = documents.kept
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
-            own = own_scores(queries, documents, positives)  # (Q, m)
-            positive = own[:, kept]
+            views = own_scores(queries, documents, positives)  # (Q, m): each vector of the positive
+            positive = views[:, kept]
             if queries.weights is not None and documents.weights is not None:
                 positive = positive + (queries.weights * documents.weights[positives]).sum(dim=1)
-            # Each query's own positive is scored by its kept vector, all others according to `negatives`.
+            # A query's positive is scored by its kept vector, all other documents according to `negatives`.
             logits = scores(queries, documents if self.negatives == "max" else documents.as_indexed())  # (Q, D)
             logits = logits.scatter(1, positives[:, None], positive[:, None]) / self.temperature
             contrastive = cross_entropy_in_batch(logits, positives, ignore)
-            regularizer = functional.cross_entropy(own / self.temperature, torch.full_like(positives, kept))
+            regularizer = functional.cross_entropy(views / self.temperature, torch.full_like(positives, kept))
             total = contrastive + self.regularization * regularizer
         return LossValue(total, {"contrastive": contrastive.detach(), "regularizer": regularizer.detach()})

@@ -56,16 +56,15 @@ class MultiVector(Pooler):
                 tokens (ColBERT); instead of `layers`.
             token: State that represents the text in a layer: the "first" token's, the "mean" over all tokens, or
                 "auto": the first token's if it is a special token ([CLS]), otherwise the mean (T5).
-            normalize: Whether to L2-normalise every vector (averages after averaging). The paper does not; encoders
-                trained with cosine similarity need it.
+            normalize: L2-normalise every vector (averages after averaging). The paper does not; encoders trained with
+                cosine similarity need it.
         """
         super().__init__()
         if tokens is not None and layers is not None:
-            listed = ",".join(map(str, layers))
-            msg = f"layers={listed} and tokens={tokens} are both set, but exclude each other. Drop one."
+            msg = f"layers={','.join(map(str, layers))} and tokens={tokens} exclude each other. Set only one of them."
             raise OptionError(msg)
         if isinstance(tokens, int) and tokens < 1:
-            msg = f"tokens is {tokens}, and must be 1 or more (the number of leading tokens), or 'all'."
+            msg = f"tokens is {tokens}, but must be 1 or more (the number of leading tokens), or 'all'."
             raise OptionError(msg)
         self.info = info
         self.tokens = tokens
@@ -139,7 +138,10 @@ def _all_true(mask: Tensor) -> bool:
 
 
 class MultiLayer(MultiVector):
-    """Multi-vector documents: all m vectors are trained and indexed; the largest inner product is the score."""
+    """Multi-vector documents (ME-BERT, MLR): all m vectors are indexed; the largest inner product is the score.
+
+    `rkit train --pooler multi_layer --set pooler.layers=10,12`
+    """
 
     def view_names(self, count: int) -> list[str]:
         """Name vectors after their layers; or the ordinary vector "lead", and number the tokens after it."""
@@ -153,9 +155,10 @@ class MultiLayer(MultiVector):
 
 
 class SelfContrastive(MultiVector):
-    """All m vectors in training, for the loss `self_contrastive`; only the last layer's vector in the index.
+    """MLR's self-contrastive pooling: all m vectors in training, only the last layer's vector in the index.
 
-    Indexing, searching and encoding are therefore the same as for a plain dual encoder, at the same cost.
+    `rkit train --pooler self_contrastive --set pooler.layers=10,12`. Encoding, indexing and searching cost the same as
+    for a plain dual encoder. The loss `self_contrastive` trains it.
     """
 
     default_loss = "self_contrastive"
@@ -163,11 +166,9 @@ class SelfContrastive(MultiVector):
     def setup(self) -> None:
         """Check that the kept vector is among the m vectors."""
         if self.layers[0] != self.info.layers:
-            listed = ",".join(str(layer) for layer in sorted(self.layers))
-            msg = (
-                f"pooler 'self_contrastive' keeps the vector of the last layer ({self.info.layers}), which "
-                f"layers={listed} leaves out. Add it: layers={listed},-1"
-            )
+            listed = ",".join(map(str, sorted(self.layers)))
+            msg = f"pooler 'self_contrastive' keeps the vector of the last layer ({self.info.layers}), which is not in "
+            msg += f"layers={listed}. Add it: layers={listed},-1"
             raise UnsupportedError(msg)
 
     @property
@@ -207,17 +208,13 @@ class ScalarMix(MultiVector):
     def setup(self) -> None:
         """Create one alpha per vector."""
         if self.tokens == "all":
-            msg = (
-                "pooler 'scalar_mix' learns one weight per vector, but with tokens=all the number of vectors varies "
-                "with the text. Set a number, such as tokens=8, or layers."
-            )
+            msg = "pooler 'scalar_mix' needs a fixed number of vectors, but with tokens=all it varies with the text. "
+            msg += "Set a number, such as tokens=8, or layers."
             raise OptionError(msg)
         self.alpha = nn.Parameter(torch.zeros(self.tokens or len(self.layers)))
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
         """The weighted sum (batch, 1, width) of the unmasked vectors."""
         alpha = self.alpha.expand(vectors.shape[:2])  # (batch, m)
-        if mask is not None:
-            alpha = alpha.masked_fill(~mask, float("-inf"))
-        mixed = (alpha.softmax(dim=1)[:, :, None] * vectors).sum(dim=1, keepdim=True)
-        return Representation(vectors=mixed)
+        alpha = alpha if mask is None else alpha.masked_fill(~mask, float("-inf"))
+        return Representation(vectors=(alpha.softmax(dim=1)[:, :, None] * vectors).sum(dim=1, keepdim=True))

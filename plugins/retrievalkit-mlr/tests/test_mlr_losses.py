@@ -148,7 +148,7 @@ def test_weights_add_to_the_score():
     [
         (queries(), replace(documents(), kept=None), "keeps one vector per document"),
         (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3)), "needs dense vectors"),
-        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector per query, but this pooler makes 3"),
+        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector per query, but this pooler computes 3"),
     ],
 )
 def test_representations_that_it_is_not_for(q, d, message):

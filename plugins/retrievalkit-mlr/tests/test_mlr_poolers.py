@@ -206,7 +206,7 @@ def test_normalized_vectors_point_the_same_way_and_have_length_one(name, side, i
             for name in POOLERS
             for options, error, message in (
                 ({"layers": "2,9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 4"),
-                ({"layers": "2,4", "tokens": 8}, OptionError, "layers=2,4 and tokens=8 are both set"),
+                ({"layers": "2,4", "tokens": 8}, OptionError, "layers=2,4 and tokens=8 exclude each other"),
             )
         ),
         ("multi_layer", {"layers": "4,-1"}, OptionError, "layers=4,-1 names one layer twice"),

@@ -31,17 +31,18 @@ ROUNDING = 1e-6
 
 
 class GlobalLocal(Loss):
-    """Contrastive loss of the best vectors (in-batch negatives), plus a local loss within each positive; annealed.
+    """MVR's global-local loss: InfoNCE with in-batch negatives over each document's best view, plus a local loss.
 
-    For poolers with several vectors per document (`viewers`, `multi_layer`). With one vector per document it reduces
-    to the contrastive loss at that temperature. Lexical weights, if any, add to the scores of the global part; they do
-    not affect the local part, which compares vectors of the same document.
+    From "Multi-View Document Representation Learning for Open-Domain Dense Retrieval" (Zhang et al. 2022), for poolers
+    with several vectors per document: `rkit train --pooler viewers --loss global_local`. With one vector per document
+    it is the contrastive loss. Lexical weights add to the scores of the global part only.
 
     Args:
-        local_weight: Lambda, the weight of the local part; 0 disables it.
-        annealing: Alpha: in epoch t, counted from 0, the temperature is exp(-alpha t).
+        local_weight: Lambda, the weight of the local part: larger keeps a document's vectors further apart; 0 = none.
+        annealing: Alpha: in epoch t, counted from 0, the temperature is exp(-alpha t); larger lowers it faster.
         floor: Minimum temperature; at most 1, the initial temperature.
-        temperature: "annealed", or a constant for all epochs; about 0.05 suits vectors of length 1.
+        temperature: "annealed", or a constant for all epochs; larger gives more of a document's vectors and easier
+            negatives a share of the gradient. About 0.05 suits vectors of length 1.
     """
 
     def __init__(
@@ -74,18 +75,17 @@ class GlobalLocal(Loss):
         positives: Tensor,
         progress: Progress,
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         problem = ""
         if queries.vectors is None or documents.vectors is None:
-            problem = "needs dense vectors, but this pooler makes none. Choose --loss contrastive"
+            problem = "needs dense vectors, but this pooler computes none. Choose --loss contrastive"
         elif (several := queries.vectors.shape[1]) != 1:
-            problem = f"needs one vector per query, but this pooler makes {several}. Choose --loss contrastive"
+            problem = f"needs one vector per query, but this pooler computes {several}. Choose --loss contrastive"
         elif documents.kept is not None and documents.vectors.shape[1] > 1:
             problem = (
-                "scores a document by its best vector, but this pooler indexes only one of them. Choose --loss "
-                "self_contrastive, or a pooler that keeps all vectors"
+                "needs a pooler that indexes all vectors, but this one indexes one. Choose --loss self_contrastive"
             )
         if problem:
             msg = f"loss 'global_local' {problem}."
@@ -94,8 +94,8 @@ class GlobalLocal(Loss):
         with autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
             global_part = cross_entropy_in_batch(scores(queries, documents) / temperature, positives, ignore)
-            own = own_scores(queries, documents, positives) / temperature  # (Q, m)
-            local_part = functional.cross_entropy(own, own.argmax(dim=1))
+            views = own_scores(queries, documents, positives) / temperature  # (Q, m): each view of the positive
+            local_part = functional.cross_entropy(views, views.argmax(dim=1))
             total = global_part + self.local_weight * local_part
         terms = {"global": global_part, "local": local_part, "temperature": total.new_tensor(temperature)}
         return LossValue(total, {name: term.detach() for name, term in terms.items()})

@@ -32,20 +32,23 @@ from retrievalkit.errors import OptionError, UnsupportedError
 
 
 class Viewers(Pooler):
-    """One vector per viewer token of a document, and one per query; a document scores by its best vector.
+    """MVR's multi-view documents: one vector per viewer token, and one per query; the best vector gives the score.
+
+    From "Multi-View Document Representation Learning for Open-Domain Dense Retrieval" (Zhang et al. 2022):
+    `rkit train --pooler viewers --set pooler.viewers=4`.
 
     Args:
         viewers: Number of viewers per document; a query has one.
         source: Embeddings of the viewers: "new" rows, or vocabulary rows that pre-training left "unused".
         standard_deviation: Standard deviation of the normal distribution from which new embeddings are drawn.
         position: Position number of all viewers; null numbers viewers and text consecutively, like ordinary tokens.
-        replace_first: Whether viewers replace the [CLS]-like token (true) or follow it (false).
-        query_viewer: Whether a query also has a viewer (true), or uses the vector of its [CLS]-like token (false).
+        replace_first: Put viewers in place of the [CLS]-like token (true), or after it (false).
+        query_viewer: Give a query a viewer too (true), or use the vector of its [CLS]-like token (false).
         layers: Layers that each contribute one vector per viewer, in any order; 0 = embeddings, -1 = the last. A
             document has viewers x layers vectors, highest layer first; a query has one, from the last layer.
         keep: With several layers, index "all" vectors, or only the "last" layer's; the latter requires one viewer and
             a loss that contrasts its vector with those of the other layers (self_contrastive).
-        normalize: Whether to L2-normalise every vector. The paper does not.
+        normalize: L2-normalise every vector. The paper does not.
     """
 
     def __init__(
@@ -72,8 +75,7 @@ class Viewers(Pooler):
         self.normalize = self.cosine = normalize
         if keep == "last" and viewers != 1:
             msg = (
-                f"pooler 'viewers': keep=last indexes one vector per document, but viewers={viewers} gives the last "
-                f"layer {viewers}. Set viewers=1, or keep=all."
+                f"pooler 'viewers' with keep=last needs one viewer, but viewers={viewers}. Set viewers=1, or keep=all."
             )
             raise OptionError(msg)
         counts = {"document": viewers, "query": int(query_viewer)}
@@ -100,16 +102,14 @@ class Viewers(Pooler):
             return
         batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
-            msg = (
-                "pooler 'viewers' with query_viewer=false takes a query's [CLS]-like token, but this encoder's texts "
-                "begin with none. Drop query_viewer=false, so that queries get a viewer."
-            )
+            msg = "pooler 'viewers' with query_viewer=false needs a [CLS]-like token, but this encoder adds none. "
+            msg += "Leave out query_viewer=false."
             raise UnsupportedError(msg)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """(batch, layers x viewers, width) for documents, layer by layer; (batch, 1, width) for queries."""
         positions, layers = states.extra, self._document_layers()
-        kept = 0 if self.keep == "last" and side == "document" else None
+        kept_vector = 0 if self.keep == "last" and side == "document" else None
         if side == "query":
             positions = positions if self.query_viewer else states.first[:, None]
             layers = (self.info.layers,)
@@ -117,7 +117,7 @@ class Viewers(Pooler):
         hidden = torch.stack([states.layers[layer] for layer in layers], dim=1)  # (batch, layers, tokens, width)
         rows = positions[:, None, :, None].expand(-1, len(layers), -1, hidden.shape[3])
         vectors = hidden.gather(2, rows).flatten(1, 2)  # (batch, layers x viewers, width)
-        return Representation(nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors, kept=kept)
+        return Representation(nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors, kept=kept_vector)
 
     def view_names(self, count: int) -> list[str]:
         """Name vectors after their viewers, after their layers if there is one viewer, or after both."""

@@ -232,8 +232,8 @@ class TestCommand:
         ("options", "message"),
         [
             (("--pooler", "cls", "--strict"), "Documents have one vector each"),
-            (("--temperature", "0.5"), "temperature 0.5 has no effect on scores cosine"),
-            (("--examples", "train.jsonl"), "Drop --queries and --qrels, or --examples"),
+            (("--temperature", "0.5"), "temperature 0.5 has no effect on cosine scores"),
+            (("--examples", "train.jsonl"), "Leave out --queries and --qrels, or --examples"),
         ],
     )
     def test_wrong_options(self, options, message, rkit):
@@ -254,7 +254,7 @@ class TestCommand:
         (tmp_path / "some.tsv").write_text("q0-2\tnone\t1\n")
         result, _ = rkit(*self.LAYERS, *options, "--overwrite", judged=[])
         assert result.exit_code == 2
-        assert "no pair of a query and a document" in result.stderr
+        assert "no pair of a query and a relevant document" in result.stderr
 
 
 def test_the_table_and_the_plot_take_any_number_of_views(analyse, tmp_path):

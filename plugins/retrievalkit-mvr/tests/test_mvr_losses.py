@@ -130,8 +130,8 @@ def test_keeps_the_contract(options):
     ("q", "d", "message"),
     [
         (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3)), "needs dense vectors"),
-        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector per query, but this pooler makes 3"),
-        (queries(), replace(documents(), kept=0), "indexes only one of them. Choose --loss self_contrastive"),
+        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector per query, but this pooler computes 3"),
+        (queries(), replace(documents(), kept=0), "this one indexes one. Choose --loss self_contrastive"),
     ],
 )
 def test_representations_that_it_is_not_for(q, d, message):

@@ -90,7 +90,7 @@ def test_normalized(side):
         ),
         ({"position": -1}, OptionError, "'position' .* cannot be -1"),
         ({"layers": "4,-1"}, OptionError, "layers=4,-1 names one layer twice"),
-        ({"layers": "2,4", "keep": "last"}, OptionError, "viewers=8 .* Set viewers=1, or keep=all"),
+        ({"layers": "2,4", "keep": "last"}, OptionError, "viewers=8. Set viewers=1, or keep=all"),
         ({"layers": "2,1", "keep": "last", "viewers": 1}, UnsupportedError, r"last layer \(4\)"),
     ],
 )
@@ -152,5 +152,5 @@ def test_an_architecture_without_positions(tmp_path):
     with pytest.raises(UnsupportedError, match="takes no position numbers"):
         retriever(model)
     assert encoded(retriever(model, viewers=3, position=None), QUERY, "document").shape == (1, 3, 32)
-    with pytest.raises(UnsupportedError, match=r"query_viewer=false takes a query's .CLS."):
+    with pytest.raises(UnsupportedError, match=r"query_viewer=false needs a .CLS."):
         retriever(model, viewers=3, position=None, query_viewer=False)

@@ -114,7 +114,7 @@ class Module:
     defined: set[str] = field(default_factory=set)  # functions and classes at the top level
     imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)  # name -> (module, name; None = itself)
     stars: list[str] = field(default_factory=list)  # modules from which all names are imported
-    exports: list[str] | None = None  # the names in `__all__`
+    exports: list[str] | None = None  # names in `__all__`
     computed: bool = False  # `__all__` is computed: it may contain more names than can be read
     exports_of: list[str] = field(default_factory=list)  # modules whose `__all__` is added
     aliases: dict[str, str] = field(default_factory=dict)  # name -> the dotted name that is assigned to it

@@ -1,7 +1,7 @@
 """The documentation of installed Python packages as a collection: `pydoc:numpy,scipy`.
 
 Passage: a function or class; its qualified name is id and title, its docstring without the summary line is the text.
-Question: the summary line; the passage it was taken from is the answer. Every machine has thousands of them, written by
+Question: the summary line; its passage is the answer. Every machine has thousands of them, written by
 people, and the task is realistic: find the function from a description.
 
 Markup of Sphinx, numpydoc and Markdown is removed, and white space is collapsed. Unfilled placeholders of templates are
@@ -147,7 +147,7 @@ class PythonDocumentation(Source):
         return ({"query_id": f"q:{entry.name}", "text": entry.summary} for entry in self._asking())
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is only one split
-        """Each summary line with the passage it was taken from."""
+        """Each summary line with its passage."""
         return ({"query_id": f"q:{entry.name}", "doc_id": entry.name, "score": 1} for entry in self._asking())
 
     def fingerprint(self) -> str:
@@ -180,7 +180,7 @@ def _entries(packages: str) -> list[Entry]:
             if name == package or entry.name.startswith(f"{name}."):
                 entries.setdefault(entry.name, entry)
     if not entries:
-        msg = f"no documentation was found in 'pydoc:{packages}'. Name documented packages: pydoc:numpy,scipy"
+        msg = f"'pydoc:{packages}' has no documentation. Name documented packages: pydoc:numpy,scipy"
         raise InputError(msg)
     return list(entries.values())
 
@@ -276,8 +276,7 @@ def words_of_name(name: str) -> set[str]:
 
 def collapse(text: str, most: int) -> str:
     """Text without markup on one line, truncated to `most` words."""
-    words = unmarked(text).split()
-    return " ".join(words[:most])
+    return " ".join(unmarked(text).split()[:most])
 
 
 def plain(text: str) -> str:
@@ -294,19 +293,19 @@ def unmarked(text: str) -> str:
 
 def _take_signatures(paragraphs: list[str]) -> list[str]:
     """Remove signatures from the first paragraphs and return them; docstrings of C functions begin with them."""
-    taken = []
+    signatures = []
     while paragraphs:
         first, _, rest = paragraphs[0].partition("\n")
         if _SIGNATURE.match(paragraphs[0].strip()) and len(_WORD.findall(paragraphs[0])) < 2 * MOST_SUMMARY_WORDS:
-            taken.append(paragraphs.pop(0))
+            signatures.append(paragraphs.pop(0))
         elif _SIGNATURE.match(first.strip()) and rest:
-            taken.append(first)
+            signatures.append(first)
             paragraphs[0] = inspect.cleandoc("\n" + rest if rest.startswith((" ", "\t")) else rest)
         elif first.lstrip().startswith((".. ", "--")) and not rest:
             paragraphs.pop(0)
         else:
             break
-    return taken
+    return signatures
 
 
 def _first(paragraph: str, most: int) -> tuple[str, str]:

@@ -108,7 +108,7 @@ def test_passages_and_questions(violins):
 
 def test_a_part_of_a_package(violins):
     assert [one.id for one in passages("violins.Bow")] == ["violins.Bow.rosin"]
-    with pytest.raises(InputError, match=r"no documentation was found in 'pydoc:violins\.cello'"):
+    with pytest.raises(InputError, match=r"'pydoc:violins\.cello' has no documentation"):
         passages("violins.cello")
 
 

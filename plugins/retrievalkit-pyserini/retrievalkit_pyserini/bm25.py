@@ -99,11 +99,11 @@ class BM25(Indexer):
         threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         if language != "en" and (stemmer != "porter" or not remove_stopwords):
-            msg = f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out."
+            msg = f"stemmer and remove_stopwords only apply to English, but language is '{language}'. Leave them out."
             raise OptionError(msg)
         expansion = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight}
         if not rm3 and tuple(expansion.values()) != (10, 10, 0.5):
-            msg = "the options rm3_... do nothing without rm3; set rm3=true, or leave them out."
+            msg = "the options rm3_... have no effect without rm3. Set rm3=true, or leave them out."
             raise OptionError(msg)
         self.threads = threads or processors()
         self.k1, self.b = k1, b
@@ -137,13 +137,11 @@ class BM25(Indexer):
                 texts += len(batch)
                 empty += len(batch) - len(filled)
             if texts == empty:
-                msg = f"none of the {texts} passages has a title or a text, so there is nothing to index."
+                msg = f"none of the {texts} passages has a title or a text. Give passages with texts."
                 raise DataError(msg, file=getattr(source, "source", None))
         written = self._write_ids(folder, index_dir / _IDS)
         if written != texts - empty:
-            msg = (
-                f"{texts - empty} texts were indexed and {written} ids came back: an id holds a line break. Remove it."
-            )
+            msg = f"{texts - empty} texts were indexed with {written} ids: an id contains a line break. Remove it."
             raise DataError(msg)
         settings = {"analysis": dataclasses.asdict(self.analysis), "term_vectors": term_vectors}
         write_settings(index_dir / _SETTINGS, settings)
@@ -186,7 +184,7 @@ class BM25(Indexer):
         shutil.copyfile(index_dir / _SETTINGS, target / _SETTINGS)
         texts = self._write_ids(target / INDEX, target / _IDS)
         if not texts:
-            msg = f"no text with a title or a text would be left in '{index_dir}'. Add some in the same command."
+            msg = f"no passage with a title or a text would remain in '{index_dir}'. Add passages in the same command."
             raise DataError(msg)
         return {"texts": texts + empty, "empty": empty}
 
@@ -247,11 +245,11 @@ class BM25(Indexer):
         """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
         searcher = opened(self._searcher)
         if k < 1:
-            msg = f"k is {k}, and must be 1 or more."
+            msg = f"k is {k}, but must be 1 or more."
             raise InputError(msg)
         if len(queries) == 1 and k <= FEW:
-            found = searcher.few(queries[0], min(k, len(self._ids)))
-            return [[name for name, _ in found]], [np.array([score for _, score in found], dtype=np.float32)]
+            hits = searcher.few(queries[0], min(k, len(self._ids)))
+            return [[name for name, _ in hits]], [np.array([score for _, score in hits], dtype=np.float32)]
         return self._search(queries, min(k, len(self._ids)))
 
     @alone
@@ -269,10 +267,10 @@ class BM25(Indexer):
         scores: list[np.ndarray] = []
         step = max(1, HITS_IN_A_CALL // max(k, 1))
         for start in range(0, len(queries), step):
-            for some, values in self._hits(searcher, queries[start : start + step], k, only):
-                ids.append(some)
+            for names, values in self._hits(searcher, queries[start : start + step], k, only):
+                ids.append(names)
                 scores.append(values)
-        return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
+        return ids, scores if self.rm3 is not None else list(map(part_ties, scores))
 
     @alone
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -293,13 +291,13 @@ class BM25(Indexer):
         """
         searcher = opened(self._searcher)
         if self.rm3 is not None:
-            msg = "bm25 with rm3 can search, but cannot score given texts. Drop rm3."
+            msg = "bm25 with rm3 can search, but cannot score requested texts. Drop rm3."
             raise UnsupportedError(msg)
         known = self._known()
-        numbers = [np.array([known.get(name, -1) for name in some], dtype=np.int64) for some in ids]
+        numbers = [np.array([known.get(name, -1) for name in names], dtype=np.int64) for names in ids]
 
         def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
-            return [rounded(one) for one in searcher.scores(queries[start:end], inside, threads=self.threads)]
+            return list(map(rounded, searcher.scores(queries[start:end], inside, threads=self.threads)))
 
         return scores_in_calls(numbers, score, most=HITS_IN_A_CALL)
 

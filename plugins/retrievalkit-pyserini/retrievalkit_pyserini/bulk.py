@@ -50,9 +50,9 @@ def java_exception() -> Any:
 
 def run(answer: Any, count: int, threads: int) -> Any:
     """Call a handle (position -> hits) in threads for every position below a count, and decode the hits."""
-    found = f"[{_answers(answer, count, threads, ',')}]"
+    text = f"[{_answers(answer, count, threads, ',')}]"
     with uncollected():
-        return json.loads(found)
+        return json.loads(text)
 
 
 def best(answer: Any, count: int, threads: int) -> list[np.ndarray]:
@@ -63,11 +63,11 @@ def best(answer: Any, count: int, threads: int) -> list[np.ndarray]:
     """
     if not count:
         return []
-    found = _answers(answer, count, threads, "\n").encode("ascii")
+    text = _answers(answer, count, threads, "\n").encode("ascii")
     # A line such as [[[12,3.5],[7,2.25]]] has one bracket per hit, plus two.
-    ends = np.cumsum([line.count(b"[") - 2 for line in found.split(b"\n")])
+    ends = np.cumsum([line.count(b"[") - 2 for line in text.split(b"\n")])
     # NumPy parses only numbers separated by spaces.
-    cells = found.translate(_AS_SPACES, b"[]").strip().decode()
+    cells = text.translate(_AS_SPACES, b"[]").strip().decode()
     numbers = np.fromstring(cells, dtype=np.float64, sep=" ") if cells else np.empty(0)
     return np.split(numbers.reshape(ends[-1], 2), ends[:-1])
 
@@ -106,10 +106,10 @@ def _pool(threads: int) -> Iterator[Any]:
 
 def strings(texts: Sequence[str]) -> Any:
     """A handle (position -> text) of texts stored in Java."""
-    kept = java_class("java.util.ArrayList")()
+    array = java_class("java.util.ArrayList")()
     for text in texts:
-        kept.add(java_text(text))
-    return returning("java.lang.String", bind(method("java.util.ArrayList", "get", object, int), 0, kept))
+        array.add(java_text(text))
+    return returning("java.lang.String", bind(method("java.util.ArrayList", "get", object, int), 0, array))
 
 
 def ints(numbers: np.ndarray) -> Any:
@@ -120,9 +120,9 @@ def ints(numbers: np.ndarray) -> Any:
 def vectors(rows: np.ndarray) -> Any:
     """A handle (position -> float[]) of the rows of a matrix stored in Java."""
     count, dim = rows.shape
-    kept = java_class("java.nio.FloatBuffer").allocate(count * dim).put(_buffer(rows.astype("<f4")).asFloatBuffer())
+    buffer = java_class("java.nio.FloatBuffer").allocate(count * dim).put(_buffer(rows.astype("<f4")).asFloatBuffer())
     copy = static_method("java.util.Arrays", "copyOfRange", "[F", "[F", int, int)
-    copy = supply(copy, bind(method("java.nio.FloatBuffer", "array", "[F"), 0, kept))
+    copy = supply(copy, bind(method("java.nio.FloatBuffer", "array", "[F"), 0, buffer))
     starts = np.arange(count) * dim
     return gather(copy, ints(starts), ints(starts + dim))
 

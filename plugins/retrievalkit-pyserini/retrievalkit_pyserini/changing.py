@@ -31,7 +31,7 @@ def write_changed(
         target: Folder of the changed index; must not exist.
         deleted: The ids of texts to delete.
         added: Indexes whose texts to add.
-        compact: Whether to merge all segments into one.
+        compact: Merge all segments into one.
     """
     target.mkdir()
     for file in sorted(folder.iterdir()):
@@ -46,28 +46,28 @@ def write_changed(
         writer = java_class("org.apache.lucene.index.IndexWriter")(directory(target), config)
     with IndexWriting(target, writer, one_segment=compact), lucene_errors(f"change the index '{target}'"):
         _delete(writer, sorted(deleted))
-        for one in added:
-            _join(writer, one)
+        for index in added:
+            _join(writer, index)
         writer.forceMergeDeletes()
 
 
 def _delete(writer: Any, ids: Sequence[str]) -> None:
     if ids:
-        name = lines("".join(f"{one}\n" for one in ids))
+        name = lines("".join(f"{identifier}\n" for identifier in ids))
         types = ("java.lang.String", "java.lang.String")
         term = then(name, bind(constructor("org.apache.lucene.index.Term", *types), 0, "id"))
-        delete = bind(_taking_one("deleteDocuments", "org.apache.lucene.index.Term"), 0, writer)
+        delete = bind(_varargs("deleteDocuments", "org.apache.lucene.index.Term"), 0, writer)
         do(then(term, delete), len(ids), 1)
 
 
 def _join(writer: Any, folder: Path) -> None:
-    kept = java_class("java.util.ArrayList")()
-    kept.add(directory(folder))
-    index = returning(_DIRECTORY, bind(method("java.util.ArrayList", "get", object, int), 0, kept))
-    do(then(index, bind(_taking_one("addIndexes", _DIRECTORY), 0, writer)), 1, 1)
+    folders = java_class("java.util.ArrayList")()
+    folders.add(directory(folder))
+    index = returning(_DIRECTORY, bind(method("java.util.ArrayList", "get", object, int), 0, folders))
+    do(then(index, bind(_varargs("addIndexes", _DIRECTORY), 0, writer)), 1, 1)
 
 
-def _taking_one(name: str, kind: str) -> Any:
+def _varargs(name: str, kind: str) -> Any:
     """Handle of a writer's varargs method, bound to take one object; pyjnius confuses its overloads."""
     array = f"[L{kind};"
     return method("org.apache.lucene.index.IndexWriter", name, "long", array).asCollector(java_type(array), 1)

@@ -23,8 +23,8 @@ def archive_of(home: Path, version: str, jar: Path) -> Path | None:
     folder = _folder()
     if folder is None or os.pathsep in str(folder):
         return None
-    found = jar.stat()
-    parts = (str(home), version, str(jar), found.st_size, found.st_mtime_ns)
+    status = jar.stat()
+    parts = (str(home), version, str(jar), status.st_size, status.st_mtime_ns)
     return folder / f"{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}.jsa"
 
 
@@ -46,18 +46,18 @@ def make_archive(archive: Path, jnius: Any) -> None:
     with contextlib.suppress(OSError, subprocess.SubprocessError, jnius.JavaException):
         archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-            made, listed = Path(folder) / archive.name, Path(folder) / "classes"
+            staging, listed = Path(folder) / archive.name, Path(folder) / "classes"
             _list_classes(listed, jnius)
             known = jnius.autoclass("java.lang.System").getProperty
             command = [f"{known('java.home')}/bin/java", "-cp", known("java.class.path"), "-Xshare:dump"]
-            command += [f"-XX:SharedClassListFile={listed}", f"-XX:SharedArchiveFile={made}"]
+            command += [f"-XX:SharedClassListFile={listed}", f"-XX:SharedArchiveFile={staging}"]
             environment = {name: value for name, value in os.environ.items() if not name.endswith("JAVA_OPTIONS")}
             environment.pop("JAVA_TOOL_OPTIONS", None)
             subprocess.run(command, env=environment, capture_output=True, check=True, timeout=_SECONDS)
-            with made.open("rb") as stream:
+            with staging.open("rb") as stream:
                 os.fsync(stream.fileno())
             # If another process writes the same archive, either copy will do.
-            made.replace(archive)
+            staging.replace(archive)
         for old in sorted(archive.parent.glob("*.jsa"), key=lambda path: path.stat().st_mtime)[:-_MOST]:
             old.unlink(missing_ok=True)
 

@@ -37,7 +37,7 @@ class IndexWriting:
     Args:
         folder: The index folder.
         writer: The IndexWriter.
-        one_segment: Whether to merge all segments before the commit.
+        one_segment: Merge all segments before the commit.
     """
 
     def __init__(self, folder: Path, writer: Any, *, one_segment: bool = False) -> None:
@@ -92,7 +92,7 @@ class DocumentWriter(IndexWriting):
             ids: Their ids, without line breaks.
             field: The handle (position -> field) of their indexed content.
         """
-        name = lines("".join(f"{one}\n" for one in ids))
+        name = lines("".join(f"{identifier}\n" for identifier in ids))
         parts = [_named(name), _sortable(name), field]
         if self._threads > 1:
             parts.append(_row(first, len(ids)))
@@ -165,7 +165,7 @@ def _open_reader(folder: Path, texts: int) -> Any:
     with lucene_errors(f"open the index '{folder}'", ArtifactError):
         reader = java_class("org.apache.lucene.index.DirectoryReader").open(directory(folder))
     if reader.numDocs() != texts or reader.leaves().size() > 1:
-        msg = f"the index '{folder}' is damaged: it has {reader.numDocs()} texts, and should have {texts}. Index again."
+        msg = f"the index '{folder}' is damaged: it has {reader.numDocs()} texts instead of {texts}. Index again."
         reader.close()
         raise ArtifactError(msg)
     # pyjnius resolves overloaded methods by the declared class, so the reader must be cast to the base class.

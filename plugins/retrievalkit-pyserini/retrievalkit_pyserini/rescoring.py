@@ -41,12 +41,11 @@ def scores_in_calls(
     Returns:
         For each query, float32 scores in the order of its numbers, NaN for -1.
     """
-    found: list[np.ndarray] = []
-    for start, end in _cuts([len(one) for one in numbers], most):
-        inside = [np.unique(one[one >= 0]) for one in numbers[start:end]]
-        pairs = zip(inside, score(start, end, inside), strict=True)
-        found += [_placed(one, *pair) for one, pair in zip(numbers[start:end], pairs, strict=True)]
-    return found
+    scores: list[np.ndarray] = []
+    for start, end in _cuts(list(map(len, numbers)), most):
+        inside = [np.unique(rows[rows >= 0]) for rows in numbers[start:end]]
+        scores += map(_placed, numbers[start:end], inside, score(start, end, inside))
+    return scores
 
 
 def _cuts(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -68,7 +67,7 @@ def _placed(numbers: np.ndarray, inside: np.ndarray, scores: np.ndarray) -> np.n
     return placed
 
 
-def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
+def rescored(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
     """The float32 scores of documents for queries, 0 if a document does not match.
 
     Args:
@@ -83,22 +82,22 @@ def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, 
     rescore = static_method(f"{lucene}.QueryRescorer", "rescore", TOP, *types)
     # The rescorer adds weight * score to the previous score, which is 0 here; with weight 1 that is the score itself.
     rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, searcher)
-    found = best(gather(rescore, documents(numbers), queries), len(numbers), threads)
-    return [hits[np.argsort(hits[:, 0]), 1].astype(np.float32) for hits in found]
+    results = best(gather(rescore, documents(numbers), queries), len(numbers), threads)
+    return [hits[np.argsort(hits[:, 0]), 1].astype(np.float32) for hits in results]
 
 
 def documents(numbers: Sequence[np.ndarray]) -> Any:
     """A handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
-    ends = np.cumsum([len(one) for one in numbers], dtype=np.int64)
+    ends = np.cumsum(list(map(len, numbers)), dtype=np.int64)
     stream, function = "java.util.stream.IntStream", "java.util.function.IntFunction"
     scored, array = "org.apache.lucene.search.ScoreDoc", "[Lorg.apache.lucene.search.ScoreDoc;"
     # position -> positions in the joined lists -> document numbers -> ScoreDoc of each -> array of them -> TopDocs
     places = gather(static_method(stream, "range", stream, int, int), ints(np.append(0, ends[:-1])), ints(ends))
     number_at = as_interface("java.util.function.IntUnaryOperator", ints(np.concatenate([*numbers, np.empty(0)])))
-    found = then(places, bind(method(stream, "map", stream, "java.util.function.IntUnaryOperator"), 1, number_at))
-    made = as_interface(function, bind(constructor(scored, int, float), 1, 0.0))
-    found = then(found, bind(method(stream, "mapToObj", "java.util.stream.Stream", function), 1, made))
+    hits = then(places, bind(method(stream, "map", stream, "java.util.function.IntUnaryOperator"), 1, number_at))
+    hit = as_interface(function, bind(constructor(scored, int, float), 1, 0.0))
+    hits = then(hits, bind(method(stream, "mapToObj", "java.util.stream.Stream", function), 1, hit))
     room = as_interface(function, array_constructor(array))
-    found = then(found, bind(method("java.util.stream.Stream", "toArray", "[Ljava.lang.Object;", function), 1, room))
+    hits = then(hits, bind(method("java.util.stream.Stream", "toArray", "[Ljava.lang.Object;", function), 1, room))
     total = java_class("org.apache.lucene.search.TotalHits")(0, java_class(f"{TOTAL}$Relation").EQUAL_TO)
-    return then(returning(array, found), bind(constructor(TOP, TOTAL, array), 0, total))
+    return then(returning(array, hits), bind(constructor(TOP, TOTAL, array), 0, total))

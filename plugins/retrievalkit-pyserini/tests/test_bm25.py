@@ -266,7 +266,7 @@ def test_rm3_is_pyserini_s(tmp_path, pyserini, passages):
         ("bm25", {"language": "xx"}, "xx"),
         ("bm25", {"rm3": True, "rm3_original_weight": 2}, "rm3_original_weight"),
         ("bm25", {"rm3": True, "rm3_documents": 0}, "rm3_documents"),
-        ("bm25", {"stemmer": "none", "language": "de"}, "for English"),
+        ("bm25", {"stemmer": "none", "language": "de"}, "only apply to English"),
         ("bm25", {"rm3_terms": 20}, "without rm3"),
         *(("impact", {name: value}, name) for name, value in {"scale": 0.0, "sample": -1}.items()),
         *(("impact", {"bits": bits}, "bits") for bits in (0, 17)),

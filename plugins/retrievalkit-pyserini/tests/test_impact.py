@@ -136,8 +136,8 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
 @pytest.mark.parametrize(
     ("kind", "options", "problem"),
     [
-        ("vectors", {}, "holds vectors and no weights"),
-        ("zeros", {}, "no weight above 0"),
+        ("vectors", {}, "has vectors, but no weights"),
+        ("zeros", {}, "no weights above 0"),
         ("negative", {}, "negative weights"),
         ("weights", {"scale": 1e-6}, "are 0 when multiplied"),
     ],

@@ -103,7 +103,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights):
     for name, problem, made in (
         ("weights", "no vectors.*--indexer impact", {"weights": random_weights(6)}),
         ("both", "vectors and weights.*--indexer flat", {"weights": random_weights(6), "vectors": drawn(6)}),
-        ("long", "1025 numbers, and Lucene takes 1024", {"vectors": drawn(6, dim=1025)}),
+        ("long", "1025 dimensions, but Lucene allows at most 1024", {"vectors": drawn(6, dim=1025)}),
     ):
         with pytest.raises(UnsupportedError, match=problem):
             LuceneHnsw().build(store(6, name=name, **made), folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from retrievalkit.contracts import ClusterOptions
@@ -64,8 +64,8 @@ class Actors:
             if not self._actors:
                 self._coming.clear()
                 msg = (
-                    f"the cluster has no free room for a worker of {cpus} CPUs and {gpus:g} GPUs, since other work "
-                    "takes it. Wait for that, add machines, or give fewer: --ray-cpus, --ray-gpus."
+                    f"the cluster has no room for a worker of {cpus} CPUs and {gpus:g} GPUs: other work occupies it. "
+                    "Wait until that ends, add machines, or request fewer with --ray-cpus and --ray-gpus."
                 )
                 raise InputError(msg)
             return len(self._actors)
@@ -74,16 +74,17 @@ class Actors:
         """Answer items, each by the worker with its number if that is available, or else by another worker.
 
         Raises:
-            RetrievalkitError: No worker is left.
+            RetrievalkitError: No worker is available.
             Exception: An exception of the function itself.
         """
         answers: dict[int, Any] = {}
         waited = 0.0
         while lacking := {number: item for number, item in items.items() if number not in answers}:
-            there = [place for place in range(len(self._actors)) if self._answers(place)]
-            if there:
-                places = {number: self._place(number, there) for number in lacking}
-                answers |= _asked({number: self._actors[place] for number, place in places.items()}, lacking)
+            available = [place for place in range(len(self._actors)) if self._is_available(place)]
+            if available:
+                places = {number: number % len(self._actors) for number in lacking}
+                places |= {n: available[n % len(available)] for n, place in places.items() if place not in available}
+                answers |= _results({number: self._actors[place] for number, place in places.items()}, lacking)
                 self._lost |= {place: None for number, place in places.items() if number not in answers}
             elif waited < _FIRST_SECONDS:
                 time.sleep(_PAUSE_SECONDS)
@@ -93,23 +94,19 @@ class Actors:
                 raise RetrievalkitError(msg)
         return answers
 
-    def _place(self, number: int, there: Sequence[int]) -> int:
-        own = number % len(self._actors)
-        return own if own in there else there[number % len(there)]
-
-    def _answers(self, place: int) -> bool:
+    def _is_available(self, place: int) -> bool:
         """True if a worker is believed to be available; a lost worker is polled now and then, without waiting."""
         import ray
         from ray.exceptions import RayActorError
 
-        asked = self._lost.get(place, "never lost")
-        if asked == "never lost":
+        ready = self._lost.get(place, "never lost")
+        if ready == "never lost":
             return True
-        if asked is not None:
-            if not ray.wait([asked], timeout=0)[0]:
+        if ready is not None:
+            if not ray.wait([ready], timeout=0)[0]:
                 return False
             with contextlib.suppress(RayActorError):
-                ray.get(asked)
+                ray.get(ready)
                 self._lost.pop(place, None)
                 return True
         self._lost[place] = self._actors[place].__ray_ready__.remote()
@@ -121,10 +118,10 @@ class Actors:
 
         if self._coming:
             ready, _ = ray.wait(list(self._coming), num_returns=count, timeout=seconds)
-            self._actors = [*self._actors, *(self._coming.pop(one) for one in ready)]
+            self._actors = [*self._actors, *map(self._coming.pop, ready)]
 
 
-def _asked(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any]:
+def _results(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any]:
     """The answers of available workers."""
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
@@ -133,14 +130,14 @@ def _asked(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any
 
     running = {number: actors[number].__call__.remote(packed(item)) for number, item in items.items()}
     answers = {}
-    for number, one in running.items():
+    for number, call in running.items():
         try:
-            result: Any = unpacked(ray.get(one))[0]
+            result: Any = unpacked(ray.get(call))[0]
         except (RayActorError, ObjectLostError):
             continue
         if isinstance(result, Failure):
             result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
             raise result.error
-        answers[number], met = result
-        join(met)
+        answers[number], notes = result
+        join(notes)
     return answers

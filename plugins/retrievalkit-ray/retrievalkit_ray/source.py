@@ -87,9 +87,9 @@ class Worker:
         if isinstance(item, Failure):
             return packed(item)
         try:
-            with gathered() as met:
+            with gathered() as notes:
                 result = self._apply(item)
-            return packed((result, met))
+            return packed((result, notes))
         except Exception as error:  # noqa: BLE001 - handed to the command, which raises it
             return packed(Failure.of(error))
 

@@ -54,8 +54,8 @@ class RayWorkers(contracts.Workers):
                     if isinstance(result, Failure):
                         result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
                         raise result.error
-                    value, met = result
-                    join(met)
+                    value, notes = result
+                    join(notes)
                     yield value
 
     def stay(self, make: Callable[[], Callable[[Any], Any]]) -> Actors:
@@ -85,7 +85,7 @@ class RayTasks:
         self.slots = options.workers or _MOST_WORKERS
         self.lost: tuple[type[BaseException], ...] = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
         self._cpus = options.worker_cpus
-        # The caller repeats lost work; it would not know of Ray's own retries.
+        # The caller repeats lost work; it could not see Ray's own retries.
         self._run = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(function)
         self._refs: list[Any] = []
 
@@ -175,7 +175,7 @@ def connect(address: str) -> bool:
         )
     except (OSError, ValueError, RuntimeError) as error:
         known = "No Ray cluster runs on this machine" if address == "auto" else f"No Ray cluster answers at '{address}'"
-        msg = f"{known} ({error}). Start one (ray start --head), give its address, or --ray local for this machine."
+        msg = f"{known} ({error}). Start a cluster (ray start --head), give its address, or use --ray local."
         raise InputError(msg) from error
     return True
 
@@ -198,14 +198,14 @@ def room(options: ClusterOptions) -> tuple[float, int]:
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus, gpus = options.worker_cpus, options.worker_gpus
     if gpus is None:
-        gpus = float(any("GPU" in one for one in machines))
+        gpus = float(any("GPU" in machine for machine in machines))
     needed = {"CPU": cpus, "GPU": gpus}
-    counts = (min(int(one.get(name, 0) // size) for name, size in needed.items() if size) for one in machines)
+    counts = (min(int(machine.get(name, 0) // size) for name, size in needed.items() if size) for machine in machines)
     if workers := sum(counts):
         return gpus, min(workers, options.workers or workers)
-    most = {name: max(one.get(name, 0) for one in machines) for name in ("CPU", "GPU")}
+    most = {name: max(machine.get(name, 0) for machine in machines) for name in ("CPU", "GPU")}
     msg = (
-        f"a worker has {cpus} CPUs and {gpus:g} GPUs, and the largest machine of the cluster {most['CPU']:g} and "
-        f"{most['GPU']:g}. Give fewer: --ray-cpus, --ray-gpus."
+        f"a worker has {cpus} CPUs and {gpus:g} GPUs, but the largest machine of the cluster {most['CPU']:g} and "
+        f"{most['GPU']:g}. Request fewer with --ray-cpus and --ray-gpus."
     )
     raise InputError(msg)

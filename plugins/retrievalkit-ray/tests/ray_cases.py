@@ -212,7 +212,7 @@ def test_errors_of_workers_and_of_items_are_the_commands_own(cluster):
 
 
 def test_what_no_machine_has_room_for_is_refused(cluster):
-    with pytest.raises(InputError, match=r"a worker has 64 CPUs .* the largest machine of the cluster 1 "):
+    with pytest.raises(InputError, match=r"a worker has 64 CPUs .*, but the largest machine of the cluster 1 "):
         list(spread_map(lambda: str, lambda: iter([5]), on(cluster, worker_cpus=64)))
 
 

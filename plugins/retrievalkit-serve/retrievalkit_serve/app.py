@@ -74,33 +74,33 @@ def create_app(service: Service) -> FastAPI:
 
 
 @routes.get("/search", response_model=forms.SearchBody)
-async def search_by_address(request: Request, asked: Annotated[forms.SearchLine, Query()]) -> Response:
+async def search_by_address(request: Request, form: Annotated[forms.SearchLine, Query()]) -> Response:
     """Search for a text, with parameters in the URL."""
-    return Json(await request.app.state.service.search(asked))
+    return Json(await request.app.state.service.search(form))
 
 
 @routes.post("/search", response_model=forms.SearchBody)
-async def search(request: Request, asked: Annotated[forms.SearchForm, Body()]) -> Response:
+async def search(request: Request, form: Annotated[forms.SearchForm, Body()]) -> Response:
     """Search for a text: the best hits, with their texts and explanations of their scores."""
-    return Json(await request.app.state.service.search(asked))
+    return Json(await request.app.state.service.search(form))
 
 
 @routes.post("/explain", response_model=forms.ExplainBody)
-async def explain(request: Request, asked: Annotated[forms.ExplainForm, Body()]) -> Response:
+async def explain(request: Request, form: Annotated[forms.ExplainForm, Body()]) -> Response:
     """Explain the scores and ranks of documents for a query, whether they are among the best or not."""
-    return Json(await request.app.state.service.explain(asked))
+    return Json(await request.app.state.service.explain(form))
 
 
 @routes.get("/document", response_model=forms.DocumentBody)
-async def document(request: Request, asked: Annotated[forms.DocumentLine, Query()]) -> Response:
+async def document(request: Request, form: Annotated[forms.DocumentLine, Query()]) -> Response:
     """Return a whole document."""
-    return Json(await request.app.state.service.document(asked))
+    return Json(await request.app.state.service.document(form))
 
 
 @routes.post("/v1/embeddings", response_model=forms.EmbeddingBody)
-async def embeddings(request: Request, asked: Annotated[forms.EmbeddingForm, Body()]) -> Response:
+async def embeddings(request: Request, form: Annotated[forms.EmbeddingForm, Body()]) -> Response:
     """Embed texts with a model of one of the indexes, in OpenAI's format."""
-    return Json(await request.app.state.service.embed(asked))
+    return Json(await request.app.state.service.embed(form))
 
 
 @routes.get("/v1/models")
@@ -118,9 +118,9 @@ async def model(request: Request, model: str) -> forms.Model:
 
 
 @routes.post("/rerank", response_model=forms.RerankBody)
-async def rerank(request: Request, asked: Annotated[forms.RerankForm, Body()]) -> Response:
+async def rerank(request: Request, form: Annotated[forms.RerankForm, Body()]) -> Response:
     """Order documents by the re-ranker's scores."""
-    return Json(await request.app.state.service.rerank(asked))
+    return Json(await request.app.state.service.rerank(form))
 
 
 @routes.get("/indexes")
@@ -179,7 +179,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 async def _misread(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first, path = error.errors()[0], request.url.path
-    form = get_type_hints(request.scope["endpoint"]).get("asked")
+    form = get_type_hints(request.scope["endpoint"]).get("form")
     return failure(misread(first, first["loc"][1:], form, path.rpartition("/")[2]), path)
 
 
@@ -195,5 +195,5 @@ async def _refused(request: Request, error: Exception) -> Response:
         # The framework names the methods of a single route, but an address may have several routes.
         methods = request.app.openapi()["paths"].get(request.url.path, {})
         allowed = ", ".join(methods).upper() or (headers or {}).get("Allow", "")
-        message, headers = f"'{path}' does not take {request.method}. Send {allowed}.", {"Allow": allowed}
+        message, headers = f"'{path}' does not support {request.method}. Send {allowed}.", {"Allow": allowed}
     return failure(RefusedError(error.status_code, message, headers), path)

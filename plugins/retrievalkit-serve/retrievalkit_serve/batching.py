@@ -69,7 +69,7 @@ class Batcher:
         if self._admitted >= self._options.queue:
             self._metrics.refused.inc()
             seconds = min(_LONGEST_RETRY, max(1, math.ceil(self._admitted * self._seconds_each)))
-            msg = f"the service is busy. Ask again in {seconds} s."
+            msg = f"the service is busy. Retry in {seconds} s."
             raise RefusedError(429, msg, {"Retry-After": str(seconds)})
         self._admitted += 1
         self._metrics.queue.set(self._admitted)
@@ -107,7 +107,7 @@ class Batcher:
                 queue.popleft()
             if not queue:
                 del self._waiting[task]
-        longest_first = sorted(self._waiting, key=lambda one: self._waiting[one][0].since)
+        longest_first = sorted(self._waiting, key=lambda task: self._waiting[task][0].since)
         now = asyncio.get_running_loop().time()
         for task in longest_first:
             queue = self._waiting[task]
@@ -144,7 +144,7 @@ class Batcher:
 
 
 def _answers(task: Task, items: Sequence[Any]) -> tuple[list[Any], float]:
-    """The answer or error of each request, and the seconds taken; a failing request does not affect the others."""
+    """The answer or error of each request, and the time in seconds; a failing request does not affect the others."""
     start = time.perf_counter()
     try:
         answers = list(task.run(items))

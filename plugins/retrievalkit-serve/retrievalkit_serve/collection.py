@@ -25,7 +25,7 @@ from retrievalkit_serve.serve import ServeOptions
 _Read = TypeVar("_Read")
 _SAMPLE = 200
 _EXAMPLES, _EXAMPLES_AMONG, _LONGEST_EXAMPLE = 5, 2000, 80
-_CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are reloaded (SIGHUP)."
+_CHANGED = "the texts can no longer be read ({}). Hits have no texts until the indexes are reloaded (SIGHUP)."
 
 
 class Texts:
@@ -42,7 +42,7 @@ class Texts:
         return self._read(lambda: self.corpus.find(ids)) or {}
 
     def document(self, identifier: str) -> Document | None:
-        """The document or passage with an id; None if there is none."""
+        """The document or passage with an id; None if it does not exist."""
         return self._read(lambda: open_document(self.corpus, identifier))
 
     def _read(self, read: Callable[[], _Read]) -> _Read | None:
@@ -85,7 +85,7 @@ class Collection:
         deepest: Maximum number of hits of each index to fuse.
 
     Raises:
-        InputError: An index is missing or damaged or comes from another model, or an option does not fit.
+        InputError: An index is missing or damaged or comes from another model, or an option is invalid.
     """
 
     def __init__(self, options: ServeOptions, generation: int = 1, before: Collection | None = None) -> None:
@@ -107,7 +107,7 @@ class Collection:
 
     def _open_texts(self) -> dict[str, Texts]:
         """Texts by index name; indexes of the same corpus share them."""
-        found: dict[str, Texts] = {}
+        by_label: dict[str, Texts] = {}
         shared: dict[Any, Texts] = {}
         for label, index in self.indexes.items():
             entry = index.manifest.get("corpus")
@@ -118,8 +118,8 @@ class Collection:
                 if corpus is None:
                     continue
                 shared[key] = Texts(corpus)
-            found[label] = shared[key]
-        return found
+            by_label[label] = shared[key]
+        return by_label
 
     def sample(self) -> str:
         """Some words of the first text, as a query that has hits."""
@@ -153,18 +153,18 @@ class Collection:
         """Resolve a request's search target: by default all indexes, fused with the service's options.
 
         Raises:
-            InputError: An index is unknown, or an option does not fit; with the messages of `rkit search`.
+            InputError: An index is unknown, or an option is invalid; with the messages of `rkit search`.
         """
         chosen = tuple(self.indexes) if labels is None else tuple(labels)
         for label in chosen:
             check_choice("index", label, self.indexes)
         if not chosen or len(set(chosen)) < len(chosen):
-            msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
+            msg = f"indexes are {list(chosen)}. Name each index once. Known: {', '.join(self.indexes)}."
             raise OptionError(msg)
         options = options or HybridOptions()
         depth, usual = options.depth, self.fusion if len(chosen) > 1 else None
         if depth is not None and depth > self.deepest:
-            msg = f"depth is {depth}; this service fuses {self.deepest:,} hits of each index at most."
+            msg = f"depth is {depth}; this service fuses at most {self.deepest:,} hits of each index. Lower depth."
             raise OptionError(msg)
         # Weights in the service's order of indexes, so that equal requests can share a batch.
         fusion, weighed = usual, tuple(self.indexes)
@@ -186,15 +186,15 @@ class Collection:
 
     def texts(self, labels: Sequence[str], ids: Iterable[str]) -> Corpus | None:
         """The passages with these ids, each from the first index that has it, in memory; None if there are none."""
-        wanted, found = list(ids), dict[str, Passage]()
+        wanted, passages = list(ids), dict[str, Passage]()
         for texts in dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of):
-            if lacking := [document for document in wanted if document not in found]:
-                found |= texts.of(lacking)
-        if not found:
+            if lacking := [document for document in wanted if document not in passages]:
+                passages |= texts.of(lacking)
+        if not passages:
             return None
-        held = Corpus.of(found.values())
-        held.counts_empty = False
-        return held
+        corpus = Corpus.of(passages.values())
+        corpus.counts_empty = False
+        return corpus
 
     def passages(self, labels: Sequence[str], identifier: str) -> list[str]:
         """The ids of a document's passages; for a passage, or if the texts are unavailable, the id itself."""
@@ -214,21 +214,21 @@ class Collection:
         for texts in dict.fromkeys(self._texts_of.values()):
             if (document := texts.document(identifier)) is not None:
                 return document
-        msg = f"unknown document id '{identifier:.200}'. It is none of the passages that are searched here."
+        msg = f"unknown document id '{identifier:.200}'. No index of this service has it. Send the id of a hit."
         raise RefusedError(404, msg)
 
     @cached_property
     def models(self) -> dict[str, OpenIndex]:
         """One index per model that encodes queries, by model name."""
-        found: dict[str, tuple[str, OpenIndex]] = {}
+        by_model: dict[str, tuple[str, OpenIndex]] = {}
         for index in self.indexes.values():
             if index.needs_encoding:
                 entry = index.checkpoint or {}
                 known = entry.get("description", {}).get("model") or entry.get("path")
                 name = Path(self._options.model or known or "model").name
-                found.setdefault(self.encoders.of(index).fingerprint, (name, index))
-        names = [name for name, _ in found.values()]
-        return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
+                by_model.setdefault(self.encoders.of(index).fingerprint, (name, index))
+        names = [name for name, _ in by_model.values()]
+        return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in by_model.values()}
 
     def described(self) -> list[dict[str, Any]]:
         """For each index its name, indexer, counts, fields, and the model that encodes its queries."""

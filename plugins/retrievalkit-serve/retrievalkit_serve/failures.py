@@ -83,16 +83,16 @@ def misread(error: Mapping[str, Any], place: Sequence[Any], form: type[BaseModel
             reason = error.get("ctx", {}).get("error", "it cannot be read")
             return InputError(f'the body is not JSON: {reason}. Send an object such as {{"query": "..."}}.')
         case _ if not place:
-            return InputError("the request has no body of JSON. Send an object, with Content-Type: application/json.")
+            return InputError("the request has no JSON body. Send an object, with Content-Type: application/json.")
         case "missing":
-            return OptionError(f"{operation} needs '{name}', and it was not given.")
+            return OptionError(f"{operation} needs '{name}', which is missing.")
         case "extra_forbidden":
             known = [] if form is None else list(form.model_fields)
             close = nearest(str(place[-1]), known)
             offer = f"; did you mean '{close}'?" if close else "."
             return OptionError(f"{operation} has no option '{place[-1]}'{offer} Its options: {shortlist(known, 30)}.")
         case "string_unicode":
-            return InputError(f"{name} holds bytes that are not UTF-8, or half a surrogate pair.")
+            return InputError(f"{name} contains bytes that are not UTF-8, or half a surrogate pair. Remove them.")
     shown = repr(error.get("input"))
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     expected = error.get("ctx", {}).get("expected") or _EXPECTED.get(error["type"].partition("_")[0])

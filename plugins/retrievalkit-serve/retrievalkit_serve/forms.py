@@ -40,7 +40,7 @@ _Hybrid: Any = HybridOptions
 _Documents: Any = DocumentOptions
 
 
-class Chosen(Form, _Hybrid):  # type: ignore[misc]
+class IndexesForm(Form, _Hybrid):  # type: ignore[misc]
     """The indexes to search, with the options of `rkit search`."""
 
     query: str = Field(description="The text to search for.", json_schema_extra=_FILLED)
@@ -59,18 +59,18 @@ class Chosen(Form, _Hybrid):  # type: ignore[misc]
         cls.model_rebuild(force=True)
 
 
-class SearchForm(Chosen, _Documents):  # type: ignore[misc]
+class SearchForm(IndexesForm, _Documents):  # type: ignore[misc]
     """A search."""
 
-    k: Count = Field(10, description="How many hits.")
+    k: Count = Field(10, description="Number of hits.")
     rerank: int | None = Field(
         None,
-        description="How many hits the re-ranker reads; 0 = none. By default as the service was started.",
+        description="Number of hits to re-rank; 0 = none. By default as the service was started.",
         json_schema_extra={"minimum": 0},
     )
     filter: str | None = Field(None, description=FILTER)
-    explain: bool = Field(True, description="Whether to find the reasons for the scores.")
-    texts: bool = Field(False, description="Whether hits have their whole texts, too.")
+    explain: bool = Field(True, description="Explain the scores.")
+    texts: bool = Field(False, description="Return the full texts of hits, too.")
 
 
 class SearchLine(SearchForm):
@@ -78,17 +78,17 @@ class SearchLine(SearchForm):
 
     model_config = ConfigDict(strict=False)
 
-    k: WrittenCount = Field(10, description="How many hits.")
+    k: WrittenCount = Field(10, description="Number of hits.")
 
 
 class DocumentLine(Form):
     """A document request with parameters in the URL."""
 
     id: str = Field(description="The id of a document, or of a passage.")
-    query: str = Field("", description="Words to mark.")
+    query: str = Field("", description="Words to highlight.")
 
 
-class ExplainForm(Chosen):
+class ExplainForm(IndexesForm):
     """Documents to explain."""
 
     ids: list[str] = Field(
@@ -109,12 +109,12 @@ class EmbeddingForm(Form):
             ]
         },
     )
-    model: str | None = Field(None, description="One of /v1/models; may be left out if there is one.")
+    model: str | None = Field(None, description="A model of /v1/models; optional if there is only one.")
     input_type: Literal["query", "document"] = Field(
-        "document", description="What the texts are: models may encode queries in another way."
+        "document", description="Kind of text: models may encode queries in another way."
     )
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1, description="How many numbers of each vector to keep; by default all.")
+    dimensions: int | None = Field(None, ge=1, description="Number of dimensions to keep; by default all.")
     user: str | None = Field(None, description="Ignored.")
 
 
@@ -132,8 +132,8 @@ class RerankForm(Form):
     documents: list[str | TitledText] = Field(
         description="Texts, or objects with title and text.", json_schema_extra={"minItems": 1}
     )
-    model: str | None = Field(None, description="The name of the re-ranker; may be left out.")
-    top_n: Count = Field(None, description="How many of the best; by default all.")
+    model: str | None = Field(None, description="The name of the re-ranker; optional.")
+    top_n: Count = Field(None, description="Number of best documents to return; by default all.")
     return_documents: bool = False
 
 
@@ -141,7 +141,7 @@ class Reasons(BaseModel):
     """One index's explanation of a hit; fields that do not apply are omitted."""
 
     index: str
-    rank: int | None = Field(description="1 for its best; null if it did not find the document.")
+    rank: int | None = Field(description="Rank from 1; null if the index did not retrieve the document.")
     score: float | None
     dense: float | None = None
     lexical: float | None = None
@@ -163,16 +163,16 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 class PassageBody(BaseModel):
     """A matching passage."""
 
-    rank: int | None = Field(description="Of a passage of a document, among those of the document.")
+    rank: int | None = Field(description="Rank from 1; of a document's passage, among the document's passages.")
     score: float
     id: str
     title: str
     snippet: str
     fields: dict[str, str | int | float | bool | list[str]] = Field({}, description="Metadata of the passage.")
-    spans: list[Span] = Field(description="Where words of the snippet match, in characters.")
+    spans: list[Span] = Field(description="Positions of matching words in the snippet, in characters.")
     matches: list[str]
-    why: list[str] = Field(description="The reasons as sentences.")
-    found: list[Reasons] = Field(description="The reasons of each index.")
+    why: list[str] = Field(description="Explanations as sentences.")
+    found: list[Reasons] = Field(description="The explanation of each index.")
     text: str | None = None
 
 
@@ -180,19 +180,19 @@ class HitBody(PassageBody):
     """A hit; a document's snippet, explanation and text come from its best passage."""
 
     passages: list[PassageBody] = Field(
-        [], description="The passages of the document that match, best first; left out if the hit is a passage."
+        [], description="Matching passages of the document, best first; left out if the hit is a passage."
     )
     retrieved: dict[Literal["rank", "score"], float] | None = Field(None, description="Before re-ranking.")
 
 
 class ExplainBody(BaseModel):
-    """Explained documents; the rank is null if a search would not find the document."""
+    """Explained documents; the rank is null if a search would not retrieve the document."""
 
     query: str
     indexes: list[str]
     fusion: dict[str, Any] | None
     hits: list[HitBody]
-    generation: int = Field(description="How often the indexes had been opened.")
+    generation: int = Field(description="Number of times the indexes had been opened.")
 
 
 class SearchBody(ExplainBody):
@@ -201,7 +201,7 @@ class SearchBody(ExplainBody):
     reranker: str | None
     k: int
     took_ms: float = Field(description="Milliseconds in the service, waiting included.")
-    together: int = Field(description="How many queries were answered in this batch.")
+    together: int = Field(description="Number of queries in this batch.")
 
 
 class PlacedPassage(BaseModel):
@@ -218,7 +218,7 @@ class DocumentBody(BaseModel):
     id: str
     title: str
     text: str
-    spans: list[Span] = Field(description="Where words of the query match, in characters.")
+    spans: list[Span] = Field(description="Positions of the query's words, in characters.")
     passages: list[PlacedPassage] = Field(description="Its passages in order.")
     file: str | None = Field(description="Its file, if the corpus is a folder of documents.")
 
@@ -260,7 +260,7 @@ class Scored(BaseModel):
     """A document's rank and score after re-ranking."""
 
     index: int = Field(description="Its position in the request, from 0.")
-    relevance_score: float = Field(description="The re-ranker's score: a logit, as rkit rerank gives it.")
+    relevance_score: float = Field(description="The re-ranker's score: a logit, as in rkit rerank.")
     document: TitledText | None = None
 
 

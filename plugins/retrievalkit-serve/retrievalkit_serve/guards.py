@@ -89,14 +89,14 @@ class Guards:
                 await answer(scope, received, sent)
         except TimeoutError:
             seconds = f"within {options.timeout:g} s"
-            late = f"there was no answer {seconds}. Ask for less, or later (rkit serve --timeout)."
+            late = f"there was no answer {seconds}. Request less, or retry later (rkit serve --timeout)."
             slow = f"the body did not arrive {seconds}. Send it faster."
             # Otherwise the rest of the body would be read as another request.
             failed = RefusedError(504, late) if whole else RefusedError(408, slow, {"Connection": "close"})
         except Exception:  # noqa: BLE001 - logged here, while the request is known
             # A bug. The connection stays open: the next request on it may succeed.
             _LOG.exception("%s %s failed", scope["method"], path)
-            failed = RefusedError(500, "the service failed. Its log says where; please report it.")
+            failed = RefusedError(500, "the service failed. Its log has the traceback; please report it.")
         finally:
             if failed and not status:
                 await failure(failed, path)(scope, received, sent)
@@ -111,8 +111,8 @@ class Guards:
             name = re.sub(r":\d+$", "", authority)
             if not authority or (authority != headers.get("host", "").lower() and name not in options.other_names):
                 msg = (
-                    f"the request comes from a page of '{origin:.100}', and this service answers only its own page. "
-                    f"Behind a proxy, pass the Host header on, or start rkit serve with --allow-host NAME."
+                    f"the request comes from a page of '{origin:.100}', but this service only answers its own page. "
+                    f"Behind a proxy, forward the Host header, or start rkit serve with --allow-host NAME."
                 )
                 return failure(RefusedError(403, msg), path)
         if "content-length" in headers and "transfer-encoding" in headers:

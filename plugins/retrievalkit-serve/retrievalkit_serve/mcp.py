@@ -21,8 +21,8 @@ from retrievalkit_serve.failures import misread, words_of
 from retrievalkit_serve.service import Service
 
 _ABOUT = (
-    "Searches a collection of documents. Call search with a question or keywords, read_document with the id of a hit "
-    "to read it whole, and explain to see why documents were or were not found."
+    "Search over a collection of documents. Call search with a question or keywords, read_document with the id of a "
+    "hit for its full text, and explain for the reasons why documents rank high, low or not at all."
 )
 
 
@@ -37,32 +37,32 @@ def _parsed(value: Any) -> Any:
 _Names = Annotated[list[str], BeforeValidator(_parsed)]
 
 
-class Searched(forms.Form):
+class QueryForm(forms.Form):
     """A query and the indexes to search."""
 
     query: str = Field(description="A question or keywords.")
     indexes: _Names | None = Field(None, description="Names of indexes to search; by default all, fused.")
-    fusion: str | None = Field(None, description="How several indexes are fused: rrf, sum or linear.")
+    fusion: str | None = Field(None, description="Fusion of several indexes: rrf, sum or linear.")
 
 
-class Search(Searched):
-    """Search the collection: ids, titles, the fitting part of each text, scores, and the reasons for them."""
+class Search(QueryForm):
+    """Search the documents. Returns the best hits, each with its id, title, matching snippet, score and explanation."""
 
-    k: forms.WrittenCount = Field(10, description="How many hits.")
+    k: forms.WrittenCount = Field(10, description="Number of hits to return.")
     filter: str | None = Field(None, description=forms.FILTER)
     by: Literal["document", "passage"] | None = Field(
-        None, description="Hits are documents, each with its passages that match (the default), or single passages."
+        None, description="Return documents, each with its matching passages (the default), or single passages."
     )
 
 
 class ReadDocument(forms.Form):
-    """Read a whole document of the collection, or a passage."""
+    """Read the full text of a document or passage. Returns its id, title and text."""
 
     id: str = Field(description="The id of a hit.")
 
 
-class Explain(Searched):
-    """Explain why documents have their ranks and scores for a query, whether a search finds them or not."""
+class Explain(QueryForm):
+    """Explain the ranks and scores of documents for a query, including documents that a search does not return."""
 
     ids: _Names = Field(description="Ids of documents or passages.")
 
@@ -73,9 +73,9 @@ class AgentServer:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._tools: dict[str, tuple[type[forms.Form], Callable[[Any], Awaitable[dict[str, Any]]]]] = {
-            "search": (Search, lambda given: service.search(forms.SearchForm(**given.model_dump()))),
+            "search": (Search, lambda form: service.search(forms.SearchForm(**form.model_dump()))),
             "read_document": (ReadDocument, self._read_document),
-            "explain": (Explain, lambda given: service.explain(forms.ExplainForm(**given.model_dump()))),
+            "explain": (Explain, lambda form: service.explain(forms.ExplainForm(**form.model_dump()))),
         }
         indexes = service.collection.described()
         names = ", ".join(index["name"] for index in indexes)
@@ -109,19 +109,19 @@ class AgentServer:
                 raise UnknownNameError("tool", call.name, self._tools)
             form, answer = self._tools[call.name]
             try:
-                given = form.model_validate(call.arguments or {})
+                arguments = form.model_validate(call.arguments or {})
             except ValidationError as error:
                 first = error.errors()[0]
                 raise misread(first, first["loc"], form, call.name) from error
-            found = await answer(given)
+            result = await answer(arguments)
         except RetrievalkitError as error:
             return types.CallToolResult(content=[types.TextContent(text=words_of(error))], is_error=True)
-        text = json.dumps(found, ensure_ascii=False)
-        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found)
+        text = json.dumps(result, ensure_ascii=False)
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
 
-    async def _read_document(self, given: ReadDocument) -> dict[str, Any]:
-        found = await self._service.document(forms.DocumentLine(id=given.id, query=""))
-        return {name: found[name] for name in ("id", "title", "text")}
+    async def _read_document(self, form: ReadDocument) -> dict[str, Any]:
+        document = await self._service.document(forms.DocumentLine(id=form.id, query=""))
+        return {name: document[name] for name in ("id", "title", "text")}
 
     def routes(self) -> list[BaseRoute]:
         """The routes of /mcp; guards have already checked hosts and tokens."""

@@ -26,22 +26,18 @@ class Metrics:
         self._registry = registry
         self._requests = Counter("rkit_requests", "Requests answered.", ["path", "status"], registry=registry)
         self._seconds = Histogram(
-            "rkit_request_seconds",
-            "From the first byte of a request to the last of its answer.",
-            ["path"],
-            buckets=_SECONDS,
-            registry=registry,
+            "rkit_request_seconds", "Time from request to answer.", ["path"], buckets=_SECONDS, registry=registry
         )
         self._batches = Histogram(
             "rkit_batch_requests", "Requests answered together.", ["kind"], buckets=_SIZES, registry=registry
         )
         self._batch_seconds = Histogram(
-            "rkit_batch_seconds", "Time that a batch took.", ["kind"], buckets=_SECONDS, registry=registry
+            "rkit_batch_seconds", "Time per batch.", ["kind"], buckets=_SECONDS, registry=registry
         )
         self.refused = Counter("rkit_refused", "Requests refused because too many were waiting.", registry=registry)
-        self.queue = Gauge("rkit_queue_requests", "Requests that wait or are answered now.", registry=registry)
-        self.reloads = Counter("rkit_reloads", "Indexes opened anew.", ["outcome"], registry=registry)
-        self.generation = Gauge("rkit_generation", "How often the indexes were opened.", registry=registry)
+        self.queue = Gauge("rkit_queue_requests", "Requests waiting or being answered.", registry=registry)
+        self.reloads = Counter("rkit_reloads", "Reloads of the indexes.", ["outcome"], registry=registry)
+        self.generation = Gauge("rkit_generation", "Number of times the indexes were opened.", registry=registry)
         self.texts = Gauge("rkit_index_texts", "Texts of an index.", ["index"], registry=registry)
         ProcessCollector(registry=registry)
 

@@ -45,31 +45,32 @@ def _digest(text: str) -> str:
 
 def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
     bodies = schema.get("components", {}).get("schemas", {})
-    found = []
+    operations = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             sent = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             answer = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
             parameters = [
-                (one["name"], one["schema"], one.get("description", "")) for one in operation.get("parameters", [])
+                (parameter["name"], _type(parameter["schema"]), parameter.get("description", ""))
+                for parameter in operation.get("parameters", [])
             ]
-            found.append(
+            operations.append(
                 {
                     "name": f"{method.upper()} {path}",
                     "text": operation.get("description") or operation.get("summary", ""),
-                    "takes": [(name, _type(one), text) for name, one, text in parameters] + _fields(sent, bodies),
-                    "gives": _fields(answer.get("schema", {}), bodies),
+                    "request": parameters + _fields(sent, bodies),
+                    "response": _fields(answer.get("schema", {}), bodies),
                 }
             )
-    return found
+    return operations
 
 
 def _fields(schema: dict[str, Any], bodies: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Name, type and description of each field of a body."""
     body = bodies.get(schema.get("$ref", "").rpartition("/")[2], {})
-    needed = body.get("required", [])
+    required = body.get("required", [])
     return [
-        (name, _type(field) + (", needed" if name in needed else ""), field.get("description", ""))
+        (name, _type(field) + (", required" if name in required else ""), field.get("description", ""))
         for name, field in body.get("properties", {}).items()
     ]
 

@@ -26,7 +26,7 @@ _SHORTEST_TOKEN = 16
 
 def _folders(value: Any) -> tuple[str, ...]:
     several = value if isinstance(value, list | tuple) else [value]
-    return indexes_of([inputs.place(getattr(one, "folder", one), "an index") for one in several])
+    return indexes_of([inputs.place(getattr(index, "folder", index), "an index") for index in several])
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ServeOptions(HybridOptions, OpenOptions):
             return token
         msg = (
             f"the token of {where} has {len(token)} characters; it needs {_SHORTEST_TOKEN} or more, ASCII without "
-            f'spaces. Make one: python -c "import secrets; print(secrets.token_urlsafe())"'
+            f'spaces. Create a token: python -c "import secrets; print(secrets.token_urlsafe())"'
         )
         raise InputError(msg)
 
@@ -123,14 +123,14 @@ class ServeOptions(HybridOptions, OpenOptions):
         for place in self.indexes:
             if not Path(place).is_dir():
                 what = "is a file" if Path(place).exists() else "does not exist"
-                msg = f"'{place}' {what}. Give index folders, which rkit index makes."
+                msg = f"'{place}' {what}. Give index folders (rkit index)."
                 raise InputError(msg)
         if self.rerank is not None and self.reranker is None:
-            msg = f"rerank {self.rerank} has no effect here: it goes with reranker."
+            msg = f"rerank {self.rerank} has no effect here. Use it with reranker, or leave it out."
             raise OptionError(msg)
         for name in self.other_names:
             if not re.fullmatch(r"[\w.-]+|\[[\da-f:.]+\]", name):
-                msg = f"allow_host '{name}' is not a name. Give one without scheme, port or '*': search.example.org."
+                msg = f"allow_host '{name}' is not a host name. Leave out scheme, port and '*': search.example.org."
                 raise OptionError(msg)
         self.fused(len(self.indexes))
         _ = self.token
@@ -138,7 +138,7 @@ class ServeOptions(HybridOptions, OpenOptions):
 
 @command("serve", ServeOptions)
 def serve(options: ServeOptions) -> None:
-    """Search each INDEX, or several together, over HTTP, on a page, and from language models' agents (MCP).
+    """Search each INDEX, or several together, over HTTP, on a page, and from language model agents (MCP).
 
     Models are loaded before the first request. SIGHUP, or POST /admin/reload with the token, reloads the indexes while
     the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.
@@ -147,7 +147,7 @@ def serve(options: ServeOptions) -> None:
     rkit serve dense bm25                      # a page at http://127.0.0.1:8000, the interface at /docs
     rkit serve dense bm25 --fusion linear --weights 0.3,0.7 --reranker reranker
     rkit serve dense --mcp
-    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    """  # noqa: D301 - click needs the literal backspace to keep the lines apart
     options.check()
     from retrievalkit_serve import server
 

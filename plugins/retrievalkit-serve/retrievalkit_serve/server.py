@@ -47,9 +47,8 @@ def serve(options: ServeOptions) -> None:
     with _bound(options) as listener:
         if not options.stays_here and options.token is None:
             say(
-                f"Warning: whoever reaches {options.host} can search and read all texts, as there is no token, and "
-                f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave "
-                f"out --host.",
+                f"Warning: anyone who reaches {options.host} can search and read all texts: there is no token, and "
+                f"requests are not encrypted. Set {TOKEN} or --token-file and use a TLS proxy, or leave out --host.",
                 err=True,
             )
         service = Service(options)
@@ -137,7 +136,7 @@ class _Server(uvicorn.Server):
         The event loop watches for signals meanwhile, instead of the command line (`cli.signals`).
         """
         loop = asyncio.get_running_loop()
-        actions: dict[int, Any] = {one: partial(self._stop, one) for one in (signal.SIGINT, signal.SIGTERM)}
+        actions: dict[int, Any] = {number: partial(self._stop, number) for number in (signal.SIGINT, signal.SIGTERM)}
         if hasattr(signal, "SIGHUP"):
             actions[signal.SIGHUP] = self._reload
         try:
@@ -155,7 +154,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int) -> None:
         if self.should_exit:
-            say("ended at once: requests were lost.", err=True)
+            say("stopped immediately: pending requests were lost.", err=True)
             # A running computation cannot be interrupted, and Python would wait for it.
             os._exit(128 + number)
         self.should_exit = True
@@ -232,8 +231,8 @@ def _bound(options: ServeOptions) -> Iterator[socket.socket]:
     """A socket bound to the address but not listening yet."""
     with ExitStack() as stack:
         try:
-            found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, address = found[0]
+            addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, address = addresses[0]
             listener = stack.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
@@ -245,6 +244,6 @@ def _bound(options: ServeOptions) -> Iterator[socket.socket]:
 def _refused(options: ServeOptions, error: OSError) -> InputError:
     msg = (
         f"cannot listen at {options.host}, port {options.port}: {error.strerror or error}. Choose another --host or "
-        f"--port (0 = any that is free), or end the program that uses it."
+        f"--port (0 = any free port), or stop the program that uses it."
     )
     return InputError(msg)

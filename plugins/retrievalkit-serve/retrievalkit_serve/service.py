@@ -24,7 +24,16 @@ from retrievalkit_serve.collection import Collection
 from retrievalkit_serve.failures import RefusedError, words_of
 from retrievalkit_serve.metrics import Metrics
 from retrievalkit_serve.serve import ServeOptions
-from retrievalkit_serve.tasks import Answer, Asked, EachTask, EmbedTask, RerankTask, SearchTask, described, explained
+from retrievalkit_serve.tasks import (
+    Answer,
+    EachTask,
+    EmbedTask,
+    QueryItem,
+    RerankTask,
+    SearchTask,
+    described,
+    explained,
+)
 
 _Json = dict[str, Any]
 
@@ -40,7 +49,7 @@ class Service:
 
     Attributes:
         collection: The indexes as last opened.
-        stopping: Whether the service has stopped accepting connections.
+        stopping: True once the service has stopped accepting connections.
     """
 
     def __init__(self, options: ServeOptions) -> None:
@@ -68,28 +77,29 @@ class Service:
         reranker = self.reranker if read else None
         with self.batcher.admitted():
             task = SearchTask(collection, choice, max(k, read), form.scored("document"))
-            asked = Asked(text, describe=reranker is None, why=form.explain)
-            found: Answer = await self.batcher.do(task, asked)
-            hits = [_hit(hit, form.texts) for hit in found.hits]
+            item = QueryItem(text, describe=reranker is None, why=form.explain)
+            answer: Answer = await self.batcher.do(task, item)
+            hits = [_hit(hit, form.texts) for hit in answer.hits]
             if reranker is not None:
-                first, rest = found.pairs[:read], found.pairs[read:]
+                first, rest = answer.pairs[:read], answer.pairs[read:]
                 # A document is re-ranked by its best passage.
-                best = {hit[0]: found.passages.get(hit[0], [hit])[0][0] for hit in first}
+                best = {hit[0]: answer.passages.get(hit[0], [hit])[0][0] for hit in first}
                 texts = await asyncio.to_thread(collection.texts, choice.labels, best.values())
                 unknown = set(best.values()) if texts is None else texts.missing(best.values())
                 lacking = {document for document, passage in best.items() if passage in unknown}
                 head = [pair for pair in first if pair[0] not in lacking]
                 if head and texts is not None:
                     passages = [texts.get(best[document]) for document, _ in head]
-                    scores = await self.batcher.do(reranker, (text, [(one.title, one.text) for one in passages]))
+                    pairs = [(passage.title, passage.text) for passage in passages]
+                    scores = await self.batcher.do(reranker, (text, pairs))
                     # The sort is stable: ties keep the order of the search.
                     scored = zip((document for document, _ in head), scores, strict=True)
                     head = sorted(scored, key=lambda pair: -pair[1])
                 ordered = [*head, *(pair for pair in first if pair[0] in lacking), *rest][:k]
                 describe = EachTask("describe", described, collection, choice)
-                describing = (text, ordered, found.candidates, found.passages, form.explain)
+                describing = (text, ordered, answer.candidates, answer.passages, form.explain)
                 whole = await self.batcher.do(describe, describing)
-                before = {document: (rank, score) for rank, (document, score) in enumerate(found.pairs, 1)}
+                before = {document: (rank, score) for rank, (document, score) in enumerate(answer.pairs, 1)}
                 for hit in whole:
                     rank, score = before[hit.id]
                     hits.append(_hit(hit, form.texts) | {"retrieved": {"rank": rank, "score": _short(score)}})
@@ -101,21 +111,21 @@ class Service:
             "k": k,
             "hits": hits,
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
-            "together": found.together,
+            "together": answer.together,
             "generation": collection.generation,
         }
 
-    def _read_by_reranker(self, asked: int | None) -> int:
+    def _read_by_reranker(self, requested: int | None) -> int:
         """Number of hits to re-rank."""
         if self.reranker is None:
-            if asked:
+            if requested:
                 raise RefusedError(404, _NO_RERANKER)
             return 0
-        if asked is not None and not 0 <= asked <= self.options.max_k:
-            msg = f"rerank is {asked}; it must be a number of hits, 0 to {self.options.max_k:,} (0 = none)."
+        if requested is not None and not 0 <= requested <= self.options.max_k:
+            msg = f"rerank is {requested}; it must be a number of hits, 0 to {self.options.max_k:,} (0 = none)."
             raise OptionError(msg)
         usual = _READ if self.options.rerank is None else self.options.rerank
-        return min(usual, self.options.max_k) if asked is None else asked
+        return min(usual, self.options.max_k) if requested is None else requested
 
     async def explain(self, form: forms.ExplainForm) -> _Json:
         """Documents with explanations of their scores, as `forms.ExplainBody`."""
@@ -125,8 +135,8 @@ class Service:
         choice = collection.choose(form.indexes, HybridOptions(**form.given()))
         with self.batcher.admitted():
             task = EachTask("explain", explained, collection, choice)
-            found = await self.batcher.do(task, (form.query, list(dict.fromkeys(form.ids))))
-        hits = [_hit(hit, False) | {"rank": rank} for rank, hit in found]
+            results = await self.batcher.do(task, (form.query, list(dict.fromkeys(form.ids))))
+        hits = [_hit(hit, False) | {"rank": rank} for rank, hit in results]
         return {
             "query": form.query,
             "indexes": choice.labels,
@@ -162,7 +172,7 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
-    def model(self, asked: str | None) -> str:
+    def model(self, name: str | None) -> str:
         """Resolve a model name, which is optional if there is only one model.
 
         Raises:
@@ -170,16 +180,16 @@ class Service:
         """
         known = list(self.collection.models)
         if not known:
-            msg = "no model is served: none of the indexes holds vectors. Serve an index of vectors."
+            msg = "no model is served, because no index has vectors. Serve an index of vectors."
             raise RefusedError(404, msg)
-        if asked is None and len(known) == 1:
+        if name is None and len(known) == 1:
             return known[0]
-        if asked is None:
-            msg = f"embeddings need 'model', and it was not given. Known: {', '.join(known)}."
+        if name is None:
+            msg = f"embeddings need 'model', as there are several. Known: {', '.join(known)}."
             raise OptionError(msg)
-        if asked not in known:
-            raise RefusedError(404, str(UnknownNameError("model", asked, known)))
-        return asked
+        if name not in known:
+            raise RefusedError(404, str(UnknownNameError("model", name, known)))
+        return name
 
     async def rerank(self, form: forms.RerankForm) -> _Json:
         """Documents in the order of the re-ranker's scores, as `forms.RerankBody`."""
@@ -190,7 +200,7 @@ class Service:
         self._check_query(form.query)
         self._check_several("documents", form.documents)
         top = self._count("top_n", form.top_n, len(form.documents))
-        texts = [("", one) if isinstance(one, str) else (one.title, one.text) for one in form.documents]
+        texts = [("", text) if isinstance(text, str) else (text.title, text.text) for text in form.documents]
         with self.batcher.admitted():
             scores: list[float] = await self.batcher.do(self.reranker, (form.query, texts))
         best = sorted(range(len(texts)), key=lambda row: -scores[row])[:top]
@@ -208,7 +218,7 @@ class Service:
             RefusedError: A reload is already running, or the indexes cannot be opened.
         """
         if self._reload is not None and not self._reload.done():
-            msg = "the indexes are being opened already. Wait for it."
+            msg = "the indexes are already being reloaded. Wait until they are open."
             raise RefusedError(409, msg)
         self._reload = asyncio.ensure_future(self._reopen())
         # The reload continues even if the client does not wait for it.
@@ -222,7 +232,7 @@ class Service:
         except (RetrievalkitError, OSError) as error:
             self.metrics.reloads.labels("failed").inc()
             words = words_of(error) if isinstance(error, RetrievalkitError) else str(error)
-            msg = f"the indexes were not opened anew, and the old ones answer: {words}"
+            msg = f"the indexes were not reloaded, and the old ones still answer: {words}"
             raise RefusedError(409, msg) from error
         self.collection = opened
         self.metrics.reloads.labels("swapped").inc()
@@ -232,7 +242,7 @@ class Service:
         """Reload, and print the result to standard error."""
         try:
             await self.reload()
-            say(f"opened anew: {self.summary()}", err=True)
+            say(f"reloaded: {self.summary()}", err=True)
         except RefusedError as error:
             say(f"Error: {words_of(error)}", err=True)
 
@@ -255,8 +265,8 @@ class Service:
 
     def summary(self) -> str:
         """A one-line description of the service."""
-        described = self.collection.described()
-        return ", ".join(f"{one['name']} ({one['indexer']}, {counted(one['texts'], 'texts')})" for one in described)
+        indexes = self.collection.described()
+        return ", ".join(f"{row['name']} ({row['indexer']}, {counted(row['texts'], 'texts')})" for row in indexes)
 
     def _check_query(self, text: str) -> None:
         check_queries([Query("query", text)])
@@ -264,24 +274,23 @@ class Service:
 
     def _check_length(self, name: str, text: str) -> None:
         if len(text) > self.options.max_query:
-            most = f"this service takes {self.options.max_query:,} at most"
-            msg = f"{name} has {len(text):,} characters; {most}. Shorten it."
+            msg = f"{name} has {len(text):,} characters; this service accepts {self.options.max_query:,}. Shorten it."
             raise OptionError(msg)
 
     def _count(self, name: str, value: Any, default: int) -> int:
         number = hit_count(value, default)
         if number > self.options.max_k:
-            most = f"this service gives {self.options.max_k:,} hits at most"
-            msg = f"{name} is {number:,}; {most}. Ask for fewer (rkit serve --max-k)."
+            msg = f"{name} is {number:,}; this service returns at most {self.options.max_k:,} hits. Request fewer."
             raise OptionError(msg)
         return number
 
     def _check_several(self, name: str, values: Sequence[Any]) -> None:
         if not values:
-            msg = f"{name} are an empty list. Give at least one."
+            msg = f"{name} is an empty list. Send at least one."
             raise OptionError(msg)
         if len(values) > self.options.max_k:
-            msg = f"{len(values):,} {name}; this service takes {self.options.max_k:,} at once. Send several requests."
+            most = f"this service accepts {self.options.max_k:,} at a time"
+            msg = f"{len(values):,} {name}; {most}. Send several requests."
             raise OptionError(msg)
 
     def _show_collection(self) -> None:
@@ -294,7 +303,7 @@ class Service:
 def _opened(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
     """Open the indexes and search once, because the first search creates state that later searches reuse."""
     collection = Collection(options, generation, before)
-    SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
+    SearchTask(collection, collection.choose(), HITS_TO_READ).run([QueryItem(collection.sample())])
     _ = collection.examples, collection.facets
     return collection
 
@@ -318,20 +327,20 @@ def _hit(hit: DescribedHit, texts: bool) -> _Json:
     return hit.to_json() | {"spans": hit.matches, "why": reasons_of(hit)} | whole
 
 
-def _texts(given: Any) -> list[str]:
-    texts = [given] if isinstance(given, str) else given
+def _texts(value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         msg = (
-            f"input is {given!r:.80}, and must be a text or a list of texts, not token ids. For LangChain to send "
+            f"input is {value!r:.80}, and must be a text or a list of texts, not token ids. For LangChain to send "
             "texts, use OpenAIEmbeddings(check_embedding_ctx_length=False)."
         )
         raise InputError(msg)
     for number, text in enumerate(texts):
         if not text.strip():
-            msg = f"text {number} of input is empty. Give it words, or leave it out."
+            msg = f"text {number} of input is empty. Leave it out."
             raise InputError(msg)
         if HALF_CHARACTER.search(text):
-            msg = f"text {number} of input holds half a surrogate pair. Remove it."
+            msg = f"text {number} of input contains half a surrogate pair. Remove it."
             raise InputError(msg)
     return texts
 

@@ -13,14 +13,7 @@ from retrievalkit.contracts import Candidates, Side, Text
 from retrievalkit.data.passage_parts import by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.search.public import (
-    DescribedHit,
-    Fusion,
-    OpenIndex,
-    as_hits,
-    gather,
-    score_pairs,
-)
+from retrievalkit.search.public import DescribedHit, Fusion, OpenIndex, as_hits, gather, score_pairs
 from retrievalkit.search.public import described as with_texts
 from retrievalkit_serve.collection import Choice, Collection
 from retrievalkit_serve.failures import RefusedError
@@ -35,13 +28,13 @@ Passages = Mapping[str, Pairs]
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryItem:
     """A query to search for.
 
     Attributes:
         text: Its text.
-        describe: Whether to return texts and scores of each index immediately; if not, only ids and scores.
-        why: Whether to return explanations of the scores.
+        describe: Return texts and the scores of each index immediately; if False, only ids and scores.
+        why: Return explanations of the scores.
     """
 
     text: str
@@ -78,25 +71,25 @@ class SearchTask:
     documents: DocumentScore | None = None
     kind = "search"
 
-    def size(self, _: Asked) -> int:
+    def size(self, _: QueryItem) -> int:
         """Each query counts as 1."""
         return 1
 
-    def run(self, items: Sequence[Asked]) -> list[Answer]:
+    def run(self, items: Sequence[QueryItem]) -> list[Answer]:
         """Search for all queries, then describe the hits of each."""
         searcher = self.collection.searcher(self.choice.labels)
         queries = [Query(str(number), item.text) for number, item in enumerate(items)]
         batch, choice = searcher.ask(queries), self.choice
-        found = searcher.search(batch, self.k, choice.fusion, choice.depth, choice.filter, self.documents)
+        results = searcher.search(batch, self.k, choice.fusion, choice.depth, choice.filter, self.documents)
         answers = []
         for row, item in enumerate(items):
-            pairs, candidates, passages = found.of(row)
+            pairs, candidates, passages = results.of(row)
             hits: Sequence[DescribedHit] = ()
             if item.describe:
                 hits = described(self.collection, choice, item.text, pairs, candidates, passages, item.why)
             elif candidates is None:
                 # Later processing of the hits, such as re-ranking, must not change their ranks in the index.
-                candidates = gather([found.rankings[row]], "query")
+                candidates = gather([results.rankings[row]], "query")
             answers.append(Answer(pairs, candidates, passages, hits, len(items)))
         return answers
 
@@ -146,20 +139,20 @@ def explained(
 ) -> list[tuple[int | None, DescribedHit]]:
     """Documents in descending score order, each with its rank in the search; None if it is not a candidate."""
     parts = {identifier: collection.passages(choice.labels, identifier) for identifier in ids}
-    ids = [passage for own in parts.values() for passage in own]
+    ids = [passage for names in parts.values() for passage in names]
     searcher = collection.searcher(choice.labels)
     batch = searcher.ask([Query("query", text)])
     fusion = choice.fusion or Fusion("sum", missing="minimum")  # for one index: its own scores
-    found = searcher.candidates(batch, 1, fusion, choice.depth)[0]
-    ranked = dict(as_hits(*fusion(found, len(found.ids))))
+    candidates = searcher.candidates(batch, 1, fusion, choice.depth)[0]
+    ranked = dict(as_hits(*fusion(candidates, len(candidates.ids))))
     ranks = {hit.id: rank for rank, hit in enumerate(by_document(ranked.items()), 1)}
     ranks |= {passage: rank for rank, passage in enumerate(ranked, 1)}
-    more = [document for document in dict.fromkeys(ids) if document not in set(found.ids)]
-    sources = found.scores.shape[1]
+    more = [document for document in dict.fromkeys(ids) if document not in set(candidates.ids)]
+    sources = candidates.scores.shape[1]
     whole = Candidates(
-        [*found.ids, *more],
-        np.concatenate([found.scores, np.full((len(more), sources), np.nan)]),
-        np.concatenate([found.ranks, np.zeros((len(more), sources), found.ranks.dtype)]),
+        [*candidates.ids, *more],
+        np.concatenate([candidates.scores, np.full((len(more), sources), np.nan)]),
+        np.concatenate([candidates.ranks, np.zeros((len(more), sources), candidates.ranks.dtype)]),
     )
     for number, source in enumerate(searcher.sources):
         if lacking := whole.missing(number):
@@ -171,15 +164,15 @@ def explained(
     if unscored := [document for document in ids if np.isnan(scores[document]).all()]:
         texts = collection.texts(choice.labels, unscored)
         if unknown := unscored if texts is None else texts.missing(unscored):
-            msg = f"unknown document id '{min(unknown):.200}'. No index that is searched here has it."
+            msg = f"unknown document id '{min(unknown):.200}'. No index of this service has it. Send the id of a hit."
             raise RefusedError(404, msg)
     totals = dict(zip(whole.ids, fusion.total(fusion.parts(whole)).tolist(), strict=True)) | ranked
     scored = {
-        identifier: sorted(((passage, totals[passage]) for passage in own), key=lambda hit: -hit[1])
-        for identifier, own in parts.items()
+        identifier: sorted(((passage, totals[passage]) for passage in names), key=lambda hit: -hit[1])
+        for identifier, names in parts.items()
     }
-    pairs = sorted(((identifier, own[0][1]) for identifier, own in scored.items()), key=lambda hit: -hit[1])
-    passages = {identifier: own for identifier, own in scored.items() if parts[identifier] != [identifier]}
+    pairs = sorted(((identifier, hits[0][1]) for identifier, hits in scored.items()), key=lambda hit: -hit[1])
+    passages = {identifier: hits for identifier, hits in scored.items() if parts[identifier] != [identifier]}
     return [(ranks.get(hit.id), hit) for hit in described(collection, choice, text, pairs, whole, passages)]
 
 
@@ -207,7 +200,7 @@ class EmbedTask:
             encoded = retriever.encode(texts, self.side, precision=self.collection.encoders.precision)
         vectors = encoded.vectors
         if vectors is None or encoded.weights is not None or vectors.shape[1] != 1:
-            msg = f"'{self.model}' gives a text several vectors or weights of terms, and an embedding is one vector."
+            msg = f"'{self.model}' computes several vectors or term weights per text, but an embedding is one vector."
             raise UnsupportedError(msg)
         rows = vectors[:, 0].numpy()
         ends = np.cumsum([len(item) for item in items]).tolist()

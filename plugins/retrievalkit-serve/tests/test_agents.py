@@ -34,7 +34,7 @@ async def used(client):
     assert "number" in client.instructions
     for name, arguments, words in (
         ("search", {"query": QUERY, "k": 0}, "k is 0"),
-        ("search", {"query": QUERY, "k": 10**6}, "hits at most."),
+        ("search", {"query": QUERY, "k": 10**6}, "returns at most"),
         ("search", {"query": QUERY, "index": ["late"]}, "did you mean 'indexes'?"),
         ("explain", {"query": QUERY, "ids": "c1"}, "should be a list."),
         ("serach", {"query": QUERY}, "did you mean 'search'?"),

@@ -125,7 +125,7 @@ def test_more_than_the_queue_holds_is_refused_with_a_time():
 
     async def scenario(batcher, task):
         with batcher.admitted(), batcher.admitted():
-            with pytest.raises(RefusedError, match="Ask again in 1 s") as raised, batcher.admitted():
+            with pytest.raises(RefusedError, match="Retry in 1 s") as raised, batcher.admitted():
                 pass
             assert (raised.value.status, raised.value.headers) == (429, {"Retry-After": "1"})
         with batcher.admitted():

@@ -112,7 +112,7 @@ def test_a_new_index_is_swapped_in_without_a_request_failing(copied, tiny_model,
             askers.wait(30)
             if way == "signal":
                 process.child.send_signal(signal.SIGHUP)
-                process.wait_for(r"opened anew: index \(flat, 44 texts\)")
+                process.wait_for(r"reloaded: index \(flat, 44 texts\)")
             else:
                 answer = client.post("/admin/reload").json()
                 assert answer["indexes"][0]["texts"] == 44
@@ -133,10 +133,10 @@ def test_an_index_that_cannot_be_opened_is_not_swapped_in(copied):
         (copied / "index" / "manifest.json").rename(copied / "gone.json")
         response = client.post("/admin/reload")
         assert response.status_code == 409
-        assert "the indexes were not opened anew, and the old ones answer" in response.json()["error"]["message"]
+        assert "the indexes were not reloaded, and the old ones still answer" in response.json()["error"]["message"]
         assert client.post("/search", json=QUERY).json()["generation"] == 1
         process.child.send_signal(signal.SIGHUP)
-        assert process.wait_for("Error: the indexes were not opened anew")
+        assert process.wait_for("Error: the indexes were not reloaded")
         # Other commands end ten seconds after SIGHUP, as if a library did not return (`cli.signals`).
         time.sleep(10.5)
         assert client.get("/health").json()["status"] == "ok"

@@ -271,7 +271,7 @@ def test_what_is_not_http_is_refused_in_one_answer(slow_local, data):
 @pytest.mark.slow
 def test_a_service_beyond_the_machine_without_a_token_warns(folders):
     with service(folders / "dense", "--host", "0.0.0.0") as process:
-        assert process.wait_for("Warning: whoever reaches 0.0.0.0 can search")
+        assert process.wait_for("Warning: anyone who reaches 0.0.0.0 can search")
     with service(folders / "dense", "--host", "0.0.0.0", env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
         assert not [line for line in process.lines if "Warning" in line]
 
@@ -290,7 +290,7 @@ def test_a_service_beyond_the_machine_without_a_token_warns(folders):
         (("{folder}/dense", "--model", "{folder}"), ""),
         (("{folder}/dense", "--port", "{port}"), "cannot listen at 127.0.0.1"),
         (("{folder}/dense", "--host", "999.1.1.1"), "cannot listen at 999.1.1.1"),
-        (("{folder}/dense", "--allow-host", "http://a.example"), "is not a name"),
+        (("{folder}/dense", "--allow-host", "http://a.example"), "is not a host name"),
     ],
 )
 def test_what_cannot_be_served_is_one_message(folders, words, message):

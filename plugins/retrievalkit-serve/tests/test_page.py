@@ -81,7 +81,7 @@ def test_a_search_by_keyboard_alone(opened, client):
     page.keyboard.type("kcwx/ j" + "x" * 300)
     assert page.input_value("#query").startswith("kcwx/ j")
     page.keyboard.press("Enter")
-    playwright.expect(page.locator(".state.bad")).to_contain_text("this service takes 200")
+    playwright.expect(page.locator(".state.bad")).to_contain_text("this service accepts 200")
 
 
 def test_without_a_query_the_page_shows_what_is_served(opened, client):

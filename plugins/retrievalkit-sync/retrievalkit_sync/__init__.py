@@ -15,6 +15,6 @@ def register_commands(register: Register) -> None:
     register(
         "sync",
         "retrievalkit_sync.sync:sync",
-        help="Let indexes follow a folder of documents: add, change and delete as it does.",
+        help="Keep indexes in sync with a folder of documents.",
         group="search",
     )

@@ -75,12 +75,12 @@ class CollectionOptions(FieldOptions):
 
     def settings(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
         """Settings for reading files: from these options, else from the previous sync, else the defaults."""
-        own = {one.name: getattr(self, one.name) for one in fields(FieldOptions)}
-        own |= {"passages": self.passages, "stride": self.stride}
+        names = [*(option.name for option in fields(FieldOptions)), "passages", "stride"]
+        options = {name: getattr(self, name) for name in names}
         if self.passages is not None and self.stride is None:
-            own["stride"] = (self.passages + 1) // 2
+            options["stride"] = (self.passages + 1) // 2
         usual = {"passages": PASSAGES, "stride": (PASSAGES + 1) // 2}
-        return usual | dict(recorded) | {name: value for name, value in own.items() if value is not None}
+        return usual | dict(recorded) | {name: value for name, value in options.items() if value is not None}
 
 
 class Collection:
@@ -98,19 +98,17 @@ class Collection:
 
     def __init__(self, place: Place) -> None:
         if "://" in os.fspath(place):
-            msg = f"'{place}' is in a store, where indexes are not changed. Sync a collection here, and copy it there."
+            msg = f"'{place}' is in an object store, where indexes are read-only. Sync a local collection, and copy it."
             raise ArtifactError(msg)
         self.path = Path(place)
-        if (kind := kind_of(self.path)) is None and self.path.exists() and any(self._visible()):
-            msg = f"'{place}' is not a collection or an index. Give one, or a name that is not taken."
+        files = os.listdir(self.path) if self.path.exists() else []
+        if (kind := kind_of(self.path)) is None and any(not name.startswith(".") for name in files):
+            msg = f"'{place}' is not a collection or an index. Give a collection, an index, or a new name."
             raise ArtifactError(msg)
         if kind not in (None, "index") and "indexes" not in read_manifest(self.path):
-            msg = f"'{place}' is a {kind} folder, and a collection or an index was expected. Give another name."
+            msg = f"'{place}' is a {kind} folder, not a collection or an index. Give another name."
             raise ArtifactError(msg)
         self._home = self.path / _STATE if kind == "index" else self.path
-
-    def _visible(self) -> Iterator[str]:
-        return (name for name in os.listdir(self.path) if not name.startswith("."))
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
@@ -131,7 +129,7 @@ class Collection:
             ArtifactError: It has not been synced yet.
         """
         if "folder" not in (known := self.manifest.get("inputs", {})):
-            msg = f"'{self.path}' follows no folder yet. Sync it first: rkit sync FOLDER {self.path}"
+            msg = f"'{self.path}' does not follow a folder yet. Sync it first: rkit sync FOLDER {self.path}"
             raise ArtifactError(msg)
         return Path(known["folder"]["path"])
 
@@ -220,7 +218,7 @@ class Collection:
             if known and describe_retriever(model, open_retriever(model))["fingerprint"] != known["fingerprint"]:
                 msg = (
                     f"'{place}' was encoded by '{known['path']}', which is another model than '{model}'. Nothing was "
-                    "changed. Leave model out, or give a name that is not taken."
+                    "changed. Leave model out, or give a new name."
                 )
                 raise InputError(msg)
 
@@ -230,12 +228,12 @@ class Collection:
             return
         skipped = "; ".join(f"{reason}: {shortlist(paths, 3)}" for reason, paths in after.skipped.items())
         if not before.documents:
-            msg = f"'{folder}' holds no document that can be read. " + (f"It holds {skipped}." if skipped else "")
+            msg = f"'{folder}' contains no readable documents. " + (f"It contains {skipped}." if skipped else "")
             raise InputError(msg.rstrip())
         msg = (
-            f"'{folder}' holds no document{f' that can be read ({skipped})' if skipped else ''}, and '{self.path}' "
-            f"holds {len(before.documents):,} documents of it. Nothing was changed. If the folder is on a disk that is "
-            f"not mounted, mount it; if all documents are to go, remove '{self.path}'."
+            f"'{folder}' contains no readable documents{f' ({skipped})' if skipped else ''}, but '{self.path}' "
+            f"contains {len(before.documents):,} documents of it. Nothing was changed. If the folder is on a disk that "
+            f"is not mounted, mount it; to delete all documents, remove '{self.path}'."
         )
         raise InputError(msg)
 
@@ -264,14 +262,14 @@ class Collection:
             if known is None or known != _held_by(place, content):
                 self._make(place, passages, content, model, synced)
             holds[name] = _held_by(place, content)
-        listing = {name: list(asdict(one).values()) for name, one in after.files.items()}
+        listing = {name: list(asdict(file).values()) for name, file in after.files.items()}
         written = self._home / _WORK / "files.json"
         written.write_text(json.dumps(listing), encoding="ascii")  # file names may not be valid Unicode
         listed = self._home / f".files-{fingerprint(written)[:16]}.json"
         os.replace(written, listed)
         _link(passages, self._home / _WORK / "corpus.jsonl")
         os.replace(self._home / _WORK / "corpus.jsonl", self._home / "corpus.jsonl")
-        counts = {"documents": len(after.documents), "passages": sum(one.passages for one in after.files.values())}
+        counts = {"documents": len(after.documents), "passages": sum(file.passages for file in after.files.values())}
         write_manifest(
             self._home,
             "collection",
@@ -299,7 +297,7 @@ class Collection:
         if "bm25" in names("indexer"):
             return [*known, "bm25"]
         if not manifest:
-            sentence = "There is no index of words (bm25): pip install retrievalkit-pyserini, then sync again."
+            sentence = "No bm25 index was built: pip install retrievalkit-pyserini, then sync again."
             refuse_if_strict(sentence)
             show(sentence)
         return known
@@ -327,17 +325,16 @@ class Collection:
     def _sweep(self, *current: Path) -> None:
         """Remove obsolete files, except for passages that an index still references as its texts."""
         shutil.rmtree(self._home / _BUILDING, ignore_errors=True)
-        kept = {one.name for one in current}
-        for place in self.indexes:
-            kept.add(Path(read_manifest(place, "index").get("corpus", {}).get("path", "")).name)
+        texts = (read_manifest(place, "index").get("corpus", {}).get("path", "") for place in self.indexes)
+        referenced = {Path(path).name for path in (*current, *texts)}
         for path in (*self._home.glob(".passages-*.jsonl"), *self._home.glob(".files-*.json")):
-            if path.name not in kept:
+            if path.name not in referenced:
                 path.unlink()
 
 
 def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
     """The table options among the recorded settings."""
-    return FieldOptions(**{one.name: settings.get(one.name) for one in fields(FieldOptions)})
+    return FieldOptions(**{option.name: settings.get(option.name) for option in fields(FieldOptions)})
 
 
 def default_model() -> str:

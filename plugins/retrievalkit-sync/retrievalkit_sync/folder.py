@@ -73,15 +73,15 @@ class State:
     @property
     def documents(self) -> dict[str, str]:
         """The path of each file with passages -> the fingerprint of its content."""
-        return {name: one.digest for name, one in self.files.items() if not one.problem}
+        return {name: file.digest for name, file in self.files.items() if not file.problem}
 
     @property
     def skipped(self) -> dict[str, list[str]]:
         """Paths of all files without passages, by reason."""
         reasons: dict[str, list[str]] = {}
-        for name, one in self.files.items():
-            if one.problem:
-                reasons.setdefault(one.problem, []).append(name)
+        for name, file in self.files.items():
+            if file.problem:
+                reasons.setdefault(file.problem, []).append(name)
         return reasons | self.others
 
     def groups(self) -> Iterator[tuple[str, list[Passage]]]:
@@ -91,8 +91,8 @@ class State:
         corpus = open_corpus(self.passages)
         corpus.counts_empty = False
         stream = iter(corpus)
-        for name, one in self.files.items():
-            yield name, list(islice(stream, one.passages))
+        for name, file in self.files.items():
+            yield name, list(islice(stream, file.passages))
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,11 @@ class Reader:
         else:
             title, text, fields = read_document(path, "")
             whole = [passage_of(Record(str(path), 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
-        cut = [part for one in whole for part in parts_of(one, self.cut) if part.text.strip() or part.title]
-        if not cut:
+        parts = [part for passage in whole for part in parts_of(passage, self.cut) if part.text.strip() or part.title]
+        if not parts:
             msg = "without text"
             raise UnreadableError(msg)
-        return cut
+        return parts
 
     def _rows(self, path: Path) -> list[Passage]:
         """The rows of a table, by the fields that the user named, or by the default fields if it lacks these."""
@@ -161,30 +161,30 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    found = sorted(_files(folder, state.others))
-    same = [name for name, _ in found] == list(before.files)
-    if same and all(before.files[name].is_at(path, retry=retry) for name, path in found):
+    files = sorted(_files(folder, state.others))
+    same = [name for name, _ in files] == list(before.files)
+    if same and all(before.files[name].is_at(path, retry=retry) for name, path in files):
         return replace(before, others=state.others, read=0)
     known = before.groups()
 
-    def kept(name: str) -> list[Passage]:
+    def unchanged(name: str) -> list[Passage]:
         return next(group for other, group in known if other == name)  # both are in path order
 
     def passages() -> Iterator[Passage]:
-        for name, path in found:
+        for name, path in files:
             old = before.files.get(name)
             group: list[Passage] = []
             stamp: tuple[int, ...] = ()
             digest, problem = "", ""
             if old is not None and old.is_at(path, retry=retry):
                 state.files[name] = old
-                yield from kept(name)
+                yield from unchanged(name)
                 continue
             try:
                 stamp = _stamp(path)
                 digest = fingerprint(path)
                 if old is not None and old.digest == digest and not old.problem:
-                    group = kept(name)
+                    group = unchanged(name)
                 else:
                     state.read += 1
                     group = reader.passages(path, name)
@@ -210,16 +210,16 @@ def _files(folder: Path, others: dict[str, list[str]]) -> Iterator[tuple[str, Pa
         visible = sorted(name for name in folders if not name.startswith(_HIDDEN))
         links = {name for name in visible if os.path.islink(os.path.join(parent, name))}
         ours = {name for name in visible if kind_of(os.path.join(parent, name)) is not None}
-        for reason, some in (("links to folders", links), ("folders that rkit wrote", ours - links)):
-            for name in sorted(some):
+        for reason, skipped in (("links to folders", links), ("folders that rkit wrote", ours - links)):
+            for name in sorted(skipped):
                 others.setdefault(reason, []).append((inside / name).as_posix())
         folders[:] = [name for name in visible if name not in links | ours]
         for name in sorted(name for name in names if not name.startswith(_HIDDEN)):
             path, ending = Path(parent, name), os.path.splitext(name)[1].lower()
             if ending not in READERS and ending not in TABLES:
-                others.setdefault(ending or "no ending", []).append((inside / name).as_posix())
+                others.setdefault(ending or "no extension", []).append((inside / name).as_posix())
             elif not path.is_file():
-                others.setdefault("no regular files", []).append((inside / name).as_posix())
+                others.setdefault("not a regular file", []).append((inside / name).as_posix())
             else:
                 yield (inside / name).as_posix(), path
 
@@ -270,8 +270,7 @@ class Difference:
             gone.setdefault((before[name], Path(name).suffix), []).append(name)
         added, renamed = [], []
         for name in sorted(after.keys() - before.keys()):
-            same = gone.get((after[name], Path(name).suffix))
-            if same:
+            if same := gone.get((after[name], Path(name).suffix)):
                 renamed.append((same.pop(), name))
             else:
                 added.append(name)

@@ -59,15 +59,13 @@ class Synced:
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values."""
         documents, passages = vars(self.documents), ("added", "changed", "removed", "unchanged")
-        counts = {} if self.is_dry else {"passages": {name: getattr(self, name) for name in passages}}
-        encoded = {} if self.is_dry else {"encoded": self.encoded}
+        counts: dict[str, Any] = {"passages": {name: getattr(self, name) for name in passages}, "encoded": self.encoded}
         return {
             "index": self.index,
             "folder": self.folder,
             "read": self.read,
             "documents": documents,
-            **counts,
-            **encoded,
+            **({} if self.is_dry else counts),
             "skipped": {reason: list(paths) for reason, paths in self.skipped.items()},
             "seconds": round(self.seconds, 3),
         }
@@ -78,11 +76,11 @@ class Synced:
         known = self.documents
         moved = [f"{old} -> {new}" for old, new in known.renamed]
         listed = {"added": known.added, "changed": known.changed, "removed": known.removed, "renamed": moved}
-        counts = [f"{len(some):,} {name}" for name, some in listed.items() if some]
+        counts = [f"{len(paths):,} {name}" for name, paths in listed.items() if paths]
         counts += [f"{known.unchanged:,} unchanged"] if known.unchanged else []
         rows = {"files": f"{self.read:,} read", "documents": ", ".join(counts)}
         if self.is_dry:
-            rows |= {name: _named(some, _SHOWN) for name, some in listed.items() if some}
+            rows |= {name: _named(paths, _SHOWN) for name, paths in listed.items() if paths}
         else:
             names = ("added", "changed", "removed", "unchanged")
             kinds = [f"{value:,} {name}" for name in names if (value := getattr(self, name))]
@@ -91,7 +89,7 @@ class Synced:
         rows["seconds"] = f"{self.seconds:.1f}"
         title = f"{self.folder} -> {self.index}{' (dry run: nothing was changed)' if self.is_dry else ''}"
         lines = [title, *(f"  {name:<11}{value}" for name, value in rows.items())]
-        reasons = sorted(self.skipped.items(), key=lambda one: -len(one[1]))
+        reasons = sorted(self.skipped.items(), key=lambda item: -len(item[1]))
         if reasons:
             lines.append(f"  {'skipped':<11}{counted(sum(len(paths) for _, paths in reasons), 'files')}")
         lines += [

@@ -44,12 +44,12 @@ class Syncs(list[Synced]):
 
     def as_json(self) -> list[dict[str, Any]]:
         """The reports as JSON values."""
-        return [one.as_json() for one in self]
+        return [report.as_json() for report in self]
 
     @property
     def summary(self) -> str:
         """The reports as tables."""
-        return "\n".join(one.summary for one in self)
+        return "\n".join(report.summary for report in self)
 
 
 @command("sync", SyncOptions)
@@ -60,15 +60,15 @@ def sync(options: SyncOptions) -> Syncs:
     rkit sync docs/ my-index                  # a collection: dense and bm25
     rkit search my-index --query "refunds"
     rkit sync docs/ my-index --watch
-    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    """  # noqa: D301 - click needs the literal backspace to keep the lines apart
     if options.watch and options.dry_run:
-        msg = "watch follows the folder, and dry_run changes nothing. Give one of them."
+        msg = "watch and dry_run exclude each other. Set only one of them."
         raise OptionError(msg)
     collections = [Collection(place) for place in options.indexes]
-    syncs = Syncs(one.follow(options.folder, options, dry_run=options.dry_run) for one in collections)
+    syncs = Syncs(index.follow(options.folder, options, dry_run=options.dry_run) for index in collections)
     if not options.watch:
         return syncs
-    say(f"{syncs.summary}\nFollowing {options.folder}; Ctrl-C ends.", err=True)
+    say(f"{syncs.summary}\nFollowing {options.folder}; Ctrl-C stops.", err=True)
     with suppress(KeyboardInterrupt):  # the next sync completes an interrupted one
         _follow(collections, options.folder, syncs)
     return syncs
@@ -77,16 +77,16 @@ def sync(options: SyncOptions) -> Syncs:
 def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
     """Sync again after each change of the folder; a persisting error is reported once."""
     problems: dict[Collection, str] = {}
-    for _ in _changes(Path(folder), [one.path for one in collections]):
-        for number, one in enumerate(collections):
+    for _ in _changes(Path(folder), [collection.path for collection in collections]):
+        for number, collection in enumerate(collections):
             try:
-                synced = one.follow(folder, CollectionOptions(), retry=False)
+                synced = collection.follow(folder, CollectionOptions(), retry=False)
             except InputError as error:
-                if str(error) != problems.get(one):
-                    problems[one] = str(error)
+                if str(error) != problems.get(collection):
+                    problems[collection] = str(error)
                     say(f"Error: {error} The folder is still followed.", err=True)
                 continue
-            problems.pop(one, None)
+            problems.pop(collection, None)
             if synced.documents:
                 syncs[number] = synced
                 say(synced.summary, err=True)

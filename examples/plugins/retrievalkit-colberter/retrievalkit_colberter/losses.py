@@ -16,12 +16,10 @@ from retrievalkit_colberter.poolers import GATE
 
 
 class Stopwords(Loss):
-    """The L1 norm of the documents' gates, to be added to a loss that ranks: `--loss contrastive+stopwords`.
-
-    It depends neither on scores nor on which documents are positives.
+    """ColBERTer's regulariser: the L1 norm of the documents' gates, added to a loss: `--loss contrastive+stopwords`.
 
     Args:
-        weight: Lambda: the greater it is, the more words are dropped.
+        weight: Lambda: a larger weight drops more words.
     """
 
     def __init__(self, *, weight: NonNegativeFloat = 0.01) -> None:
@@ -30,24 +28,22 @@ class Stopwords(Loss):
 
     def forward(
         self,
-        queries: Representation,  # noqa: ARG002 - of the contract
+        queries: Representation,  # noqa: ARG002 - by contract
         documents: Representation,
-        positives: Tensor,  # noqa: ARG002 - of the contract
-        progress: Progress,  # noqa: ARG002 - of the contract
-        ignore: Tensor | None = None,  # noqa: ARG002 - of the contract
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        positives: Tensor,  # noqa: ARG002 - by contract
+        progress: Progress,  # noqa: ARG002 - by contract
+        ignore: Tensor | None = None,  # noqa: ARG002 - by contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
         """The regulariser of a batch, in float32 under autocast too."""
         if documents.vectors is None or GATE not in (documents.parts or {}):
-            msg = (
-                "loss 'stopwords' closes the gates of pooler 'colberter', and this pooler's vectors have none. Choose "
-                "--pooler colberter with gate=true, or drop stopwords."
-            )
+            msg = "loss 'stopwords' trains the gates of pooler 'colberter', but this pooler's vectors have none. "
+            msg += "Choose --pooler colberter with gate=true, or leave out stopwords."
             raise UnsupportedError(msg)
         assert documents.parts is not None
         gates = documents.vectors[:, :, documents.parts[GATE]].float()[:, :, 0]  # (documents, words)
         if documents.vector_mask is not None:
             gates = gates.masked_fill(~documents.vector_mask, 0.0)
         norm = gates.sum(dim=1).mean()
-        kept = (gates > 0).float().sum(dim=1).mean()
-        return LossValue(self.weight * norm, {"gates": norm.detach(), "words_kept": kept})
+        open_gates = (gates > 0).float().sum(dim=1).mean()
+        return LossValue(self.weight * norm, {"gates": norm.detach(), "words_kept": open_gates})

@@ -27,17 +27,16 @@ GATE = "gate"
 
 
 class ColBERTer(Pooler):
-    """A vector for each distinct word of the text; documents drop the words whose gate is closed.
+    """ColBERTer, late interaction over whole words: a vector per distinct word; documents drop words by a gate.
 
-    The part of ColBERTer that compares words, without its [CLS] vector: the scoring rule compares each vector of a
-    query with all of a document. With gates, each vector has one column more, for the loss: the gate, which is 0 in
-    queries, so that no score depends on it. A document whose gates are all closed keeps its first word, and [CLS] and
-    [SEP] have no vectors.
+    Without ColBERTer's [CLS] vector: `rkit train --pooler colberter`. With gates, each vector has an additional column
+    for the loss: the gate, which is 0 in queries and so does not affect scores. A document whose gates are all closed
+    keeps its first word. [CLS] and [SEP] have no vectors.
 
     Args:
         dimension: Size of the vectors.
-        whole_words: Whether the pieces of a word and its repetitions share a vector; false: each token has its own.
-        gate: Whether documents drop words.
+        whole_words: Share a vector between the pieces of a word and its repetitions; false: one vector per token.
+        gate: Let documents drop words.
     """
 
     continues: Tensor
@@ -57,18 +56,18 @@ class ColBERTer(Pooler):
 
     @property
     def default_loss(self) -> str:  # type: ignore[override]
-        """With gates, what closes them is added."""
+        """The contrastive loss; with gates, plus their regulariser."""
         return "contrastive" if self.gate is None else "contrastive+stopwords"
 
     def bind(self, encoder: Encoder) -> None:
-        """Ask which pieces continue a word."""
+        """Look up the pieces that continue a word."""
         if self.whole_words:
             self.continues = continuing(encoder)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, words, dimension) and the mask of those that count; with gates one column more."""
+        """The vectors (batch, words, dimension) and their mask; with gates, an additional column."""
         mask = text_mask(states)
-        # Before anything is computed: states at padding may be infinite.
+        # Masked first, because states at padding may be infinite.
         hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
         numbers = word_numbers(states.input_ids, mask, self.continues if self.whole_words else None)
         words, real = mean_by_word(self.projection(hidden), numbers)

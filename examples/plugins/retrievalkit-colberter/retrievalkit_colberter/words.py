@@ -1,4 +1,4 @@
-"""Which tokens belong to the same word of a text: WordPiece marks the pieces that continue a word with "##"."""
+"""The words that tokens belong to: WordPiece marks the pieces that continue a word with "##"."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ def continuing(encoder: Encoder) -> Tensor:
     """(vocabulary,) bool, True for pieces that continue a word.
 
     Raises:
-        UnsupportedError: The vocabulary has no such mark, so that words cannot be told apart.
+        UnsupportedError: The vocabulary does not mark these pieces.
     """
     names = encoder.tokens(range(encoder.info.vocabulary_size))
     marked = torch.tensor([name.startswith(CONTINUES) for name in names])
     if not marked.any():
         msg = (
-            f"pooler 'colberter' makes one vector for each word, and no token of this encoder's vocabulary begins with "
-            f"'{CONTINUES}', which tells what continues a word. Choose a model of WordPiece, such as BERT, or set "
-            f"pooler.whole_words=false."
+            f"pooler 'colberter' needs a WordPiece vocabulary, but no token of this encoder begins with '{CONTINUES}'."
         )
+        msg += " Choose a model such as BERT, or set pooler.whole_words=false."
         raise UnsupportedError(msg)
     return marked
 
@@ -37,8 +36,7 @@ def word_numbers(input_ids: Tensor, mask: Tensor, continues: Tensor | None) -> T
     Args:
         input_ids: (batch, tokens).
         mask: (batch, tokens) bool, True at the tokens of the text.
-        continues: (vocabulary,) bool, True for pieces that continue a word; None = every token is a word of its own,
-            and occurs once.
+        continues: (vocabulary,) bool, True for pieces that continue a word; None = every token is a distinct word.
 
     Returns:
         (batch, tokens) long: the number of each token's word, -1 outside the mask.
@@ -61,12 +59,12 @@ def _numbers(ids: Sequence[int], inside: Sequence[bool], starts: Sequence[bool])
             words[-1].append(place)
         before = here
     numbers: dict[tuple[int, ...], int] = {}
-    found = [-1] * len(ids)
+    numbered = [-1] * len(ids)
     for places in words:
         number = numbers.setdefault(tuple(ids[place] for place in places), len(numbers))
         for place in places:
-            found[place] = number
-    return found
+            numbered[place] = number
+    return numbered
 
 
 def mean_by_word(vectors: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:

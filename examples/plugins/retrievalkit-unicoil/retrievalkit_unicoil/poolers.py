@@ -7,7 +7,7 @@ h_i the last hidden state of token i:
     w_i     = relu(W h_i + b)                                          a number
     s(q, d) = sum over tokens i of q that are in d of  w_i * max over j in d with the same token of  w_j
 
-So a document has for each term the largest weight of its occurrences, and a query the sum of theirs.
+A document's weight of a term is the largest weight of its occurrences, a query's the sum of theirs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from retrievalkit.scoring.lexical import text_mask
 
 
 class UniCoil(Pooler):
-    """One weight for each term of the text; two texts are compared by the terms that they share.
+    """uniCOIL, learned sparse term weights: one weight per term of the text; texts are compared by shared terms.
 
-    Texts are not expanded: documents with terms that a model like doc2query-T5 appended are encoded like any others.
+    `rkit train --pooler unicoil`. Texts are not expanded: append the terms of a model like doc2query-T5 beforehand.
 
     Args:
-        separator: Whether the special tokens after the text ([SEP]) have a weight too, as in the published encoders:
-            every document then has a score that no word of the query changes.
-        query_repeats: What a term has that occurs several times in a query: the "sum" of its weights (the paper), or
-            the "max", as in a document.
+        separator: Give the special tokens after the text ([SEP]) a weight too, as in the published encoders: it adds
+            to the score of every document, regardless of the query's words.
+        query_repeats: Weight of a term that occurs several times in a query: the "sum" of its weights (the paper), or
+            their "max", as in a document.
     """
 
     needs = Needs(layers=(-1,))
@@ -48,13 +48,13 @@ class UniCoil(Pooler):
         """Weights (batch, vocabulary), 0 for terms that are not in the text."""
         weights = self.token_weights(states)  # (batch, tokens)
         zeros = weights.new_zeros(len(weights), self.vocabulary_size)
-        several = "sum" if side == "query" and self.query_repeats == "sum" else "amax"
-        return Representation(weights=zeros.scatter_reduce(1, states.input_ids, weights, several))
+        reduction = "sum" if side == "query" and self.query_repeats == "sum" else "amax"
+        return Representation(weights=zeros.scatter_reduce(1, states.input_ids, weights, reduction))
 
     def token_weights(self, states: TokenStates) -> Tensor:
-        """(batch, tokens) the weight of each token, in float32 at least; 0 where it takes no part."""
+        """(batch, tokens) the weight of each token, in float32 at least; 0 for tokens without a weight."""
         mask = self._mask(states)
-        # Before anything is computed: states at padding may be infinite.
+        # Masked first, because states at padding may be infinite.
         hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
         weights: Tensor = self.projection(hidden)[:, :, 0].relu()
         return weights.to(torch.promote_types(weights.dtype, torch.float32)).masked_fill(~mask, 0.0)

@@ -2,8 +2,8 @@
 
     rkit index vectors --indexer usearch --set number_format=i8 --output index
 
-The graph, in which vectors may be rounded to a few bits, proposes texts; they are ranked by the exact rule on the
-vectors as they are. The folder holds `vectors/` (hard-linked where possible) and `graph.usearch`.
+The graph, which may store vectors in fewer bits, retrieves candidates; these are ranked by the exact scores of the
+original vectors. The folder contains `vectors/` (hard-linked if possible) and `graph.usearch`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ _BLOCK = 16_384
 
 
 class USearch(Indexer):
-    """Approximate search in a graph of the vectors; what it finds is ranked and scored exactly.
+    """Approximate nearest neighbours with USearch's HNSW graph; its candidates are scored exactly.
 
-    Serves one and many vectors a text, and one and many vectors a query: each of them retrieves candidates.
+    Supports one or many vectors per text and per query (late interaction): each query vector retrieves candidates.
 
     Args:
-        number_format: How the graph stores numbers: "f32", "bf16", "f16", or "i8", which suits vectors of one length.
-        connectivity: Neighbours of a vector in the graph.
-        expansion_add: Candidates that are kept in mind when a vector is added: more make a better graph.
-        expansion_search: Candidates that are kept in mind in a search: more make it slower and miss less.
-        candidates: Vectors that each vector of a query retrieves, at least.
-        exact: Compare with every vector in place of walking through the graph.
-        threads: Threads for building and searching; 0 = one per processor. With one thread, equal input gives an
-            equal graph.
-        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+        number_format: Number format of the graph: "f32", "bf16", "f16", or "i8", which suits normalised vectors.
+        connectivity: Neighbours per vector in the graph (HNSW's M).
+        expansion_add: Candidates explored when a vector is added: more give a better graph (HNSW's efConstruction).
+        expansion_search: Candidates explored in a search: more give higher recall and slower search (HNSW's ef).
+        candidates: Minimum number of vectors that each query vector retrieves.
+        exact: Compare with every vector instead of searching the graph.
+        threads: Threads for building and searching; 0 = one per processor. With one thread, the graph is deterministic.
+        view: "vectors" ignores the weights of texts that have both; "all" refuses these texts.
     """
 
     indexes = "vectors"
@@ -56,16 +55,10 @@ class USearch(Indexer):
         view: Literal["all", "vectors"] = "all",
     ) -> None:
         least = {"connectivity": 2, "expansion_add": 1, "expansion_search": 1, "candidates": 1, "threads": 0}
-        given = {
-            "connectivity": connectivity,
-            "expansion_add": expansion_add,
-            "expansion_search": expansion_search,
-            "candidates": candidates,
-            "threads": threads,
-        }
-        for name, value in given.items():
-            if value < least[name]:
-                msg = f"option '{name}' of indexer 'usearch' is {value}, and must be {least[name]} or more."
+        values = locals()
+        for name, smallest in least.items():
+            if values[name] < smallest:
+                msg = f"option '{name}' of indexer 'usearch' is {values[name]}, but must be {smallest} or more."
                 raise OptionError(msg)
         self.number_format = number_format
         self.connectivity = connectivity
@@ -82,14 +75,12 @@ class USearch(Indexer):
         """Link the vectors, and write a graph of them."""
         if source.vocabulary and source.dim and self.view == "all":
             msg = (
-                f"'{source.folder}' holds vectors and weights; indexer 'usearch' searches vectors alone. "
-                f"Use --indexer dense_sparse, or leave the weights aside by --set view=vectors."
+                f"'{source.folder}' has vectors and weights, but indexer 'usearch' only supports vectors. "
+                f"Use --indexer dense_sparse, or ignore the weights with --set view=vectors."
             )
             raise UnsupportedError(msg)
         if not source.dim:
-            msg = (
-                f"'{source.folder}' holds weights and no vectors, which indexer 'usearch' needs. Use --indexer sparse."
-            )
+            msg = f"'{source.folder}' has weights, but indexer 'usearch' needs vectors. Use --indexer sparse."
             raise UnsupportedError(msg)
         source = VectorStore(source.folder, view="vectors")
         source.link(index_dir / "vectors")
@@ -112,30 +103,30 @@ class USearch(Indexer):
             msg = f"'{path}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
         if (len(graph), graph.ndim) != (store.rows, store.dim):
-            msg = f"'{path}' does not hold the {store.rows} vectors of {store.dim} beside it. Index the vectors again."
+            msg = f"'{path}' does not match the {store.rows} vectors of size {store.dim}. Index the vectors again."
             raise ArtifactError(msg)
         graph.expansion_search = self.expansion_search
         self._store, self._graph = store, graph
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best of the texts that the graph proposes, by the scoring rule; equal scores in the index's order."""
+        """The best candidates of the graph by their exact scores; ties in index order."""
         store = self._opened()
         check_k(k)
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim)
         k = min(k, len(store))
-        asked = Representation(vectors.float(), queries.vector_mask)
-        best = best_of_candidates(asked, store, self._candidates(asked, k), k)
+        compared = Representation(vectors.float(), queries.vector_mask)
+        best = best_of_candidates(compared, store, self._candidates(compared, k), k)
         return [store.ids.take(texts) for texts, _ in best], [scores for _, scores in best]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, from the vectors as they are."""
+        """The exact scores of the requested texts, from the original vectors."""
         store, queries = self._opened(), viewed(queries, self.view)
         vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+        return scores_of(queries, store, list(map(store.ids.rows, ids)))
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query the rows of texts, ascending, of which a vector is near to one of its vectors."""
+        """For each query, the texts of the nearest neighbours of its vectors, ascending."""
         store = self._opened()
         assert queries.vectors is not None
         mask = queries.vector_mask
@@ -144,11 +135,12 @@ class USearch(Indexer):
         if not len(vectors):
             return [np.empty(0, np.int64) for _ in counts]
         wanted = min(store.rows, max(self.candidates, k * store.most_vectors))
-        # All vectors of all queries at once: a call costs more than a walk through the graph.
+        # One call for all vectors of all queries, because a call costs more than a search of the graph.
         matches = self._graph.search(vectors, wanted, exact=self.exact, threads=self.threads)
-        # Of a single vector USearch gives a row, cut already.
-        rows = [matches.keys] if len(vectors) == 1 else map(_cut, matches.keys, matches.counts)
-        texts = [store.texts_of(one.astype(np.int64)) for one in rows]
+        # For a single vector, USearch returns only a row of hits; else rows are padded after `counts` hits.
+        single = len(vectors) == 1
+        rows = [matches.keys] if single else [row[:n] for row, n in zip(matches.keys, matches.counts, strict=True)]
+        texts = [store.texts_of(row.astype(np.int64)) for row in rows]
         ends = np.cumsum(counts)
         return [
             np.unique(np.concatenate([np.empty(0, np.int64), *texts[end - count : end]]))
@@ -168,8 +160,3 @@ class USearch(Indexer):
     def _opened(self) -> VectorStore:
         assert self._store is not None, "open() must be called before search()"
         return self._store
-
-
-def _cut(rows: np.ndarray, count: int) -> np.ndarray:
-    """The rows of vectors that were found; what follows them has no meaning."""
-    return rows[:count]

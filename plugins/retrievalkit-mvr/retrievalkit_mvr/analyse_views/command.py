@@ -23,7 +23,7 @@ class AnalyseViewsOptions(WritingOptions):
 
     Args:
         model: A checkpoint, or a pretrained model with a pooler.
-        corpus: The passages; optional with examples that hold texts.
+        corpus: The passages; optional with examples that contain texts.
         queries: The judged queries.
         qrels: Judgements; documents judged above 0 are analysed.
         examples: Training examples, instead of queries and qrels.

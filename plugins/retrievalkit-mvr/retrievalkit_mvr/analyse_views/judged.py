@@ -49,16 +49,18 @@ class Judged:
         opened = open_corpus(corpus) if corpus is not None else None
         if examples is not None:
             if queries is not None or qrels is not None:
-                msg = "--examples have queries and judgements of their own. Drop --queries and --qrels, or --examples."
+                msg = (
+                    "--examples already contain queries and judgements. Leave out --queries and --qrels, or --examples."
+                )
                 raise InputError(msg)
             judged = cls._of_examples(examples, opened)
         elif opened is None or queries is None or qrels is None:
-            msg = "nothing to analyse by. Give --corpus, --queries and --qrels, or --examples."
+            msg = "there are no judged queries to analyse. Give --corpus, --queries and --qrels, or --examples."
             raise InputError(msg)
         else:
             judged = cls._of_qrels(opened, queries, qrels)
-        given = {"corpus": corpus, "queries": queries, "qrels": qrels, "examples": examples}
-        judged.inputs = {name: describe_source(source) for name, source in given.items() if source is not None}
+        sources = {"corpus": corpus, "queries": queries, "qrels": qrels, "examples": examples}
+        judged.inputs = {name: describe_source(source) for name, source in sources.items() if source is not None}
         judged.by_document = dict(islice(judged.by_document.items(), limit))
         return judged
 
@@ -80,18 +82,15 @@ class Judged:
     def _of_qrels(cls, corpus: Corpus, queries: str | Path, qrels: str | Path) -> Judged:
         text = {query.id: query.text for query in read_queries(queries)}
         judgements = read_qrels(qrels).items()
-        pairs = [(query_id, one) for query_id, judged in judgements for one, grade in judged.items() if grade > 0]
-        missing = corpus.missing({document_id for _, document_id in pairs})
-        unasked = {query_id for query_id, _ in pairs if query_id not in text}
-        kept = [(query_id, one) for query_id, one in pairs if query_id in text and one not in missing]
-        notes = [
-            *_left_out(missing, "judged documents", "corpus"),
-            *_left_out(unasked, "judged queries", "queries"),
-        ]
-        if not kept:
-            msg = " ".join(["there is no pair of a query and a document that answers it.", *notes])
+        judged = [(query, document) for query, grades in judgements for document, grade in grades.items() if grade > 0]
+        missing = corpus.missing({document for _, document in judged})
+        unknown = {query for query, _ in judged if query not in text}
+        pairs = [(query, document) for query, document in judged if query in text and document not in missing]
+        notes = [*_left_out(missing, "judged documents", "corpus"), *_left_out(unknown, "judged queries", "queries")]
+        if not pairs:
+            msg = " ".join(["there is no pair of a query and a relevant document. Give other judgements.", *notes])
             raise InputError(msg)
-        return cls(_grouped(kept), text, corpus.get, {}, notes)
+        return cls(_grouped(pairs), text, corpus.get, {}, notes)
 
 
 def _grouped(pairs: Iterable[Pair]) -> dict[str, list[str]]:

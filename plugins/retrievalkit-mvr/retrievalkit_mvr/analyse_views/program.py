@@ -86,19 +86,18 @@ def analyse(options: AnalyseViewsOptions) -> Analysis:
             for document in _compared(retriever, judged, definite):
                 tally.add(document, stream)
         if not tally.local_variations:
-            said = f"Documents have one vector each, so there are no views to tell apart. {_SEVERAL}"
-            refuse_if_strict(said)
-            judged.notes.append(said)
-        found = tally.analysis(judged, recorded)
-        write_json(staging / RESULT, found.as_json())
+            note = f"Documents have one vector each, so there are no views to compare. {_SEVERAL}"
+            refuse_if_strict(note)
+            judged.notes.append(note)
+        analysis = tally.analysis(judged, recorded)
+        write_json(staging / RESULT, analysis.as_json())
         if options.plot:
-            draw(found, staging / PLOT, title=Path(options.model).name)
-        counts = {name: getattr(found, name) for name in ("pairs", "queries", "documents")} | {
-            "views": len(found.views)
-        }
+            draw(analysis, staging / PLOT, title=Path(options.model).name)
+        counts = {name: getattr(analysis, name) for name in ("pairs", "queries", "documents")}
+        counts["views"] = len(analysis.views)
         inputs = {"checkpoint": describe_retriever(options.model, retriever), **judged.inputs}
         write_manifest(staging, "analysis", command="analyse-views", options=recorded, inputs=inputs, counts=counts)
-    return found
+    return analysis
 
 
 def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Iterator[Compared]:
@@ -108,16 +107,19 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
         for start in range(0, len(ids), CHUNK_DOCUMENTS):
             chunk = ids[start : start + CHUNK_DOCUMENTS]
             # A query may belong to several documents of the chunk; it is encoded once.
-            query_ids = list(dict.fromkeys(one for document_id in chunk for one in judged.by_document[document_id]))
-            passages = [judged.passage(document_id) for document_id in chunk]
-            documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision=precision)
-            queries = retriever.encode([("", judged.text[one]) for one in query_ids], "query", precision=precision)
-            _check_dense(documents, queries, retriever)
+            query_ids = list(dict.fromkeys(query for document in chunk for query in judged.by_document[document]))
+            texts = [(passage.title, passage.text) for passage in map(judged.passage, chunk)]
+            documents = retriever.encode(texts, "document", precision=precision)
+            queries = retriever.encode([("", judged.text[query]) for query in query_ids], "query", precision=precision)
+            if documents.vectors is None or queries.vectors is None:
+                name = retriever.description["pooler"]["name"]
+                msg = f"the pooler '{name}' computes weights over a vocabulary instead of vectors. {_SEVERAL}"
+                raise UnsupportedError(msg)
             row_of = {query_id: row for row, query_id in enumerate(query_ids)}
             for row, document_id in enumerate(chunk):
                 answered = judged.by_document[document_id]
-                own = queries.rows(torch.tensor([row_of[query_id] for query_id in answered]))
-                yield _compare(document_id, answered, own, documents.rows(slice(row, row + 1)))
+                its_queries = queries.rows(torch.tensor([row_of[query_id] for query_id in answered]))
+                yield _compare(document_id, answered, its_queries, documents.rows(slice(row, row + 1)))
             progress.advance(len(chunk))
 
 
@@ -146,13 +148,3 @@ def _mask(representation: Representation) -> Tensor:
     if representation.vector_mask is not None:
         return representation.vector_mask
     return torch.ones(representation.vectors.shape[:2], dtype=torch.bool)
-
-
-def _check_dense(documents: Representation, queries: Representation, retriever: Retriever) -> None:
-    name = retriever.description["pooler"]["name"]
-    if documents.vectors is None or queries.vectors is None:
-        msg = (
-            f"the pooler '{name}' makes weights over a vocabulary and no vectors, so there are no views to tell apart. "
-            f"{_SEVERAL}"
-        )
-        raise UnsupportedError(msg)

@@ -29,7 +29,7 @@ class Normalisation:
     def of(cls, scores: Scores, temperature: float | None) -> Normalisation:
         """The normalisation for these options; refuses a temperature that would have no effect."""
         if temperature is not None and scores != "softmax":
-            msg = f"temperature {temperature} has no effect on scores {scores}. Choose softmax scores, or drop it."
+            msg = f"temperature {temperature} has no effect on {scores} scores. Leave it out, or set scores to softmax."
             raise OptionError(msg)
         return cls(scores, (temperature or 1.0) if scores == "softmax" else None)
 

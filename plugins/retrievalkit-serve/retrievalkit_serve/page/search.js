@@ -24,7 +24,7 @@ const make = (name, className, text) => {
   return element;
 };
 
-// Spans count characters, of which JavaScript's strings may have two for one.
+// Spans count characters, but JavaScript's strings may need two units for a character.
 const marked = (element, text, spans) => {
   const characters = Array.from(plain(text));
   let last = 0;
@@ -165,17 +165,17 @@ const hitElement = (hit) => {
   return item;
 };
 
-// The text of a document, with one of its passages on a ground of its own.
-const showWhole = (whole, found, passage) => {
-  const part = found.passages?.length > 1 ? found.passages.find((one) => one.id === passage) : null;
-  const characters = Array.from(found.text);
+// The text of a document, with one of its passages highlighted.
+const showWhole = (whole, result, passage) => {
+  const part = result.passages?.length > 1 ? result.passages.find((one) => one.id === passage) : null;
+  const characters = Array.from(result.text);
   const cuts = part ? [0, part.start, part.end, characters.length] : [0, characters.length];
   whole.replaceChildren();
-  if (found.file) whole.append(make("div", "file", found.file));
+  if (result.file) whole.append(make("div", "file", result.file));
   for (const [number, start] of cuts.slice(0, -1).entries()) {
     const end = cuts[number + 1];
     const piece = make("span", number === 1 ? "passage" : "");
-    const inside = found.spans.filter(([from, to]) => from >= start && to <= end);
+    const inside = result.spans.filter(([from, to]) => from >= start && to <= end);
     marked(piece, characters.slice(start, end).join(""), inside.map(([from, to]) => [from - start, to - start]));
     whole.append(piece);
   }
@@ -206,7 +206,7 @@ const showSame = (id) => {
     item.classList.toggle("same", state.views.length > 1 && item.dataset.id === id);
   }
 };
-// Beside the hits of a column, their ranks in the others.
+// The ranks of a column's hits in the other columns.
 const compareRanks = () => {
   const ranks = state.views.map((view) => new Map(hitsOf(view).map((item, row) => [item.dataset.id, row + 1])));
   for (const [number, view] of state.views.entries()) {
@@ -253,16 +253,16 @@ const search = async (view) => {
   const later = state.why && !view.rerank && served.indexes.some((one) => one.model && view.indexes.includes(one.name));
   const start = performance.now();
   try {
-    const found = await ask("/search", { ...body, explain: state.why && !later }, request.signal);
-    list.replaceChildren(...found.hits.map(hitElement));
+    const response = await ask("/search", { ...body, explain: state.why && !later }, request.signal);
+    list.replaceChildren(...response.hits.map(hitElement));
     const seen = Math.round(performance.now() - start);
-    const number = found.hits.length === 1 ? "1 hit" : `${found.hits.length} hits`;
-    const method = found.fusion ? `, ${found.fusion.method}` : "";
-    const read = found.reranker ? `, re-ranked by ${found.reranker}` : "";
-    showState(view, `${found.hits.length ? number : "Nothing found"} in ${Math.round(found.took_ms)} ms (${seen} ms here)${method}${read}`);
+    const number = response.hits.length === 1 ? "1 hit" : `${response.hits.length} hits`;
+    const method = response.fusion ? `, ${response.fusion.method}` : "";
+    const read = response.reranker ? `, re-ranked by ${response.reranker}` : "";
+    showState(view, `${response.hits.length ? number : "Nothing response"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}`);
     compareRanks();
-    explainKinds(view, found.hits);
-    if (later && found.hits.length) await addReasons(view, body, request.signal);
+    explainKinds(view, response.hits);
+    if (later && response.hits.length) await addReasons(view, body, request.signal);
   } catch (error) {
     if (error.name === "AbortError") return;
     list.replaceChildren();

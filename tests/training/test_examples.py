@@ -88,7 +88,7 @@ def test_contradictions_are_found_with_their_line(tmp_path, name, old, new, mess
 
 def test_texts_that_are_nowhere_are_missed(tmp_path):
     (tmp_path / "ids.jsonl").write_text(FILES["ids.jsonl"], encoding="utf-8")
-    with pytest.raises(DataError, match="documents by id, and not by text"):
+    with pytest.raises(DataError, match="documents by id, without texts"):
         open_examples(tmp_path / "ids.jsonl", None, "train")
 
 

@@ -113,7 +113,7 @@ def test_ir_datasets(toy, monkeypatch):
     assert kind_of("irds:toy") == "collection"
     assert open_corpus("irds:toy").expected_size() == 1
     assert sources.fingerprint("irds:toy") != sources.fingerprint("irds:toys")
-    with pytest.raises(DataError, match=r"knows no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
+    with pytest.raises(DataError, match=r"has no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
         list(open_corpus("irds:vaswanii"))
     toy.has_qrels = lambda: False
     with pytest.raises(DataError, match=r"'irds:toy' has no judgements; it has passages, queries"):

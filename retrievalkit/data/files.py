@@ -8,7 +8,6 @@ again, and a device may never end.
 from __future__ import annotations
 
 import codecs
-import gc
 import gzip
 import io
 import json
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from retrievalkit.errors import DataError, nearest, shortlist
+from retrievalkit.registry.modules import large_imports
 from retrievalkit.storage import fingerprint_file, write_file
 
 LONGEST_LINE = 1 << 26
@@ -254,13 +254,5 @@ def too_long(path: str | Path, line: int) -> DataError:
     return DataError(msg, file=path, line=line)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Disable the garbage collector: it would repeatedly scan objects that all survive."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+uncollected = large_imports
+"""Disable the garbage collector in a block: it would repeatedly scan objects that all survive."""

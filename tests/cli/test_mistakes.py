@@ -14,7 +14,7 @@ from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.retriever import Retriever
 
 MISTAKES = {
-    "convert {model} out.jsonl": "the folder holds a model, and no data",
+    "convert {model} out.jsonl": "the folder contains a model, not data",
     "convert {corpus} out --kind corpsu": "is not one of",
     "convert {corpus} checkpoint --kind corpus": "'checkpoint' exists already. Choose another name, or remove it",
     "convert out.jsonl {corpus}": "SOURCE 'out.jsonl' does not exist, and OUTPUT '{corpus}' is a corpus. Swap them",
@@ -65,7 +65,7 @@ MISTAKES = {
     "search index 'a question of words'": "Give a text to search for as --query",
     "evaluate run.trec --qrels {qrels} --metrics nDCG@0": "has cutoff 0",
     "evaluate run.trec --qrels {qrels} --split dev": "split has no effect here",
-    "compare run.trec run.trec --qrels {qrels} -o out": "a run is given twice",
+    "compare run.trec run.trec --qrels {qrels} -o out": "a run is listed twice",
     "compare run.trec other.trec --qrels {qrels} --confidence nan -o out": "confidence cannot be 'nan'",
     "train {train} --examples broken.jsonl": "broken.jsonl:1",
     "train {train} --examples fields.jsonl": "fields.jsonl:1",

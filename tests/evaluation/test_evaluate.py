@@ -357,7 +357,7 @@ def test_json_of_the_command():
         ("qrels --qrels qrels", "is a file of judgements (qrels), and RUN takes a run"),
         ("a.trec --qrels b.trec", "is a run, and --qrels takes"),
         ("a.trec --qrels qrel", "did you mean 'qrels'"),
-        ("a.trec a.trec --qrels qrels", "a run is given twice"),
+        ("a.trec a.trec --qrels qrels", "a run is listed twice"),
         ("a.trec --qrels qrels --metrics RR@10,ncdg@10", "Write 'nDCG@10'"),
         ("a.trec", "Give judgements"),
         ("a.trec --answers qrels --corpus no", "qrels"),

@@ -301,7 +301,7 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
         ('epochs: "', 'epohcs: "', 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
         ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': .*epochs cannot be 'many'"),
         ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
-        ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
+        ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, but should be a mapping"),
         ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
         ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),

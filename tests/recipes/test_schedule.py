@@ -55,7 +55,7 @@ def place(tmp_path, monkeypatch):
 
 def start(text, output="out", jobs=2, **options):
     Path("recipe.yaml").write_text(text)
-    return run(load_recipe("recipe.yaml"), output, cli=rkit, together=jobs, **options)
+    return run(load_recipe("recipe.yaml"), output, cli=rkit, parallel=jobs, **options)
 
 
 def journal():

@@ -85,8 +85,8 @@ class Documents(Source):
         """The documents with their ids."""
         documents = sorted((path.relative_to(self.root).as_posix(), path) for path in self._files if _is_document(path))
         if not documents:
-            held = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
-            msg = f"it contains no documents ({', '.join(READERS)}), but {held}. Give a folder of documents."
+            contents = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
+            msg = f"it contains no documents ({', '.join(READERS)}), but {contents}. Give a folder of documents."
             raise DataError(msg, file=self.path)
         for identifier, path in documents:
             if problem := id_problem(identifier):

@@ -179,8 +179,8 @@ class Local(Source):
             raise DataError(msg, file=self.path)
         paths = self._data_files()
         if not paths:
-            held = files.listing(self.path)
-            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {held}."
+            contents = files.listing(self.path)
+            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {contents}."
             raise DataError(msg, file=self.path)
         return paths
 

@@ -136,8 +136,8 @@ class Source:
             DataError: The source lacks the part, or yields something other than a row.
         """
         if not self.holds(part, split):
-            held = ", ".join(self.parts() or ()) or "nothing"
-            msg = f"'{self.address}' has no {part}; it has {held}."
+            parts = ", ".join(self.parts() or ()) or "nothing"
+            msg = f"'{self.address}' has no {part}; it has {parts}."
             raise DataError(msg)
         for number, row in enumerate(self._rows(part, split), 1):
             if isinstance(row, Record):

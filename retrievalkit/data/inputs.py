@@ -180,7 +180,7 @@ class Rows:
 
     def _named(self, number: int, row: Row) -> Row:
         if not self._numbered:
-            msg = "it has no id, and its number as id could replace another text. Pass dicts with 'id' and 'text'."
+            msg = "the row has no id, and its number could replace another text. Pass dicts with 'id' and 'text'."
             raise DataError(msg, file=InMemory(f"the {self._what}"), line=number + 1)
         return {"id": str(number), **row}
 

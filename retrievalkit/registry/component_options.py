@@ -118,7 +118,7 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
             return adapter.validate_python(candidate)
         except pydantic.ValidationError as error:
             problem = problem or "; ".join(dict.fromkeys(detail["msg"] for detail in error.errors()))
-    msg = f"{owner} cannot be {value!r}: {problem}. Its type is {_type_name(annotation)}."
+    msg = f"{owner} cannot be {value!r}: {problem}. Give a value of type {_type_name(annotation)}."
     raise OptionError(msg)
 
 

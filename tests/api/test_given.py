@@ -115,7 +115,7 @@ def test_examples_of_every_kind():
                 ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),
                 ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
                 ([], "the passages: the corpus is empty"),
-                ("where is Rome", "Give texts in a list"),
+                ("where is Rome", "Pass texts in a list"),
                 (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "Choose a split: data['train']"),
                 (pandas.DataFrame({"text": ["a", 3]}), "the table of passages cannot be read"),
             ]

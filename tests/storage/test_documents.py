@@ -63,7 +63,7 @@ def test_a_document_is_a_regular_file_of_bounded_size(tmp_path):
     """A pipe is not waited for, and a device does not fill the memory."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text(json.dumps({"count": 1, "names": {}}))
-    for place, problem in ((tmp_path / "pipe", "no regular file"), ("/dev/zero", "no regular file")):
+    for place, problem in ((tmp_path / "pipe", "not a regular file"), ("/dev/zero", "not a regular file")):
         with pytest.raises(ArtifactError, match=problem):
             read(place)
     with pytest.raises(ArtifactError, match="more than 10 bytes"):

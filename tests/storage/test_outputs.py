@@ -87,9 +87,9 @@ def test_what_is_not_ours_is_spared(tmp_path):
     with pytest.raises(ArtifactError, match=r"was not written by rkit.*Remove it"):
         storage.write_folder(tmp_path / "photos", overwrite=True).__enter__()
     for writer in (storage.write_folder, storage.write_file):
-        with pytest.raises(ArtifactError, match=r"'.*taken' is a file"):
+        with pytest.raises(ArtifactError, match=r"'.*taken' is an existing file"):
             writer(tmp_path / "taken" / "out").__enter__()
-    with pytest.raises(ArtifactError, match="is a file"):
+    with pytest.raises(ArtifactError, match="is an existing file"):
         storage.check_output(tmp_path / "taken")
     assert everything_in(tmp_path) == ["photos", "photos/file", "taken"]
 
@@ -108,7 +108,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
     ("manifest", "message"),
     [
         *((text, r"no readable manifest\.json") for text in (None, "{", "[]", '{"kind": 3}')),
-        ('{"kind": "index"}', "is an index folder, and a vectors folder was expected"),
+        ('{"kind": "index"}', "is an index folder, but a vectors folder was expected"),
         (json.dumps({"kind": "vectors", "format": storage.FORMAT + 1}), "newer retrievalkit"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_refused_rename_loses_neither_the_old_folder_nor_the_new_one(tmp_path,
 
     monkeypatch.setattr(outputs.Path, "rename", refuse)
     with (
-        pytest.raises(RetrievalkitError, match=r"was complete, but could not get its name \(refused\)"),
+        pytest.raises(RetrievalkitError, match=r"is complete, but could not be renamed \(refused\)"),
         storage.write_folder(tmp_path / "out", overwrite=True) as staging,
     ):
         (staging / "new").touch()

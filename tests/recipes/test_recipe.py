@@ -292,7 +292,7 @@ def test_steps_stand_where_they_stand_in_a_run_of_all(write, more, settings, var
         (("", ""), ["seed=3"], None, "--set seeds=3"),
         (("", ""), ["far.layrs=2"], OTHERS, "'layrs'; did you mean 'layers'"),
         (("", ""), ["fra.layers=2"], OTHERS, "'fra'; did you mean 'far'"),
-        (("", ""), ["layers.x=1"], OTHERS, r"the value 'layers' has no options, it is \[4, 6\]"),
+        (("", ""), ["layers.x=1"], OTHERS, r"the value 'layers' has no options: it is \[4, 6\]"),
         (("", ""), [], ["near", "fra"], "variant of the recipe 'fra'; did you mean 'far'"),
         (("", ""), [], [], "unknown variant of the recipe ''"),
         ((TABLE[TABLE.index("variants:") :], ""), ["seeds=1"], ["near"], "'demo' has no variants"),

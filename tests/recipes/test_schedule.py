@@ -106,7 +106,7 @@ def test_a_step_that_fails_takes_those_that_need_it(capsys):
     Path("go.txt").touch()
     broken = APART.replace("text: a, until: go", "text: a, fail: true")
     with pytest.raises(
-        StepError, match=r"step 'a' \(rkit write\) failed: the text 'a' is broken\..*need those: c\."
+        StepError, match=r"step 'a' \(rkit write\) failed: the text 'a' is broken\..*depend on these: c\."
     ) as caught:
         start(broken)
     assert caught.value.exit_code == 2

@@ -63,7 +63,7 @@ def test_an_output_that_cannot_be_sent_is_kept_and_its_place_told(memory, monkey
         patched.setattr(storage.Store, "put", full)
         write("memory://store/ix")
     assert list((tmp_path / "cache").rglob("ix/part.bin"))
-    with pytest.raises(ArtifactError, match="an unsent output .* is in 'ix' of the folder"):
+    with pytest.raises(ArtifactError, match=r"an unsent output .* is in 'ix' of the folder"):
         write("memory://store/ix")
 
 

@@ -87,7 +87,7 @@ def test_what_is_not_ours_is_spared(tmp_path):
     with pytest.raises(ArtifactError, match=r"was not written by rkit.*Remove it"):
         storage.write_folder(tmp_path / "photos", overwrite=True).__enter__()
     for writer in (storage.write_folder, storage.write_file):
-        with pytest.raises(ArtifactError, match=r"'.*taken' is an existing file"):
+        with pytest.raises(ArtifactError, match=r"'.*taken' is a file"):
             writer(tmp_path / "taken" / "out").__enter__()
     with pytest.raises(ArtifactError, match="is an existing file"):
         storage.check_output(tmp_path / "taken")

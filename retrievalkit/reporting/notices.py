@@ -80,19 +80,19 @@ def gathered() -> Iterator[Notices]:
         _commands.remove(notices)
 
 
-def join(other: Notices) -> None:
+def join(met: Notices) -> None:
     """Add the warnings of another process.
 
     Raises:
         InputError: The command is strict, and there are warnings.
     """
-    check(*other.warnings())
-    if other.sentences:
-        note(*other.sentences)
+    check(*met.warnings())
+    if met.sentences:
+        note(*met.sentences)
     if not _commands:
         return
     counts = _commands[-1].cut
-    for key, (count, most) in other.cut.items():
+    for key, (count, most) in met.cut.items():
         before, longest = counts.get(key, (0, 0))
         counts[key] = before + count, max(longest, most)
 

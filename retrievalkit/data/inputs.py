@@ -202,7 +202,7 @@ def _iterable(data: Any, what: str) -> Any:
         if hasattr(data, values):
             return getattr(data, values)()
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        msg = f"{what} of type {type(data).__name__} are not supported. {_KNOWN}"
+        msg = f"cannot read {what} from {type(data).__name__}, which is not a supported type. {_KNOWN}"
         raise InputError(msg)
     return data if isinstance(data, Sized) else list(data)
 

@@ -147,7 +147,7 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return
     if not place.is_dir():
-        msg = f"output '{path}' is an existing file, but a folder is written there. Choose another --output."
+        msg = f"output '{path}' is a file, but a folder is written there. Choose another --output."
         raise ArtifactError(msg)
     if not overwrite:
         msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."

@@ -107,7 +107,7 @@ def check_output_file(path: str | Path, *, stream: bool = False) -> None:
     if not through:
         place_of(path)
     if os.path.isdir(path):
-        msg = f"output '{path}' is an existing folder, but a file is written there. Choose another --output."
+        msg = f"output '{path}' is a folder, but a file is written there. Choose another --output."
         raise ArtifactError(msg)
     if through and not stream:
         msg = f"output '{path}' is a pipe or a device, but other files are written next to it. Choose a file."

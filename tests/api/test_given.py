@@ -109,7 +109,7 @@ def test_examples_of_every_kind():
         *(
             (open_corpus, given.passages, data, message)
             for data, message in [
-                (5, "passages of type int are not supported. Give the address"),
+                (5, "cannot read passages from int, which is not a supported type. Give the address"),
                 ([5], "row 1 of the passages: the row is 5, but should be a text or a dict."),
                 ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
                 ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),

@@ -70,5 +70,5 @@ def test_sockets_and_devices_for_commands_that_keep_files_next_to_their_output_a
     assert (tmp_path / "socket").is_socket()
     with pytest.raises(ArtifactError, match="is a pipe or a device"):
         storage.check_output_file("/dev/null")
-    with pytest.raises(ArtifactError, match="is an existing file, but a folder"):
+    with pytest.raises(ArtifactError, match="is a file, but a folder"):
         storage.check_output("/dev/null")

@@ -77,7 +77,7 @@ def test_a_folder_of_nothing_but_examples_is_read_whole(tmp_path):
     [
         ("ids.jsonl", '"é 3"', '"other"', r":\d+: the query id 'q3' is already used at line 7, for another query"),
         ("ids.jsonl", '"d17"', '"x17"', r"ids\.jsonl:\d+: unknown document id 'x17'"),
-        ("tevatron.jsonl", '"text 1"', '"other"', r":\d+: the passage id 'd1' stands for another text earlier"),
+        ("tevatron.jsonl", '"text 1"', '"other"', r":\d+: the passage id 'd1' is used for another text earlier"),
     ],
 )
 def test_contradictions_are_found_with_their_line(tmp_path, name, old, new, message):
